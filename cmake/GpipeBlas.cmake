@@ -1,0 +1,15 @@
+# Target gpipe_blas: cblas.h and the library behind it, if this machine has one. Not part of gpipe.
+include_guard(DIRECTORY)
+
+function(gpipe_find_blas)
+    set(variants openblas-pthread openblas-openmp openblas-serial openblas)
+    find_path(GPIPE_BLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES ${variants})
+    find_library(GPIPE_BLAS_LIBRARY openblas PATH_SUFFIXES ${variants})
+    mark_as_advanced(GPIPE_BLAS_INCLUDE_DIR GPIPE_BLAS_LIBRARY)
+    if(GPIPE_BLAS_INCLUDE_DIR AND GPIPE_BLAS_LIBRARY AND NOT TARGET gpipe_blas)
+        add_library(gpipe_blas INTERFACE IMPORTED GLOBAL)
+        target_include_directories(gpipe_blas INTERFACE ${GPIPE_BLAS_INCLUDE_DIR})
+        target_link_libraries(gpipe_blas INTERFACE ${GPIPE_BLAS_LIBRARY})
+    endif()
+endfunction()
+gpipe_find_blas()

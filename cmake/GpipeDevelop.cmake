@@ -1,0 +1,49 @@
+# What tests, examples and benchmarks share: warnings, CUDA, and one way to make a program.
+if(GPIPE_WITH_CUDA)
+    if(NOT GPIPE_NVCC)
+        message(FATAL_ERROR "gpipe: GPIPE_WITH_CUDA is ON, but there is no nvcc: put it on the PATH "
+                            "or configure with -DGPIPE_WITH_CUDA=OFF")
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    endif()
+    set(CMAKE_CUDA_COMPILER ${GPIPE_NVCC})
+    enable_language(CUDA)
+elseif(NOT GPIPE_NVCC)
+    message(STATUS "gpipe: no nvcc, everything that needs CUDA is left out")
+endif()
+
+set(GPIPE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+add_library(gpipe_warnings INTERFACE)
+# nvcc's own output breaks -Wpedantic.
+set(cuda_warnings ${GPIPE_WARNINGS})
+list(REMOVE_ITEM cuda_warnings -Wpedantic)
+list(JOIN cuda_warnings "," cuda_warnings)
+target_compile_options(gpipe_warnings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:${GPIPE_WARNINGS}>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${cuda_warnings}>)
+
+# Stops with the name of the Debian package that is missing.
+function(gpipe_require what found package)
+    if(NOT ${found})
+        message(FATAL_ERROR "gpipe: ${what} not found. On Debian: apt-get install ${package}, "
+                            "or everything at once: sh cmake/install-packages test")
+    endif()
+endfunction()
+
+# gpipe_program(NAME library...): NAME.cpp as a program, tested for what every program promises.
+# The program's own tests, if any, are added by whoever calls this.
+function(gpipe_program name)
+    add_executable(${name} ${name}.cpp)
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings ${ARGN})
+    if(GPIPE_BUILD_TESTS AND "programs" IN_LIST GPIPE_TEST_KINDS)
+        add_test(NAME programs.${name}
+            COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${name}>)
+        set_tests_properties(programs.${name} PROPERTIES LABELS programs)
+    endif()
+endfunction()
+
+# Which tests to build; see tests/CMakeLists.txt.
+set(GPIPE_TEST_KINDS unit runtime static compile_fail headers cuda scripts readme package programs
+    CACHE STRING "Kinds of tests to build")

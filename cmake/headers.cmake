@@ -1,0 +1,43 @@
+# Every header of the library, by name. Test scripts.header_list compares this list with the tree;
+# `sh tests/scripts/header-list --write` renews it.
+set(GPIPE_HEADERS
+    include/gpipe/balance/balance.hpp
+    include/gpipe/balance/bottleneck.hpp
+    include/gpipe/balance/least_squares.hpp
+    include/gpipe/balance/metrics.hpp
+    include/gpipe/balance/partition.hpp
+    include/gpipe/balance/prefix.hpp
+    include/gpipe/balance/validate.hpp
+    include/gpipe/checkpoint/checkpointing.hpp
+    include/gpipe/core/array.hpp
+    include/gpipe/core/bytes.hpp
+    include/gpipe/core/dynamic.hpp
+    include/gpipe/core/ratio.hpp
+    include/gpipe/core/type_list.hpp
+    include/gpipe/core/type_name.hpp
+    include/gpipe/layer/call.hpp
+    include/gpipe/layer/chain.hpp
+    include/gpipe/layer/check.hpp
+    include/gpipe/layer/context.hpp
+    include/gpipe/layer/info.hpp
+    include/gpipe/layer/item.hpp
+    include/gpipe/layer/loss.hpp
+    include/gpipe/layer/random.hpp
+    include/gpipe/layer/tensor.hpp
+    include/gpipe/layer/thunk.hpp
+    include/gpipe/layer/traits.hpp
+    include/gpipe/layer/view.hpp
+    include/gpipe/optimizer/adam.hpp
+    include/gpipe/optimizer/optimizer.hpp
+    include/gpipe/optimizer/rmsprop.hpp
+    include/gpipe/optimizer/sgd.hpp
+    include/gpipe/pipeline.hpp
+    include/gpipe/schedule/action.hpp
+    include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/order.hpp
+    include/gpipe/schedule/programs.hpp
+    include/gpipe/schedule/schedule.hpp
+    include/gpipe/schedule/simulate.hpp
+    include/gpipe/schedule/verify.hpp
+    include/gpipe/schedule/walk.hpp
+)
