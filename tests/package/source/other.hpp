@@ -1,0 +1,5 @@
+#pragma once
+
+#include <gpipe/core/ratio.hpp>
+
+gpipe::Ratio bubble_elsewhere();
