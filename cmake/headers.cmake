@@ -3,6 +3,7 @@
 set(GPIPE_HEADERS
     include/gpipe/balance/balance.hpp
     include/gpipe/balance/bottleneck.hpp
+    include/gpipe/balance/check.hpp
     include/gpipe/balance/least_squares.hpp
     include/gpipe/balance/metrics.hpp
     include/gpipe/balance/partition.hpp
@@ -12,9 +13,15 @@ set(GPIPE_HEADERS
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/dynamic.hpp
+    include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
+    include/gpipe/device/counter.hpp
+    include/gpipe/device/device.hpp
+    include/gpipe/device/host.hpp
+    include/gpipe/gpipe.hpp
+    include/gpipe/layer/batch.hpp
     include/gpipe/layer/call.hpp
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/check.hpp
@@ -27,11 +34,23 @@ set(GPIPE_HEADERS
     include/gpipe/layer/thunk.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
+    include/gpipe/memory/blocks.hpp
+    include/gpipe/memory/boundary_slots.hpp
+    include/gpipe/memory/cell_layout.hpp
+    include/gpipe/memory/plan.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/pipeline.hpp
+    include/gpipe/runtime/cell_row.hpp
+    include/gpipe/runtime/engine.hpp
+    include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/lanes.hpp
+    include/gpipe/runtime/loss_thunk.hpp
+    include/gpipe/runtime/micro_batches.hpp
+    include/gpipe/runtime/table.hpp
+    include/gpipe/runtime/update.hpp
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/gpipe.hpp
     include/gpipe/schedule/order.hpp
@@ -40,4 +59,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verify.hpp
     include/gpipe/schedule/walk.hpp
+    include/gpipe/training.hpp
+    include/gpipe/transport/local.hpp
 )

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <gpipe/balance/partition.hpp>
+#include <gpipe/balance/validate.hpp>
+#include <gpipe/core/dynamic.hpp>
+
+#include <array>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+namespace policy {
+/// The kind of the policies that say how the layers are cut into cells.
+struct Cut;
+} // namespace policy
+
+/// What a cut is best at. A user's own objective is a struct with such a `cut`.
+namespace objective {
+
+/// The most expensive cell is as cheap as possible. The default.
+struct Bottleneck {
+    static constexpr void cut(double const* costs, std::size_t layers, std::size_t cells,
+                              std::size_t* first) {
+        cut_by_bottleneck(costs, layers, cells, first);
+    }
+};
+
+/// The variance of the costs of the cells is as small as possible, as in the paper (GPipe,
+/// section 2.2). Its bottleneck is close to the smallest on most chains, but can be a quarter above
+/// it on uneven ones.
+struct LeastVariance {
+    static constexpr void cut(double const* costs, std::size_t layers, std::size_t cells,
+                              std::size_t* first) {
+        cut_by_variance(costs, layers, cells, first);
+    }
+};
+
+} // namespace objective
+
+/// Policy: cut the layers into cells by their costs, one cell on each of K devices.
+/// `Cells<dynamic>` takes K at construction; it is then an argument of `cut`.
+template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
+    using policy_kind = policy::Cut;
+    using objective_type = Objective;
+    /// K, or dynamic.
+    static constexpr std::size_t cells = K;
+
+    /// Fills first[0 ... count] from the costs of the layers; throws as the objective does.
+    static constexpr void cut(double const* costs, std::size_t layers, std::size_t count,
+                              std::size_t* first) {
+        Objective::cut(costs, layers, count, first);
+    }
+};
+
+/// Policy: cut the layers into cells of these sizes, by hand. `Balance<2, 1, 1, 2>` is four cells
+/// of six layers.
+template <std::size_t... Sizes> struct Balance {
+    using policy_kind = policy::Cut;
+    static constexpr std::size_t cells = sizeof...(Sizes);
+    static constexpr std::array<std::size_t, cells> sizes{Sizes...};
+
+    /// Fills first[0 ... count] from the sizes, whatever the costs. Throws std::invalid_argument
+    /// unless the sizes are those of `count` non-empty cells and sum to `layers`.
+    static constexpr void cut(double const*, std::size_t layers, std::size_t count,
+                              std::size_t* first) {
+        check_balance(sizes.data(), cells, layers);
+        if (count != cells) {
+            throw std::invalid_argument("gpipe: the balance has " + std::to_string(cells) +
+                                        " entries, but " + std::to_string(count) +
+                                        " cells were asked for");
+        }
+        first[0] = 0;
+        std::size_t const* const size = sizes.data();
+        for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + size[k];
+    }
+};
+
+} // namespace gpipe

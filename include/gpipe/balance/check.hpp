@@ -1,0 +1,45 @@
+#pragma once
+
+#include <gpipe/balance/balance.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// K cells of a chain of so many layers. These are structs so that the compiler's first line names
+/// the numbers.
+template <std::size_t K, std::size_t Layers> struct CheckCells {
+    static_assert(K > 0, "gpipe: the number of cells is zero; a pipeline has at least one");
+    static_assert(K == dynamic || K <= Layers,
+                  "gpipe: there are more cells (the first number) than layers (the second); every "
+                  "cell holds at least one layer");
+};
+
+/// The first zero entry of a balance; Index == Cells if there is none.
+template <std::size_t Index, std::size_t Cells> struct CheckBalanceEntry {
+    static_assert(Index == Cells,
+                  "gpipe: an entry of the balance is zero (the first number is its index); every "
+                  "cell holds at least one layer");
+};
+
+/// The sum of a balance, against the number of layers.
+template <std::size_t Sum, std::size_t Layers> struct CheckBalanceSum {
+    static_assert(Sum == Layers,
+                  "gpipe: the balance sums to the first number, but the pipeline has as many "
+                  "layers as the second; Cells<K> finds a balance by itself");
+};
+
+/// Whether a policy can cut this many layers: instantiating it is the check. What is known only at
+/// construction is checked there, by check_cells and check_balance.
+template <class Policy, std::size_t Layers> struct CheckCut {};
+
+template <std::size_t K, class Objective, std::size_t Layers>
+struct CheckCut<Cells<K, Objective>, Layers> : CheckCells<K, Layers> {};
+
+template <std::size_t... Sizes, std::size_t Layers>
+struct CheckCut<Balance<Sizes...>, Layers>
+    : CheckBalanceEntry<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)),
+                        sizeof...(Sizes)>,
+      CheckBalanceSum<balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)), Layers> {};
+
+} // namespace gpipe

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace gpipe {
+
+/// A heap array whose length is fixed when it is made. Unlike std::vector it costs next to nothing
+/// in constant evaluation (one allocation, raw pointers), so the same function builds a table at
+/// compile time and at construction.
+template <class T> class Array {
+  public:
+    constexpr Array() = default;
+    constexpr explicit Array(std::size_t size)
+        : data_(size ? new T[size]() : nullptr), size_(size) {}
+    constexpr Array(std::size_t size, T const& value) : Array(size) {
+        for (std::size_t i = 0; i < size; ++i) data_[i] = value;
+    }
+    constexpr Array(Array const& other) : Array(other.size_) {
+        for (std::size_t i = 0; i < size_; ++i) data_[i] = other.data_[i];
+    }
+    constexpr Array(Array&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    constexpr Array& operator=(Array other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+    constexpr ~Array() { delete[] data_; }
+
+    constexpr std::size_t size() const { return size_; }
+    constexpr bool empty() const { return size_ == 0; }
+    constexpr T* data() { return data_; }
+    constexpr T const* data() const { return data_; }
+    constexpr T* begin() { return data_; }
+    constexpr T* end() { return data_ + size_; }
+    constexpr T const* begin() const { return data_; }
+    constexpr T const* end() const { return data_ + size_; }
+    constexpr T& operator[](std::size_t i) { return data_[i]; }
+    constexpr T const& operator[](std::size_t i) const { return data_[i]; }
+
+  private:
+    T* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+} // namespace gpipe

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// Every tensor starts at a multiple of this many bytes of its arena, on every device: the
+/// alignment of cudaMalloc, and what makes results independent of where a tensor lies (promise P1).
+inline constexpr std::size_t slot_alignment = 256;
+
+/// The bytes that a tensor of this many bytes takes in an arena.
+constexpr std::size_t slot_bytes(std::size_t bytes) {
+    return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+}
+
+inline namespace literals {
+
+constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
+constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
+constexpr std::size_t operator""_GiB(unsigned long long n) { return n << 30; }
+
+} // namespace literals
+} // namespace gpipe

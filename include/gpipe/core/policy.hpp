@@ -1,0 +1,91 @@
+#pragma once
+
+#include <gpipe/core/type_list.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+// Policies are types with a nested `policy_kind`; they may be given in any order, each kind once.
+
+namespace detail {
+
+template <class P> struct KindOf { using type = void; };
+template <class P>
+    requires requires { typename P::policy_kind; }
+struct KindOf<P> {
+    using type = typename P::policy_kind;
+};
+template <class P, class Kind>
+inline constexpr bool is_kind = std::is_same_v<typename KindOf<P>::type, Kind>;
+
+// The position of the policy of a kind, or the number of policies.
+template <class Kind, class... Policies> constexpr std::size_t find_policy() {
+    bool const matches[] = {is_kind<Policies, Kind>..., true};
+    std::size_t i = 0;
+    while (!matches[i]) ++i;
+    return i;
+}
+
+template <class Kind, class Default, class... Policies>
+using policy_or =
+    typename List<Policies..., Default>::template at<find_policy<Kind, Policies...>()>;
+
+} // namespace detail
+
+/// That policy `Index` is one of the known kinds.
+template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
+    static_assert(known, "gpipe: policy Index is none that this template knows: Cells or Balance, "
+                         "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, a "
+                         "transport, a device");
+    static constexpr bool ok = known;
+};
+/// That policy `Index` is the first of its kind.
+template <std::size_t Index, class Policy, bool first> struct CheckPolicyOnce {
+    static_assert(first, "gpipe: policy Index is given twice: there is one of each kind");
+    static constexpr bool ok = first;
+};
+
+namespace detail {
+
+template <class Policies, class... Kinds> struct PolicyChecks;
+template <class... Policies, class... Kinds> struct PolicyChecks<List<Policies...>, Kinds...> {
+    struct Verdict {
+        std::size_t unknown = sizeof...(Policies);
+        std::size_t twice = sizeof...(Policies);
+    };
+    // Each policy's kind as a number; the number of kinds if it is none of them.
+    static constexpr Verdict find() {
+        constexpr std::size_t count = sizeof...(Policies);
+        std::size_t const kinds[] = {kind_number<Policies>()..., 0};
+        Verdict verdict;
+        for (std::size_t i = count; i-- > 0;) {
+            if (kinds[i] == sizeof...(Kinds)) verdict.unknown = i;
+            for (std::size_t j = 0; j < i; ++j)
+                if (kinds[j] == kinds[i] && kinds[i] < sizeof...(Kinds)) verdict.twice = i;
+        }
+        return verdict;
+    }
+    template <class P> static constexpr std::size_t kind_number() {
+        bool const matches[] = {is_kind<P, Kinds>..., true};
+        std::size_t i = 0;
+        while (!matches[i]) ++i;
+        return i;
+    }
+};
+
+template <class Policies, class... Kinds> consteval bool check_policies() {
+    constexpr auto verdict = PolicyChecks<Policies, Kinds...>::find();
+    if constexpr (verdict.unknown < Policies::size)
+        return CheckPolicy<verdict.unknown, typename Policies::template at<verdict.unknown>,
+                           false>::ok;
+    else if constexpr (verdict.twice < Policies::size)
+        return CheckPolicyOnce<verdict.twice, typename Policies::template at<verdict.twice>,
+                               false>::ok;
+    else
+        return true;
+}
+
+} // namespace detail
+} // namespace gpipe

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+namespace gpipe {
+
+/// An exact fraction in lowest terms, with a positive denominator. Bubbles are ratios, so that they
+/// can be compared with the closed forms in a static_assert.
+struct Ratio {
+    std::int64_t numerator = 0;
+    std::int64_t denominator = 1;
+
+    friend constexpr bool operator==(Ratio const&, Ratio const&) = default;
+    friend constexpr bool operator<(Ratio const& a, Ratio const& b) {
+        return a.numerator * b.denominator < b.numerator * a.denominator;
+    }
+    constexpr explicit operator double() const {
+        return static_cast<double>(numerator) / static_cast<double>(denominator);
+    }
+};
+
+/// numerator / denominator in lowest terms; a denominator of 0 is not a ratio and gives 0/1.
+constexpr Ratio ratio(std::int64_t numerator, std::int64_t denominator) {
+    if (denominator == 0) return {};
+    std::int64_t const sign = denominator < 0 ? -1 : 1;
+    std::int64_t const divisor = std::gcd(numerator, denominator);
+    return {sign * numerator / divisor, sign * denominator / divisor};
+}
+
+} // namespace gpipe

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+namespace policy {
+struct Device;
+} // namespace policy
+
+/// What runs programs. Work goes on streams, in order on each; `record` marks how far a stream has
+/// come, `wait` holds a stream back until another has come that far, `launch` puts work on a
+/// stream. A device may run work at once (a CPU) or enqueue it and run it any time later that
+/// streams and marks allow (a GPU): nothing that uses a device may rely on a call's having finished
+/// before run() returns.
+///
+/// A device is made for K devices of a pipeline and offers
+/// - lanes(): how many walkers run() can have at once; device k is walked by one of them;
+/// - enqueues: whether one walker serves all streams (one per device), or every walker is its own
+/// stream;
+/// - run(lanes, walk): calls walk(lane) for every lane, concurrently, and returns when all work is
+/// done;
+///   walk may not throw;
+/// - positions of record and wait are 32-bit counts that only grow (and wrap);
+/// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor.
+template <class D>
+concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
+                                 std::uint32_t position, void (*walk)(std::size_t),
+                                 void (*work)()) {
+    D(options, n);
+    { D::enqueues } -> std::convertible_to<bool>;
+    typename D::Stream;
+    { device.stream(n) } -> std::convertible_to<typename D::Stream const&>;
+    { device.lanes() } -> std::same_as<std::size_t>;
+    { device.allocate(n, n).data() } -> std::same_as<std::byte*>;
+    { device.allocate(n, n).size() } -> std::same_as<std::size_t>;
+    device.run(n, walk);
+    device.launch(n, work);
+    device.wait(n, n, position);
+    device.record(n, position);
+};
+
+} // namespace gpipe

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/device/counter.hpp>
+#include <gpipe/device/device.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gpipe::device {
+
+/// Memory of the host, zeroed, aligned to slot_alignment.
+class HostBuffer {
+  public:
+    HostBuffer() = default;
+    explicit HostBuffer(std::size_t bytes)
+        : data_(bytes ? static_cast<std::byte*>(
+                            ::operator new (bytes, std::align_val_t{slot_alignment}))
+                      : nullptr),
+          size_(bytes) {
+        if (bytes) std::memset(data_.get(), 0, bytes);
+    }
+    std::byte* data() const { return data_.get(); }
+    std::size_t size() const { return size_; }
+
+  private:
+    struct Free {
+        void operator()(std::byte* data) const {
+            ::operator delete (data, std::align_val_t{slot_alignment});
+        }
+    };
+    std::unique_ptr<std::byte, Free> data_;
+    std::size_t size_ = 0;
+};
+
+/// The CPU. A fixed pool of at most as many threads as cores walks the programs of all K devices:
+/// with fewer threads than devices, each walks the merged programs of several neighbouring ones.
+/// The caller of run() is the first thread, so one lane needs no other. Tensors are handed from
+/// lane to lane without a copy; a mark is a counter. No thread outlives the object.
+class Host {
+  public:
+    using policy_kind = policy::Device;
+    static constexpr bool enqueues = false;
+
+    /// There is nothing to say of the stream that a CPU's work goes on.
+    struct Stream {};
+    struct Options {
+        std::size_t threads = 0; ///< 0: as many as cores; never more than devices
+    };
+
+    Host(Options options, std::size_t devices)
+        : lanes_(std::clamp<std::size_t>(
+              options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
+          marks_(std::make_unique<detail::Counter[]>(lanes_)),
+          finished_(std::make_unique<detail::Counter[]>(lanes_)) {
+        threads_.reserve(lanes_ - 1);
+        for (std::size_t lane = 1; lane < lanes_; ++lane)
+            threads_.emplace_back([this, lane] { work(lane); });
+    }
+    Host(Host const&) = delete;
+    Host& operator=(Host const&) = delete;
+    ~Host() {
+        walk_ = nullptr;
+        begin_.publish(++epoch_);
+        for (std::thread& thread : threads_) thread.join();
+    }
+
+    std::size_t lanes() const { return lanes_; }
+    HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
+
+    template <class Walk> void run(std::size_t lanes, Walk&& walk) {
+        if (lanes > 1) {
+            walk_ = [](void* context, std::size_t lane) {
+                (*static_cast<std::remove_reference_t<Walk>*>(context))(lane);
+            };
+            context_ = const_cast<void*>(static_cast<void const*>(std::addressof(walk)));
+            begin_.publish(++epoch_);
+        }
+        walk(std::size_t{0});
+        for (std::size_t lane = 1; lane < lanes; ++lane) finished_[lane].wait(epoch_);
+    }
+
+    Stream const& stream(std::size_t) const { return stream_; }
+    template <class Work> void launch(std::size_t, Work&& work) { work(); }
+    void wait(std::size_t, std::size_t producer, std::uint32_t position) {
+        marks_[producer].wait(position);
+    }
+    void record(std::size_t stream, std::uint32_t position) { marks_[stream].publish(position); }
+
+  private:
+    void work(std::size_t lane) {
+        for (std::uint32_t epoch = 1;; ++epoch) {
+            begin_.wait(epoch);
+            if (!walk_) return;
+            walk_(context_, lane);
+            finished_[lane].publish(epoch);
+        }
+    }
+
+    // Written by the caller before it publishes begin_, read by the others after.
+    void (*walk_)(void*, std::size_t) = nullptr;
+    void* context_ = nullptr;
+    std::uint32_t epoch_ = 0;
+
+    std::size_t lanes_;
+    Stream stream_;
+    detail::Counter begin_;
+    std::unique_ptr<detail::Counter[]> marks_;    // by lane: how far it has come
+    std::unique_ptr<detail::Counter[]> finished_; // by lane: the last run it has finished
+    std::vector<std::thread> threads_;
+};
+
+static_assert(DeviceRuntime<Host>);
+
+} // namespace gpipe::device

@@ -1,0 +1,12 @@
+#pragma once
+
+/// Everything that needs only standard C++.
+
+#include <gpipe/balance/balance.hpp>
+#include <gpipe/balance/metrics.hpp>
+#include <gpipe/optimizer/adam.hpp>
+#include <gpipe/optimizer/rmsprop.hpp>
+#include <gpipe/optimizer/sgd.hpp>
+#include <gpipe/pipeline.hpp>
+#include <gpipe/schedule/verify.hpp>
+#include <gpipe/training.hpp>

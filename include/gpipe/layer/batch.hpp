@@ -1,0 +1,71 @@
+#pragma once
+
+#include <gpipe/layer/tensor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <ranges>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+namespace gpipe {
+
+/// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
+/// Made from one range per tensor (std::vector, std::span, std::array, ...); does not own them.
+/// `constness` is `const` for what is read, and not for what predict() writes.
+template <class Group, bool writable = false>
+class Batch : public Batch<detail::as_tensors<Group>, writable> {
+  public:
+    using Batch<detail::as_tensors<Group>, writable>::Batch;
+};
+
+template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
+    template <class T>
+    using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
+    template <class Range, class T>
+    static constexpr bool fits = std::ranges::contiguous_range<Range>&&
+        std::ranges::sized_range<Range>&& std::is_convertible_v<
+            std::remove_reference_t<std::ranges::range_reference_t<Range>> (*)[], Element<T> (*)[]>;
+
+  public:
+    static constexpr std::size_t count = sizeof...(Ts);
+
+    template <class... Ranges>
+        requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts> && ...))
+    Batch(Ranges&&... ranges)
+        : data_{const_cast<std::byte*>(
+              reinterpret_cast<std::byte const*>(std::ranges::data(ranges)))...},
+          elements_{static_cast<std::size_t>(std::ranges::size(ranges))...} {}
+
+    /// N. Throws std::invalid_argument if a range is not a whole number of samples, or if two
+    /// disagree; `what` names the batch in the message.
+    std::size_t samples(char const* what) const {
+        constexpr std::size_t sizes[] = {Ts::size...};
+        for (std::size_t t = 0; t < count; ++t) {
+            if (elements_[t] % sizes[t] != 0)
+                throw std::invalid_argument("gpipe: tensor " + std::to_string(t) + " of the " +
+                                            what + " has " + std::to_string(elements_[t]) +
+                                            " elements, no multiple of the " +
+                                            std::to_string(sizes[t]) + " of a sample");
+            if (elements_[t] / sizes[t] != elements_[0] / sizes[0])
+                throw std::invalid_argument("gpipe: the tensors of the " + std::string(what) +
+                                            " hold " + std::to_string(elements_[0] / sizes[0]) +
+                                            " and " + std::to_string(elements_[t] / sizes[t]) +
+                                            " samples");
+        }
+        return elements_[0] / sizes[0];
+    }
+
+    /// Where sample `first` of tensor `t` lies.
+    std::byte* at(std::size_t t, std::size_t first) const {
+        constexpr std::size_t bytes[] = {Ts::bytes...};
+        return data_[t] + first * bytes[t];
+    }
+
+  private:
+    std::array<std::byte*, count> data_;
+    std::array<std::size_t, count> elements_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <gpipe/layer/view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// What a layer function is called for.
+enum class Phase : std::uint8_t { evaluate, forward, recompute, backward };
+
+/// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
+struct Frame {
+    std::size_t samples = 0;      ///< in this micro-batch; never 0 when a layer is called
+    std::size_t capacity = 0;     ///< samples that every slot has room for
+    std::size_t first_sample = 0; ///< position of the first sample in the mini-batch
+    std::uint64_t seed = 0;
+    std::uint64_t step = 0;
+    Phase phase = Phase::evaluate;
+    bool saving = false;     ///< whether a backward will read what this call saves
+    std::byte* base[2] = {}; ///< addresses of the micro-batch's kept tensors and of the temporaries
+    void const* stream = nullptr; ///< the device's stream, as the type that the engine knows
+};
+
+/// Where a tensor lies, relative to a Frame.
+struct Place {
+    std::size_t offset = 0;
+    std::uint8_t region = 0; ///< 0: kept from forward to backward; 1: temporary
+
+    std::byte* in(Frame const& frame) const { return frame.base[region] + offset; }
+};
+
+struct LayerRow;
+using ForwardFunction = void (*)(LayerRow const&, Frame const&, GroupAddress x, std::byte* y);
+using BackwardFunction = void (*)(LayerRow const&, Frame const&, GroupAddress x, std::byte* y,
+                                  std::byte* dy, std::byte* dx);
+
+/// One layer of a chain as the engine walks it: its two functions, its data and its places. Filled
+/// once, before the run; the type of the layer is known to the functions only.
+struct LayerRow {
+    ForwardFunction forward = nullptr;
+    BackwardFunction backward = nullptr; ///< null below the lowest layer that learns
+    void const* layer = nullptr;
+    std::byte* parameters = nullptr;
+    std::byte* gradients = nullptr;
+    Place output;          ///< unless it crosses to the next cell
+    Place output_gradient; ///< likewise
+    Place saved;
+    Place forward_scratch;
+    Place backward_scratch;
+    std::uint32_t index = 0; ///< in the chain
+};
+
+} // namespace gpipe

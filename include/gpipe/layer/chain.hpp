@@ -1,0 +1,217 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/layer/info.hpp>
+#include <gpipe/layer/item.hpp>
+#include <gpipe/layer/thunk.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace gpipe {
+
+/// The functions of one layer type as the engine needs them, for one kind of stream.
+struct LayerFunctions {
+    ForwardFunction forward = nullptr;
+    BackwardFunction backward = nullptr;        ///< writes the gradient of its input
+    BackwardFunction lowest_backward = nullptr; ///< where nobody wants that gradient
+    void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
+                       std::size_t index, std::size_t layers) = nullptr;
+};
+
+namespace detail {
+
+// Whether what A gives is what B takes; true where CheckLayer says what is missing.
+template <class A, class B> consteval bool layers_fit() {
+    if constexpr (NamesOutput<A> && NamesInput<B>)
+        return std::is_same_v<as_tensors<typename A::Output>, as_tensors<typename B::Input>>;
+    else
+        return true;
+}
+
+// Layer by layer: whether As[i] fits Bs[i].
+template <class As, class Bs> struct PairsFit;
+template <class... As, class... Bs> struct PairsFit<List<As...>, List<Bs...>> {
+    static constexpr std::array<bool, sizeof...(As)> all() { return {layers_fit<As, Bs>()...}; }
+    static constexpr bool at(std::size_t i) { return all()[i]; }
+};
+template <class L> struct Rotated;
+template <class First, class... Rest> struct Rotated<List<First, Rest...>> {
+    using type = List<Rest..., First>;
+};
+// Whether each layer of a list fits the next; the last entry: whether the last fits the first.
+template <class L> using SuccessorsFit = PairsFit<L, typename Rotated<L>::type>;
+
+template <class L>
+void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
+                      std::size_t index, std::size_t layers) {
+    if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0) {
+        InitializeContext<L> context{parameters, seed, index, layers};
+        static_cast<L const*>(layer)->initialize(context);
+    }
+}
+
+template <class L, class Stream> constexpr LayerFunctions layer_functions() {
+    LayerFunctions functions{&forward_thunk<L, Stream>, nullptr, nullptr, &initialize_thunk<L>};
+    if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
+        functions.backward = &backward_thunk<L, Stream, true>;
+        if constexpr (accepts_no_input_gradient<L>)
+            functions.lowest_backward = &backward_thunk<L, Stream, false>;
+        else
+            functions.lowest_backward = functions.backward;
+    }
+    return functions;
+}
+
+// One value per layer of an item's group, written behind `out`. Items are visited through an array
+// of such functions: no recursion and no fold over the list, whatever its length.
+struct LayerChecks {
+    bool ok = false;
+    bool has_cost = false;
+};
+struct InfoOf {
+    using Value = LayerInfo;
+    template <class L> static constexpr Value of() { return layer_info<L>(); }
+};
+struct ChecksOf {
+    using Value = LayerChecks;
+    template <class L> static constexpr Value of() { return {layer_fits<L>(), requires {L::cost; }
+};
+} // namespace detail
+}; // namespace gpipe
+template <class Stream> struct FunctionsOf {
+    using Value = LayerFunctions;
+    template <class L> static constexpr Value of() { return layer_functions<L, Stream>(); }
+};
+
+template <class Of, class Group> struct WriteGroup;
+template <class Of, class... Layers> struct WriteGroup<Of, List<Layers...>> {
+    static constexpr void write(typename Of::Value* out) {
+        typename Of::Value const values[] = {Of::template of<Layers>()...};
+        for (auto const& value : values) *out++ = value;
+    }
+};
+
+// The list of items as values. All that is computed is computed by functions of this class, which
+// is complete before Pipeline takes its constants from it.
+template <class... Items> struct Chain {
+    static constexpr std::size_t items = sizeof...(Items);
+
+    struct Extent {
+        std::size_t count, group;
+    };
+    static constexpr Extent extents[items + 1] = {
+        {ItemOf<Items>::count, ItemOf<Items>::Group::size}..., {0, 0}};
+
+    static constexpr std::size_t layers() {
+        std::size_t total = 0;
+        for (Extent const& extent : extents) total += extent.count * extent.group;
+        return total;
+    }
+    static constexpr std::size_t leaves() {
+        std::size_t total = 0;
+        for (Extent const& extent : extents) total += extent.group;
+        return total;
+    }
+
+    // One value per leaf.
+    template <class Of> static constexpr auto table() {
+        using Value = typename Of::Value;
+        using Write = void (*)(Value*);
+        Write const writes[items + 1] = {&WriteGroup<Of, typename ItemOf<Items>::Group>::write...,
+                                         nullptr};
+        std::array<Value, leaves()> values{};
+        std::size_t at = 0;
+        for (std::size_t i = 0; i < items; ++i) {
+            writes[i](values.data() + at);
+            at += extents[i].group;
+        }
+        return values;
+    }
+
+    // Item of a layer, and place in the item's group.
+    struct Position {
+        std::size_t item, place;
+    };
+    static constexpr Position position(std::size_t layer) {
+        std::size_t item = 0;
+        while (layer >= extents[item].count * extents[item].group) {
+            layer -= extents[item].count * extents[item].group;
+            ++item;
+        }
+        return {item, layer % extents[item].group};
+    }
+
+    template <class F> static constexpr void for_each_layer(F f) {
+        std::size_t layer = 0;
+        std::size_t leaf = 0;
+        for (std::size_t i = 0; i < items; ++i) {
+            for (std::size_t n = 0; n < extents[i].count; ++n)
+                for (std::size_t g = 0; g < extents[i].group; ++g) f(layer++, leaf + g);
+            leaf += extents[i].group;
+        }
+    }
+
+    // The first layer with each fault; the number of layers where there is none.
+    struct Verdict {
+        std::size_t layer, neighbours, cost;
+    };
+    static constexpr Verdict check() {
+        auto const checks = table<ChecksOf>();
+        std::size_t const none_found = layers();
+        Verdict verdict{none_found, none_found, none_found};
+        std::size_t without_cost = none_found;
+        bool costs = false;
+        for_each_layer([&](std::size_t layer, std::size_t leaf) {
+            if (!checks[leaf].ok && verdict.layer == none_found) verdict.layer = layer;
+            if (checks[leaf].has_cost)
+                costs = true;
+            else if (without_cost == none_found)
+                without_cost = layer;
+        });
+        if (costs) verdict.cost = without_cost;
+
+        using FitsAt = bool (*)(std::size_t);
+        FitsAt const inside[] = {&SuccessorsFit<typename ItemOf<Items>::Group>::at...};
+        using Between = PairsFit<List<typename ItemOf<Items>::Last...>,
+                                 typename Rotated<List<typename ItemOf<Items>::First...>>::type>;
+        auto const between = Between::all();
+        std::size_t layer = 0;
+        for (std::size_t i = 0; i < items; ++i) {
+            std::size_t const group = extents[i].group;
+            std::size_t const size = extents[i].count * group;
+            // Inside the group, from its last layer to the next repetition, and to the next item.
+            for (std::size_t n = 0; n + 1 < size && n < group; ++n)
+                if (!inside[i](n) && verdict.neighbours == none_found)
+                    verdict.neighbours = layer + n;
+            layer += size;
+            if (i + 1 < items && !between[i] && verdict.neighbours == none_found)
+                verdict.neighbours = layer - 1;
+        }
+        return verdict;
+    }
+};
+
+template <class Chain, std::size_t layer, class... Items>
+using LayerAt = typename ItemOf<typename List<Items...>::template at<Chain::position(layer).item>>::
+    Group::template at<Chain::position(layer).place>;
+
+// Turns the first fault into its sentence.
+template <class... Items> consteval bool check_chain() {
+    using Shape = Chain<Items...>;
+    constexpr auto verdict = Shape::check();
+    if constexpr (verdict.layer < Shape::layers())
+        return CheckLayer<verdict.layer, LayerAt<Shape, verdict.layer, Items...>>::ok;
+    else if constexpr (verdict.neighbours < Shape::layers())
+        return CheckNeighbours<verdict.neighbours, LayerAt<Shape, verdict.neighbours, Items...>,
+                               LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok;
+    else if constexpr (verdict.cost < Shape::layers())
+        return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok;
+    else
+        return true;
+}
+
+} // namespace detail
+} // namespace gpipe

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <gpipe/layer/call.hpp>
+#include <gpipe/layer/random.hpp>
+#include <gpipe/layer/traits.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+namespace detail {
+
+// What forward and backward both may ask for.
+template <class Layer, class Stream> class CallContext {
+  public:
+    CallContext(LayerRow const& row, Frame const& frame) : row_(row), frame_(frame) {}
+
+    /// The parameters: a TensorView<T const, ...>, a tuple of them for several.
+    auto parameters() const {
+        return tensor_views<typename Traits::Parameters, Access::read>(row_.parameters);
+    }
+    /// Samples in this micro-batch, at least 1.
+    std::size_t samples() const { return frame_.samples; }
+    /// Position of the micro-batch's first sample in the mini-batch.
+    std::size_t first_sample() const { return frame_.first_sample; }
+    /// Steps trained so far.
+    std::uint64_t step() const { return frame_.step; }
+    /// Position of the layer in the chain.
+    std::size_t layer() const { return row_.index; }
+    Phase phase() const { return frame_.phase; }
+    /// False in evaluate() and predict(): no dropout.
+    bool training() const { return frame_.phase != Phase::evaluate; }
+    /// The stream that the layer's work goes on.
+    Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    /// This layer's random numbers in this step, by sample: the same in forward, recompute and
+    /// backward.
+    SampleRandom random() const {
+        return {frame_.seed, frame_.step, row_.index, frame_.first_sample};
+    }
+
+  protected:
+    using Traits = LayerTraits<Layer>;
+    LayerRow const& row_;
+    Frame const& frame_;
+};
+
+} // namespace detail
+
+/// What a layer's forward gets as its first argument.
+template <class Layer, class Stream>
+class ForwardContext : public detail::CallContext<Layer, Stream> {
+    using Traits = LayerTraits<Layer>;
+
+  public:
+    using detail::CallContext<Layer, Stream>::CallContext;
+
+    /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
+    auto saved() const {
+        return batch_views<typename Traits::Saved, detail::Access::write>(
+            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+    }
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const {
+        return batch_views<typename Traits::Scratch, detail::Access::write>(
+            {this->row_.forward_scratch.in(this->frame_)}, this->frame_.samples,
+            this->frame_.capacity);
+    }
+    /// False where no backward will read what this call saves: in evaluation, and where a
+    /// recomputation will run before the backward. Filling saved() may then be left out.
+    bool saving() const { return this->frame_.saving; }
+};
+
+/// What a layer's backward gets as its first argument.
+template <class Layer, class Stream>
+class BackwardContext : public detail::CallContext<Layer, Stream> {
+    using Traits = LayerTraits<Layer>;
+
+  public:
+    using detail::CallContext<Layer, Stream>::CallContext;
+
+    /// The gradients of the parameters, to be added to.
+    auto gradients() const {
+        return tensor_views<typename Traits::Parameters, detail::Access::write>(
+            this->row_.gradients);
+    }
+    /// What forward (or its recomputation) left for this micro-batch.
+    auto saved() const {
+        return batch_views<typename Traits::Saved, detail::Access::read>(
+            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+    }
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const {
+        return batch_views<typename Traits::Scratch, detail::Access::write>(
+            {this->row_.backward_scratch.in(this->frame_)}, this->frame_.samples,
+            this->frame_.capacity);
+    }
+};
+
+/// What a layer's initialize gets: called once for each layer, before the first step.
+template <class Layer> class InitializeContext {
+  public:
+    InitializeContext(std::byte* parameters, std::uint64_t seed, std::size_t layer,
+                      std::size_t layers)
+        : parameters_(parameters), seed_(seed), layer_(layer), layers_(layers) {}
+
+    /// The parameters, all zero, to be written.
+    auto parameters() const {
+        return tensor_views<typename LayerTraits<Layer>::Parameters, detail::Access::write>(
+            parameters_);
+    }
+    /// Random numbers for parameter tensor `tensor`; each call starts the sequence anew.
+    InitialRandom random(std::size_t tensor) const {
+        return {seed_, static_cast<std::uint32_t>(layer_), static_cast<std::uint32_t>(tensor)};
+    }
+    /// Position of the layer in the chain, and the length of the chain.
+    std::size_t layer() const { return layer_; }
+    std::size_t layers() const { return layers_; }
+
+  private:
+    std::byte* parameters_;
+    std::uint64_t seed_;
+    std::size_t layer_;
+    std::size_t layers_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/core/type_name.hpp>
+#include <gpipe/layer/check.hpp>
+
+#include <cstddef>
+#include <string_view>
+
+namespace gpipe {
+
+/// The sizes of a group of tensors as a value.
+struct GroupSizes {
+    std::size_t const* bytes = nullptr; ///< of each tensor
+    std::size_t count = 0;
+
+    /// The bytes of the group's slots with room for `capacity` samples; 1 for whole tensors.
+    constexpr std::size_t slots(std::size_t capacity) const {
+        std::size_t total = 0;
+        for (std::size_t i = 0; i < count; ++i) total += slot_bytes(bytes[i] * capacity);
+        return total;
+    }
+};
+
+/// One layer as a value: all that cutting, planning and running need to know of its type. Types
+/// become values once, so that nothing after this is instantiated per layer.
+struct LayerInfo {
+    std::string_view name;
+    GroupSizes input, output, saved, scratch, parameters;
+    /// The gradients of input and output: as large as the tensors that carry one, none for others.
+    GroupSizes input_gradient, output_gradient;
+    std::size_t parameter_elements = 0;
+    double cost = 1;
+    bool reads_input = false;
+    bool reads_output = false;
+    bool output_carries_gradient = false;
+    bool accepts_no_input_gradient = false;
+};
+
+namespace detail {
+
+template <class Group> constexpr GroupSizes sizes_of() {
+    return {TensorGroup<Group>::bytes.data(), TensorGroup<Group>::count};
+}
+
+template <class Group> constexpr GroupSizes gradient_sizes_of() {
+    return {TensorGroup<Group>::gradient_bytes.data(), TensorGroup<Group>::count};
+}
+
+template <class L> constexpr LayerInfo layer_info() {
+    using Traits = LayerTraits<L>;
+    return {type_name<L>(),
+            sizes_of<typename Traits::Input>(),
+            sizes_of<typename Traits::Output>(),
+            sizes_of<typename Traits::Saved>(),
+            sizes_of<typename Traits::Scratch>(),
+            sizes_of<typename Traits::Parameters>(),
+            gradient_sizes_of<typename Traits::Input>(),
+            gradient_sizes_of<typename Traits::Output>(),
+            TensorGroup<typename Traits::Parameters>::elements,
+            Traits::cost,
+            Traits::reads_input,
+            Traits::reads_output,
+            TensorGroup<typename Traits::Output>::carries_gradient,
+            accepts_no_input_gradient<L>};
+}
+
+} // namespace detail
+} // namespace gpipe

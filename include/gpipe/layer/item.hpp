@@ -1,0 +1,64 @@
+#pragma once
+
+#include <gpipe/core/type_list.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace gpipe {
+
+namespace detail {
+
+template <std::size_t I, class T> struct Held { T value{}; };
+
+// A tuple by indexed inheritance: its cost is linear in the number of members (std::tuple is not).
+template <class Indices, class... Ts> struct HolderOf;
+template <std::size_t... Is, class... Ts>
+struct HolderOf<std::index_sequence<Is...>, Ts...> : Held<Is, Ts>... {
+    constexpr HolderOf() = default;
+    constexpr explicit HolderOf(Ts... values) requires(sizeof...(Ts) > 0)
+        : Held<Is, Ts>{std::move(values)}... {}
+};
+template <class... Ts> using Holder = HolderOf<std::index_sequence_for<Ts...>, Ts...>;
+
+template <std::size_t I, class T> constexpr T const& held(Held<I, T> const& member) {
+    return member.value;
+}
+
+} // namespace detail
+
+/// The layers `Layers...` in order, n times over: one type for a stack of equal blocks, so that the
+/// time to compile does not depend on n. The repetitions share the run-time members given here;
+/// each has parameters of its own.
+template <std::size_t n, class... Layers> struct Repeat : detail::Holder<Layers...> {
+    static_assert(n > 0 && sizeof...(Layers) > 0,
+                  "gpipe: Repeat needs a count of at least 1 and at least one layer");
+    using detail::Holder<Layers...>::Holder;
+};
+
+namespace detail {
+
+// An item of a Pipeline's list: a layer, or a Repeat of several. `count` times a group of layers.
+template <class T> struct ItemOf {
+    static constexpr std::size_t count = 1;
+    using Group = List<T>;
+    using First = T;
+    using Last = T;
+    static constexpr void const* layer(T const& item, std::size_t) { return &item; }
+};
+template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
+    static constexpr std::size_t count = n;
+    using Group = List<Layers...>;
+    using First = typename Group::template at<0>;
+    using Last = typename Group::template at<Group::size - 1>;
+    static constexpr void const* layer(Repeat<n, Layers...> const& item, std::size_t i) {
+        return [&]<std::size_t... Is>(std::index_sequence<Is...>)->void const* {
+            void const* const layers[] = {&held<Is>(item)...};
+            return layers[i];
+        }
+        (std::index_sequence_for<Layers...>{});
+    }
+};
+
+} // namespace detail
+} // namespace gpipe

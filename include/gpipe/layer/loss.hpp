@@ -1,0 +1,100 @@
+#pragma once
+
+#include <gpipe/layer/check.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+/// What a loss says of one micro-batch: sums over its samples, not means. The step adds them over
+/// the micro-batches in ascending order and divides by the total weight, so that targets may be
+/// ignored or weigh differently.
+template <std::size_t metrics = 0> struct LossValue {
+    double sum = 0;
+    double weight = 0;                    ///< e.g. samples, or tokens that count
+    std::array<double, metrics> metric{}; ///< further sums, e.g. right answers
+};
+
+namespace policy {
+struct Loss;
+} // namespace policy
+
+/// Policy: the loss of a training.
+template <class Functor> struct Loss {
+    using policy_kind = policy::Loss;
+    using functor = Functor;
+};
+
+/// What a loss functor gets as its first argument.
+template <class Loss, class Stream> class LossContext {
+  public:
+    LossContext(Frame const& frame, std::byte* scratch) : frame_(frame), scratch_(scratch) {}
+
+    /// Samples in this micro-batch, at least 1.
+    std::size_t samples() const { return frame_.samples; }
+    /// Position of the micro-batch's first sample in the mini-batch.
+    std::size_t first_sample() const { return frame_.first_sample; }
+    /// False in evaluate(): no gradient is wanted.
+    bool training() const { return frame_.phase != Phase::evaluate; }
+    /// The stream that the loss's work goes on.
+    Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    /// Room for this call only (declared as Loss::Scratch, shape of one sample).
+    auto scratch() const {
+        return batch_views<typename detail::ScratchOf<Loss>::type, detail::Access::write>(
+            {scratch_}, frame_.samples, frame_.capacity);
+    }
+
+  private:
+    Frame const& frame_;
+    std::byte* scratch_;
+};
+
+namespace detail {
+
+template <class T> inline constexpr bool is_loss_value = false;
+template <std::size_t n> inline constexpr bool is_loss_value<LossValue<n>> = true;
+
+template <class Loss>
+concept NamesTarget = requires {
+    typename Loss::Target;
+}
+&&is_tensors<typename Loss::Target>;
+
+template <class Loss, class Net, class DY>
+using LossResult = std::invoke_result_t<
+    Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
+    decltype(batch_views<typename Loss::Target, Access::read>(GroupAddress{}, 1, 1)), DY>;
+
+template <class Loss, class Net, class DY>
+concept Measures = requires {
+    typename LossResult<Loss, Net, DY>;
+}
+&&is_loss_value<LossResult<Loss, Net, DY>>;
+
+template <class Loss, class Net> consteval bool loss_fits() {
+    if constexpr (NamesTarget<Loss>)
+        return Measures<Loss, Net,
+                        decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1,
+                                                                                     1))>;
+    else
+        return true;
+}
+
+} // namespace detail
+
+/// What a type must offer to be the loss of a chain; Net is the Pipeline.
+template <class L, class Net> struct CheckLoss {
+    static_assert(
+        detail::NamesTarget<L>,
+        "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the shape of "
+        "one sample");
+    static_assert(detail::loss_fits<L, Net>(),
+                  "gpipe: a loss needs: gpipe::LossValue<n> operator()(auto& context, auto y, auto "
+                  "target, auto dy) const; y and dy have the shape of the last layer's output");
+    static constexpr bool ok = true;
+};
+
+} // namespace gpipe

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <gpipe/core/type_list.hpp>
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+/// The shape and element type of one tensor, as a type. As a layer's input, output, saved or
+/// scratch tensor it describes one sample, and a micro-batch adds a leading extent; as a parameter
+/// it is whole. No extents: one element.
+template <class T, std::size_t... Extents> struct Tensor {
+    static_assert(std::is_trivially_copyable_v<T> && std::is_same_v<T, std::remove_cv_t<T>>,
+                  "gpipe: the element of a Tensor must be trivially copyable, and not const");
+    static_assert(((Extents > 0) && ...), "gpipe: every extent of a Tensor must be positive");
+
+    using Element = T;
+    static constexpr std::size_t rank = sizeof...(Extents);
+    static constexpr std::array<std::size_t, rank> extents{Extents...};
+    static constexpr std::size_t size = (std::size_t{1} * ... * Extents);
+    static constexpr std::size_t bytes = size * sizeof(T);
+};
+
+/// Several tensors, in order. `Tensors<A>` and `A` mean the same wherever a layer names its types.
+template <class... Ts> struct Tensors {};
+
+/// Whether a tensor of these elements carries a gradient: floating-point elements do, integers do
+/// not. Specialise it for a floating-point type of your own.
+template <class T> struct CarriesGradient : std::is_floating_point<T> {};
+
+namespace detail {
+
+template <class T> inline constexpr bool is_tensor = false;
+template <class T, std::size_t... Es> inline constexpr bool is_tensor<Tensor<T, Es...>> = true;
+
+template <class T> inline constexpr bool is_tensors = is_tensor<T>;
+template <class... Ts> inline constexpr bool is_tensors<Tensors<Ts...>> = (is_tensor<Ts> && ...);
+
+// A, Tensors<A>, Tensors<A, B> and void in one form.
+template <class T> struct AsTensors { using type = Tensors<T>; };
+template <class... Ts> struct AsTensors<Tensors<Ts...>> { using type = Tensors<Ts...>; };
+template <> struct AsTensors<void> { using type = Tensors<>; };
+template <class T> using as_tensors = typename AsTensors<T>::type;
+
+} // namespace detail
+
+/// What can be known of a group of tensors without a value: T is a Tensor, Tensors<...> or void.
+template <class T> struct TensorGroup : TensorGroup<detail::as_tensors<T>> {};
+
+template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
+    static constexpr std::size_t count = sizeof...(Ts);
+    /// Bytes of each tensor (of one sample, where the group belongs to a sample).
+    static constexpr std::array<std::size_t, count> bytes{Ts::bytes...};
+    /// The same of their gradients: 0 for a tensor that carries none.
+    static constexpr std::array<std::size_t, count> gradient_bytes{
+        (CarriesGradient<typename Ts::Element>::value ? Ts::bytes : 0)...};
+    static constexpr std::size_t elements = (std::size_t{0} + ... + Ts::size);
+    static constexpr std::size_t total_bytes = (std::size_t{0} + ... + Ts::bytes);
+    static constexpr bool carries_gradient =
+        (false || ... || CarriesGradient<typename Ts::Element>::value);
+
+    template <std::size_t I> using at = typename List<Ts...>::template at<I>;
+};
+
+} // namespace gpipe

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <gpipe/layer/tensor.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+/// What a layer's backward reads besides the gradient of its output; declared as
+/// `static constexpr gpipe::Reads backward_reads = ...` (default: input). Its backward takes
+/// exactly these, in this order: input, output, output gradient, input gradient. What is not read
+/// is not kept.
+enum class Reads { neither, input, output, both };
+
+namespace detail {
+
+template <class L, class = void> struct ParametersOf { using type = Tensors<>; };
+template <class L> struct ParametersOf<L, std::void_t<typename L::Parameters>> {
+    using type = as_tensors<typename L::Parameters>;
+};
+template <class L, class = void> struct SavedOf { using type = Tensors<>; };
+template <class L> struct SavedOf<L, std::void_t<typename L::Saved>> {
+    using type = as_tensors<typename L::Saved>;
+};
+template <class L, class = void> struct ScratchOf { using type = Tensors<>; };
+template <class L> struct ScratchOf<L, std::void_t<typename L::Scratch>> {
+    using type = as_tensors<typename L::Scratch>;
+};
+
+template <class L>
+concept NamesInput = requires {
+    typename L::Input;
+}
+&&is_tensors<typename L::Input>;
+template <class L>
+concept NamesOutput = requires {
+    typename L::Output;
+}
+&&is_tensors<typename L::Output>;
+
+} // namespace detail
+
+/// What a layer's type says of itself, with the defaults filled in.
+template <class L> struct LayerTraits {
+    using Input = detail::as_tensors<typename L::Input>;
+    using Output = detail::as_tensors<typename L::Output>;
+    using Parameters = typename detail::ParametersOf<L>::type;
+    using Saved = typename detail::SavedOf<L>::type;
+    using Scratch = typename detail::ScratchOf<L>::type;
+
+    static constexpr Reads backward_reads = [] {
+        if constexpr (requires { L::backward_reads; })
+            return L::backward_reads;
+        else
+            return Reads::input;
+    }();
+    static constexpr bool reads_input =
+        backward_reads == Reads::input || backward_reads == Reads::both;
+    static constexpr bool reads_output =
+        backward_reads == Reads::output || backward_reads == Reads::both;
+
+    /// Whether the layer declares the work of one sample's forward, and that work (else 1).
+    static constexpr bool has_cost = requires { L::cost; };
+    static constexpr double cost = [] {
+        if constexpr (has_cost)
+            return static_cast<double>(L::cost);
+        else
+            return 1.0;
+    }();
+
+    /// The share of the optimizer's weight decay that parameter tensor `t` takes: declared as
+    /// `static constexpr float decay[] = {1, 0}`, one entry per parameter tensor; 1 by default.
+    static constexpr float decay(std::size_t t) {
+        if constexpr (requires { L::decay[t]; })
+            return static_cast<float>(L::decay[t]);
+        else
+            return t < TensorGroup<Parameters>::count ? 1.0f : 0.0f;
+    }
+};
+
+} // namespace gpipe

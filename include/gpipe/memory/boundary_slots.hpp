@@ -1,0 +1,101 @@
+#pragma once
+
+#include <gpipe/schedule/order.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// "No slot".
+inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
+
+/// The slots of the boundary before one cell: its inputs, one per micro-batch in flight, and the
+/// gradients of these inputs, in one pool of equal slots.
+struct BoundarySlots {
+    std::size_t slots = 0;
+    Array<std::size_t> input;    ///< slot by micro-batch
+    Array<std::size_t> gradient; ///< no_slot where no gradient crosses
+};
+
+/// What uses the tensors of the boundary before cell `cell`.
+struct BoundaryUse {
+    std::size_t cell = 1;
+    bool gradient = true;      ///< whether a gradient crosses
+    bool read_backward = true; ///< whether the cell's backward (or recompute) reads the input
+    bool kept_by_producer =
+        false; ///< whether the backward of the cell before reads it, as its output
+};
+
+/// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
+/// after the last use of what it held, whatever the timing (HappensBefore), so no program ever
+/// waits for room. One slot more than micro-batches in flight is enough where the gradient of an
+/// input may take the place of the input before it (promise P4). `order` is linear_order(programs);
+/// the devices' programs hold recomputes already.
+constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
+                                              Array<std::size_t> const& order,
+                                              HappensBefore const& happens_before,
+                                              BoundaryUse use) {
+    std::size_t const micro_batches = programs.micro_batches();
+    BoundarySlots result{0, Array<std::size_t>(micro_batches, no_slot),
+                         Array<std::size_t>(micro_batches, no_slot)};
+
+    // How many uses of each tensor are still to come.
+    Array<std::size_t> input_uses(micro_batches);
+    auto const uses_input = [&](Action const& a) {
+        if (a.cell == use.cell)
+            return a.kind == Kind::forward || a.kind == Kind::recompute ||
+                   (a.kind == Kind::backward && use.read_backward);
+        return a.cell + 1 == use.cell && a.kind == Kind::backward && use.kept_by_producer;
+    };
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        if (uses_input(programs[i])) ++input_uses[programs[i].micro_batch];
+
+    // A slot's last uses: at most one on the producer's device and one on the consumer's.
+    struct Slot {
+        bool free = true;
+        std::size_t last[2] = {no_action, no_action};
+    };
+    Array<Slot> slots(2 * micro_batches);
+    auto const take = [&](std::size_t writer) {
+        std::size_t s = 0;
+        for (;; ++s) {
+            Slot const& slot = slots[s];
+            if (slot.free && (slot.last[0] == no_action || happens_before(slot.last[0], writer)) &&
+                (slot.last[1] == no_action || happens_before(slot.last[1], writer)))
+                break;
+        }
+        slots[s].free = false;
+        if (s + 1 > result.slots) result.slots = s + 1;
+        return s;
+    };
+    auto const touch = [&](std::size_t s, std::size_t action) {
+        slots[s].last[programs[action].cell == use.cell] = action;
+    };
+
+    for (std::size_t rank = 0; rank < order.size(); ++rank) {
+        std::size_t const i = order[rank];
+        Action const& a = programs[i];
+        std::size_t const m = a.micro_batch;
+        bool const producer = a.cell + 1 == use.cell;
+        if (!producer && a.cell != use.cell) continue;
+        if (producer && a.kind == Kind::forward) {
+            result.input[m] = take(i);
+            touch(result.input[m], i);
+        }
+        if (!producer && a.kind == Kind::backward && use.gradient) {
+            result.gradient[m] = take(i);
+            touch(result.gradient[m], i);
+        }
+        if (uses_input(a)) {
+            touch(result.input[m], i);
+            if (--input_uses[m] == 0) slots[result.input[m]].free = true;
+        }
+        if (producer && a.kind == Kind::backward && use.gradient) {
+            touch(result.gradient[m], i);
+            slots[result.gradient[m]].free = true;
+        }
+    }
+    return result;
+}
+
+} // namespace gpipe

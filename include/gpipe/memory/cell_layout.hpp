@@ -1,0 +1,209 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/layer/call.hpp>
+#include <gpipe/layer/info.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe {
+
+/// The places of one layer's tensors, relative to the two regions of its cell: 0, the block that a
+/// micro-batch keeps from forward to backward; 1, the temporaries, which all micro-batches share.
+struct LayerPlaces {
+    Place output;
+    Place output_gradient;
+    Place saved;
+    Place forward_scratch;
+    Place backward_scratch;
+};
+
+/// The chain as the planner sees it.
+struct ChainShape {
+    LayerInfo const* layers = nullptr;
+    std::size_t size = 0;
+    std::size_t lowest_learner = 0; ///< no layer below it has a backward
+    GroupSizes loss_scratch{};
+};
+
+/// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
+/// whose output carries no gradient. L if there is none.
+constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
+    std::size_t lowest = size;
+    for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
+        if (layers[i].parameters.count > 0) lowest = i;
+    return lowest;
+}
+
+/// Where the tensors of one cell lie, by liveness over one forward and one backward of a
+/// micro-batch. Kept tensors form a stack in the order of the layers: forward pushes, backward
+/// pops. Temporaries live for one layer (scratch) or two (outputs that backward does not read;
+/// output gradients), so they alternate between the low and the high end of their region, scratch
+/// between them: with the height that the widest moment needs, nothing ever overlaps.
+struct CellLayout {
+    Array<LayerPlaces> places; ///< one per layer of the cell
+    Place loss_scratch;
+    Place discarded_gradient;  ///< of the lowest learner's input, if it cannot do without
+    std::size_t kept = 0;      ///< bytes of a micro-batch's block
+    std::size_t temporary = 0; ///< bytes of the region of temporaries
+    /// Whether the temporaries' region begins at the block's own start and reuses what the stack
+    /// leaves free: possible where the device has one block only. `temporary` is then the height of
+    /// both.
+    bool adjacent = false;
+
+    constexpr std::size_t bytes(std::size_t blocks) const {
+        return adjacent ? temporary : blocks * kept + temporary;
+    }
+};
+
+namespace detail {
+
+// One moment of the run of a cell: what is live besides the stack.
+struct Moment {
+    std::size_t stack = 0; // height of the stack that is live (or about to be written)
+    std::size_t low = 0;   // bytes of the tensor at the low end
+    std::size_t high = 0;  // at the high end
+    std::size_t scratch = 0;
+    std::size_t low_base = 0; // where the low tensor was put
+};
+
+} // namespace detail
+
+/// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
+/// `last_cell`: the loss follows. `adjacent`: see CellLayout.
+constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last,
+                                  bool adjacent, std::size_t capacity) {
+    bool const last_cell = last == chain.size;
+    std::size_t const count = last - first;
+    CellLayout layout;
+    layout.places = Array<LayerPlaces>(count);
+    layout.adjacent = adjacent;
+    LayerInfo const* const layers = chain.layers + first;
+    // Layers below the lowest learner have no backward; `learner` is relative to the cell.
+    std::size_t const learner =
+        chain.lowest_learner <= first ? 0 : std::min(chain.lowest_learner - first, count);
+
+    auto const learns = [&](std::size_t i) { return i >= learner; };
+    auto const keeps_output = [&](std::size_t i) {
+        if (i + 1 == count)
+            return last_cell; // the loss reads it; else it is in the next cell's slot
+        return (learns(i) && layers[i].reads_output) ||
+               (learns(i + 1) && layers[i + 1].reads_input);
+    };
+    auto const output_bytes = [&](std::size_t i) { return layers[i].output.slots(capacity); };
+    auto const saved_bytes = [&](std::size_t i) { return layers[i].saved.slots(capacity); };
+    auto const scratch_bytes = [&](std::size_t i) { return layers[i].scratch.slots(capacity); };
+
+    // The stack. top[i]: its height with layer i's saved tensors; full[i]: with its output as well.
+    Array<std::size_t> top(count);
+    Array<std::size_t> full(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (learns(i)) {
+            layout.places[i].saved = {layout.kept, 0};
+            layout.kept += saved_bytes(i);
+        }
+        top[i] = layout.kept;
+        if (keeps_output(i)) {
+            layout.places[i].output = {layout.kept, 0};
+            layout.kept += output_bytes(i);
+        }
+        full[i] = layout.kept;
+    }
+
+    // Forward. A temporary output of layer i lives at moments i and i + 1; even ones lie low. What
+    // a layer without a backward saves is scratch. A recomputed last layer that saves writes its
+    // output here as well, since its slot in the next cell may be gone.
+    auto const temporary_output = [&](std::size_t i) {
+        if (keeps_output(i)) return std::size_t{0};
+        if (i + 1 < count) return output_bytes(i);
+        return layers[i].saved.count > 0 ? output_bytes(i) : 0;
+    };
+    auto const forward_moment = [&](std::size_t i) {
+        detail::Moment moment{adjacent ? full[i] : 0};
+        std::size_t const before = i > 0 ? temporary_output(i - 1) : 0;
+        std::size_t const own = temporary_output(i);
+        moment.low = i % 2 == 0 ? own : before;
+        moment.high = i % 2 == 0 ? before : own;
+        moment.scratch = scratch_bytes(i) + (learns(i) ? 0 : saved_bytes(i));
+        // A low output must lie above the stack of the next moment as well.
+        moment.low_base = adjacent && i % 2 == 0 && i + 1 < count ? full[i + 1] : moment.stack;
+        return moment;
+    };
+    // Backward. Moment i runs layer i; `count` is the loss. The output gradient of layer i is
+    // written at moment i + 1 and read at i; even ones lie low. The cell's outermost gradients lie
+    // in boundary slots, but for the loss's, and for an input gradient that nobody wants.
+    auto const temporary_gradient = [&](std::size_t i) {
+        bool const here = i + 1 == count ? last_cell : learns(i);
+        return here ? layers[i].output_gradient.slots(capacity) : 0;
+    };
+    // What layer i writes as its input gradient, where that is the output gradient of no layer that
+    // learns.
+    auto const discarded_gradient = [&](std::size_t i) {
+        return first + i == chain.lowest_learner && !layers[i].accepts_no_input_gradient
+                   ? layers[i].input_gradient.slots(capacity)
+                   : 0;
+    };
+    auto const gradient_below = [&](std::size_t i) { // written at moment i
+        if (i > learner || i == count) return temporary_gradient(i - 1);
+        return discarded_gradient(i);
+    };
+    auto const backward_moment = [&](std::size_t i) {
+        detail::Moment moment;
+        if (i == count)
+            moment.stack = layout.kept;
+        else
+            moment.stack = layers[i].reads_output ? full[i] : top[i];
+        if (!adjacent) moment.stack = 0;
+        std::size_t const own = i < count ? temporary_gradient(i) : 0;
+        std::size_t const below = gradient_below(i);
+        moment.low = i % 2 == 0 ? own : below;
+        moment.high = i % 2 == 0 ? below : own;
+        moment.scratch = i < count ? scratch_bytes(i) : chain.loss_scratch.slots(capacity);
+        moment.low_base = moment.stack;
+        if (i % 2 == 0 && own > 0) { // written one moment earlier, over a higher stack
+            std::size_t const above = i + 1 < count
+                                          ? (layers[i + 1].reads_output ? full[i + 1] : top[i + 1])
+                                          : layout.kept;
+            if (adjacent) moment.low_base = above;
+        }
+        return moment;
+    };
+
+    // The height that the widest moment needs, then every place.
+    auto const height = [](detail::Moment const& m) {
+        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
+        return low_end + m.scratch + m.high;
+    };
+    for (std::size_t i = 0; i < count; ++i)
+        layout.temporary = std::max(layout.temporary, height(forward_moment(i)));
+    for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i)
+        layout.temporary = std::max(layout.temporary, height(backward_moment(i)));
+    for (std::size_t i = 0; i < count; ++i) {
+        detail::Moment const m = forward_moment(i);
+        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
+        LayerPlaces& places = layout.places[i];
+        places.forward_scratch = {low_end, 1};
+        if (!learns(i)) places.saved = {low_end + scratch_bytes(i), 1};
+        if (std::size_t const own = temporary_output(i))
+            places.output = {i % 2 == 0 ? m.low_base : layout.temporary - own, 1};
+    }
+    for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i) {
+        detail::Moment const m = backward_moment(i);
+        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
+        if (i == count) {
+            layout.loss_scratch = {low_end, 1};
+            continue;
+        }
+        LayerPlaces& places = layout.places[i];
+        places.backward_scratch = {low_end, 1};
+        if (i == learner && discarded_gradient(i) > 0)
+            layout.discarded_gradient = {
+                i % 2 == 0 ? layout.temporary - discarded_gradient(i) : m.low_base, 1};
+        if (std::size_t const own = temporary_gradient(i))
+            places.output_gradient = {i % 2 == 0 ? m.low_base : layout.temporary - own, 1};
+    }
+    return layout;
+}
+
+} // namespace gpipe

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <gpipe/memory/blocks.hpp>
+#include <gpipe/memory/boundary_slots.hpp>
+#include <gpipe/memory/cell_layout.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// Bytes of a device's arena by what they are for; slots, with their padding.
+struct DeviceBytes {
+    std::size_t parameters = 0;
+    std::size_t gradients = 0;
+    std::size_t optimizer = 0;
+    std::size_t boundary = 0;
+    std::size_t activations = 0; ///< kept blocks and temporaries
+
+    constexpr std::size_t total() const {
+        return parameters + gradients + optimizer + boundary + activations;
+    }
+};
+
+/// Every byte of a training, before the run: an arena per device, and an offset in it for every
+/// tensor of every action.
+struct MemoryPlan {
+    Array<std::size_t> first; ///< layer that each cell begins with, and L
+    Array<DeviceBytes> devices;
+    Array<std::size_t> parameters; ///< by layer: offset in its device's arena
+    Array<std::size_t> gradients;
+    Array<std::size_t> optimizer;      ///< the states of a layer's tensors, tensor by tensor
+    Array<CellLayout> layouts;         ///< by cell
+    Array<std::size_t> blocks_at;      ///< by cell: offset of its first block
+    Array<std::size_t> temporaries_at; ///< by cell: offset of the region of temporaries
+    Array<BoundarySlots> boundaries;   ///< by cell; of the first, empty
+    Array<std::size_t> slots_at;       ///< by cell: offset of its boundary slots
+    Array<std::size_t> slot_size;      ///< by cell
+    Blocks blocks;
+    std::size_t capacity = 0; ///< samples in a micro-batch
+
+    constexpr std::size_t total() const {
+        std::size_t bytes = 0;
+        for (DeviceBytes const& device : devices) bytes += device.total();
+        return bytes;
+    }
+};
+
+/// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
+/// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
+/// tensor.
+constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> const& first,
+                                 Programs const& programs, std::size_t states,
+                                 std::size_t capacity) {
+    std::size_t const cells = programs.cells();
+    std::size_t const devices = programs.devices();
+    MemoryPlan plan{first,
+                    Array<DeviceBytes>(devices),
+                    Array<std::size_t>(chain.size),
+                    Array<std::size_t>(chain.size),
+                    Array<std::size_t>(chain.size),
+                    Array<CellLayout>(cells),
+                    Array<std::size_t>(cells),
+                    Array<std::size_t>(cells),
+                    Array<BoundarySlots>(cells),
+                    Array<std::size_t>(cells),
+                    Array<std::size_t>(cells),
+                    assign_blocks(programs),
+                    capacity};
+
+    auto const order = linear_order(programs);
+    HappensBefore const happens_before(programs);
+    for (std::size_t d = 0; d < devices; ++d) {
+        DeviceBytes& bytes = plan.devices[d];
+        std::size_t at = 0;
+        auto const each_layer = [&](auto f) {
+            for (std::size_t c = 0; c < cells; ++c)
+                if (programs.device_of(c) == d)
+                    for (std::size_t i = first[c]; i < first[c + 1]; ++i) f(i);
+        };
+        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
+            std::size_t const begin = at;
+            each_layer([&](std::size_t i) {
+                offsets[i] = at;
+                at += times * chain.layers[i].parameters.slots(1);
+            });
+            return at - begin;
+        };
+        bytes.parameters = reserve(plan.parameters, 1);
+        bytes.gradients = reserve(plan.gradients, 1);
+        bytes.optimizer = reserve(plan.optimizer, states);
+
+        std::size_t blocks = 0;
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            blocks += plan.blocks.count[c];
+            plan.slots_at[c] = at;
+            if (c == 0) continue;
+            LayerInfo const& layer = chain.layers[first[c]];
+            bool const gradient = chain.lowest_learner < first[c];
+            plan.boundaries[c] = assign_boundary_slots(
+                programs, order, happens_before,
+                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input,
+                 chain.lowest_learner < first[c] && chain.layers[first[c] - 1].reads_output});
+            plan.slot_size[c] = layer.input.slots(capacity);
+            if (gradient)
+                plan.slot_size[c] =
+                    std::max(plan.slot_size[c], layer.input_gradient.slots(capacity));
+            bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
+            at += plan.boundaries[c].slots * plan.slot_size[c];
+        }
+
+        // Blocks of all cells, then one region of temporaries as high as the highest.
+        std::size_t const begin = at;
+        bool const adjacent = blocks == 1;
+        std::size_t temporary = 0;
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity);
+            plan.blocks_at[c] = at;
+            if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
+            temporary = std::max(temporary, plan.layouts[c].temporary);
+        }
+        for (std::size_t c = 0; c < cells; ++c)
+            if (programs.device_of(c) == d) plan.temporaries_at[c] = at;
+        bytes.activations = at - begin + temporary;
+    }
+    return plan;
+}
+
+} // namespace gpipe

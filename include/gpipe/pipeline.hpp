@@ -1,0 +1,106 @@
+#pragma once
+
+#include <gpipe/layer/chain.hpp>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+namespace gpipe {
+
+/// A model: a chain of layers, each a type. `Items...` are layers, or `Repeat<n, Layers...>`; the
+/// object holds their run-time members. What follows from the types alone is here as constants: L,
+/// the tensors at every boundary, parameters, costs. Rejects at compile time an empty list, a layer
+/// without what it needs, neighbours that do not fit, and a list in which only some layers declare
+/// a cost.
+template <class... Items> class Pipeline {
+    static_assert(sizeof...(Items) > 0, "gpipe: a Pipeline needs at least one layer");
+    static_assert(detail::check_chain<Items...>(), "gpipe: these layers do not form a chain");
+    using Chain = detail::Chain<Items...>;
+
+  public:
+    /// L, the number of layers.
+    static constexpr std::size_t size = Chain::layers();
+    /// The number of places at which a layer's type is written; `size` without Repeat.
+    static constexpr std::size_t leaves = Chain::leaves();
+
+    /// The type of layer I.
+    template <std::size_t I> using Layer = detail::LayerAt<Chain, I, Items...>;
+    using Input = typename Layer<0>::Input;
+    using Output = typename Layer<size - 1>::Output;
+
+    /// Calls f(layer, leaf) for each layer in order.
+    template <class F> static constexpr void for_each_layer(F f) { Chain::for_each_layer(f); }
+
+    /// What is known of each leaf; Chain maps layers to leaves.
+    static constexpr std::array<LayerInfo, leaves> leaf_info =
+        Chain::template table<detail::InfoOf>();
+    template <class Stream>
+    static constexpr std::array<LayerFunctions, leaves>
+        leaf_functions = Chain::template table<detail::FunctionsOf<Stream>>();
+
+    /// One value per leaf: Of::of<Layer>() of type Of::Value.
+    template <class Of> static constexpr auto leaf_table() { return Chain::template table<Of>(); }
+
+    /// One row per layer.
+    static constexpr Array<LayerInfo> layers() {
+        Array<LayerInfo> rows(size);
+        Chain::for_each_layer(
+            [&](std::size_t layer, std::size_t leaf) { rows[layer] = leaf_info[leaf]; });
+        return rows;
+    }
+
+    /// The work of one sample's forward, per layer; 1 each where no layer declares a cost.
+    static constexpr Array<double> costs() {
+        Array<double> values(size);
+        Chain::for_each_layer(
+            [&](std::size_t layer, std::size_t leaf) { values[layer] = leaf_info[leaf].cost; });
+        return values;
+    }
+
+    /// Elements of all parameters.
+    static constexpr std::size_t parameters() {
+        std::size_t total = 0;
+        Chain::for_each_layer(
+            [&](std::size_t, std::size_t leaf) { total += leaf_info[leaf].parameter_elements; });
+        return total;
+    }
+    /// Bytes of all parameters, without padding.
+    static constexpr std::size_t parameter_bytes() {
+        std::size_t total = 0;
+        Chain::for_each_layer([&](std::size_t, std::size_t leaf) {
+            GroupSizes const& sizes = leaf_info[leaf].parameters;
+            for (std::size_t t = 0; t < sizes.count; ++t) total += sizes.bytes[t];
+        });
+        return total;
+    }
+
+    constexpr Pipeline() = default;
+    constexpr explicit Pipeline(Items... values) : holder_(std::move(values)...) {}
+
+    /// The objects behind the layers, one per leaf.
+    std::array<void const*, leaves> leaf_objects() const {
+        return objects(std::make_index_sequence<Chain::items>{});
+    }
+
+  private:
+    template <std::size_t I, class Item>
+    static void const* object(Pipeline const& self, std::size_t place) {
+        return detail::ItemOf<Item>::layer(detail::held<I>(self.holder_), place);
+    }
+    template <std::size_t... Is>
+    std::array<void const*, leaves> objects(std::index_sequence<Is...>) const {
+        using Get = void const* (*)(Pipeline const&, std::size_t);
+        static constexpr Get gets[] = {&object<Is, Items>...};
+        std::array<void const*, leaves> result{};
+        std::size_t leaf = 0;
+        for (std::size_t i = 0; i < Chain::items; ++i)
+            for (std::size_t g = 0; g < Chain::extents[i].group; ++g)
+                result[leaf++] = gets[i](*this, g);
+        return result;
+    }
+
+    detail::Holder<Items...> holder_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gpipe/layer/call.hpp>
+#include <gpipe/schedule/action.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gpipe {
+
+using LossFunction = void (*)(void const* loss, Frame const&, std::byte* y, GroupAddress target,
+                              std::byte* dy, std::byte* scratch, double* sums);
+
+/// The loss as the engine calls it, and where it leaves its sums.
+struct LossRow {
+    LossFunction train = nullptr;    ///< writes the gradient of the chain's output
+    LossFunction evaluate = nullptr; ///< no gradient is wanted
+    void const* loss = nullptr;
+    std::string_view name;
+    Place scratch;
+};
+
+/// One cell as the engine walks it.
+struct CellRow {
+    LayerRow const* first = nullptr;
+    LayerRow const* last = nullptr;    ///< one past
+    LayerRow const* learner = nullptr; ///< the first that has a backward; `last` if none
+    std::byte* temporaries = nullptr;
+    bool is_first = false;
+    bool is_last = false;
+    bool recomputes_last_layer = true; ///< false where only the next cell would read the result
+    bool discards = false;             ///< whether `learner`'s input gradient goes nowhere
+    Place discarded;
+};
+
+/// One action with every address that it needs: a row of a lane's program.
+struct Step {
+    Kind kind = Kind::forward;
+    bool publishes = false;
+    bool saving = false;
+    std::uint32_t cell = 0;
+    std::uint32_t micro_batch = 0;
+    std::uint32_t stream = 0;
+    std::uint32_t position = 0;
+    std::uint32_t wait_stream[2] = {};
+    std::uint32_t wait_position[2] = {};
+    std::uint32_t rank = 0; ///< in the linear order of all actions
+    std::uint32_t action = 0;
+    std::byte* block = nullptr;
+    std::byte* input = nullptr;           ///< of the cell; null for the first
+    std::byte* output = nullptr;          ///< in the next cell's slot; null for the last
+    std::byte* output_gradient = nullptr; ///< likewise
+    std::byte* input_gradient = nullptr;  ///< in this cell's slot; null where none crosses
+};
+
+namespace detail {
+
+// Calls the layers of a forward or recompute. `at` follows the layer that runs, for whoever
+// catches.
+inline void run_forward(CellRow const& cell, Step const& step, Frame const& frame,
+                        GroupAddress input, LayerRow const*& at) {
+    bool const again = step.kind == Kind::recompute;
+    LayerRow const* const end = again && !cell.recomputes_last_layer ? cell.last - 1 : cell.last;
+    GroupAddress x = input;
+    for (at = cell.first; at != end; ++at) {
+        std::byte* const y =
+            at + 1 == cell.last && !cell.is_last && !again ? step.output : at->output.in(frame);
+        at->forward(*at, frame, x, y);
+        x = {y};
+    }
+}
+
+// Calls the layers of a backward, `dy` being the gradient of the cell's output.
+inline void run_backward(CellRow const& cell, Step const& step, Frame const& frame,
+                         GroupAddress input, std::byte* dy, LayerRow const*& at) {
+    for (LayerRow const* layer = cell.last; layer != cell.learner;) {
+        --layer;
+        at = layer;
+        bool const lowest = layer == cell.first;
+        GroupAddress const x = lowest ? input : GroupAddress{(layer - 1)->output.in(frame)};
+        std::byte* const y =
+            layer + 1 == cell.last && !cell.is_last ? step.output : layer->output.in(frame);
+        std::byte* const dx = layer == cell.learner && cell.discards ? cell.discarded.in(frame)
+                              : lowest                               ? step.input_gradient
+                                       : (layer - 1)->output_gradient.in(frame);
+        layer->backward(*layer, frame, x, y, dy, dx);
+        dy = dx;
+    }
+}
+
+} // namespace detail
+} // namespace gpipe

@@ -1,0 +1,236 @@
+#pragma once
+
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/failure.hpp>
+#include <gpipe/runtime/micro_batches.hpp>
+#include <gpipe/runtime/table.hpp>
+#include <gpipe/runtime/update.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace gpipe {
+
+/// When an action ran, in seconds since its run began, and on which lane.
+struct ActionTime {
+    Action action;
+    std::size_t lane = 0;
+    double start = 0;
+    double end = 0;
+};
+
+/// What is to be done in one run.
+struct RunArguments {
+    std::uint64_t seed = 0;
+    std::uint64_t step = 0;
+    bool training = false;
+    bool measures = true; ///< whether the loss is called
+    std::size_t samples = 0;
+};
+
+/// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
+/// all schedules, cuts and checkpointing policies are the same code with other tables.
+template <DeviceRuntime Device> class Engine {
+  public:
+    Device& device;
+    std::vector<LayerRow> layers;
+    std::vector<std::string_view> layer_names;
+    std::vector<CellRow> cells;
+    LossRow loss;
+    std::vector<std::vector<UpdateRow>> updates; ///< by device
+    struct Bytes {
+        std::byte* data = nullptr;
+        std::size_t size = 0;
+    };
+    std::vector<Bytes> gradients; ///< by device
+    std::vector<std::size_t> stream_of_device;
+    std::size_t capacity = 0; ///< samples that a micro-batch has room for
+    std::size_t micro_batches = 0;
+    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
+    std::vector<double> loss_sums;   ///< [micro-batch][sums]
+    std::vector<std::byte*> inputs;  ///< [micro-batch][tensor], the caller's arrays
+    std::vector<std::byte*> targets; ///< likewise
+    std::size_t input_tensors = 1;
+    std::size_t target_tensors = 1;
+
+    explicit Engine(Device& runs_on) : device(runs_on) {}
+
+    /// Runs every action of the table whose micro-batch has samples. False if a layer threw:
+    /// failure() then tells which, the first in the programs' linear order whatever the timing.
+    bool run(StepTable const& table, RunArguments const& arguments) {
+        begin_run(arguments);
+        std::uint32_t const base = base_;
+        if (times_.empty()) {
+            device.run(table.lanes(), [&](std::size_t lane) { walk<false>(table, lane, base); });
+        } else {
+            origin_ = std::chrono::steady_clock::now();
+            device.run(table.lanes(), [&](std::size_t lane) { walk<true>(table, lane, base); });
+        }
+        base_ += table.longest + 1;
+        return first_failed_.load(std::memory_order_relaxed) == no_rank;
+    }
+
+    /// Applies the optimizer to every parameter, `scale` turning sums of gradients into means.
+    void update(std::size_t lanes, std::vector<std::size_t> const& lane_of_device,
+                void const* optimizer, std::uint64_t step, double scale) {
+        device.run(lanes, [&](std::size_t lane) {
+            for (std::size_t d = 0; d < updates.size(); ++d) {
+                if (lanes > 1 && lane_of_device[d] != lane) continue;
+                if (updates[d].empty()) continue;
+                device.launch(stream_of_device[d], [this, d, optimizer, step, scale] {
+                    for (UpdateRow const& row : updates[d])
+                        row.update(optimizer, {step, 1}, row, scale);
+                });
+            }
+        });
+    }
+
+    std::optional<Failure> const& failure() const { return failure_; }
+
+    /// From the next run on, notes when every action runs; `actions` of the largest table.
+    void time_actions(std::size_t actions) { times_.assign(actions, {}); }
+    std::vector<ActionTime> const& times() const { return times_; }
+
+  private:
+    static constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
+
+    void begin_run(RunArguments const& arguments) {
+        if (arguments.samples != arguments_.samples || ranges_.size() != micro_batches) {
+            ranges_.resize(micro_batches);
+            for (std::size_t m = 0; m < micro_batches; ++m)
+                ranges_[m] = micro_batch_range(arguments.samples, micro_batches, m);
+        }
+        arguments_ = arguments;
+        failure_.reset();
+        first_failed_.store(no_rank, std::memory_order_relaxed);
+    }
+
+    template <bool timed>
+    void walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
+        if (arguments_.training) zero_gradients(table, lane);
+        Step const* const end = table.steps.data() + table.begin[lane + 1];
+        for (Step const* s = table.steps.data() + table.begin[lane]; s != end; ++s) {
+            Step const& step = *s;
+            if (step.wait_position[0])
+                device.wait(step.stream, step.wait_stream[0], base + step.wait_position[0]);
+            if (step.wait_position[1])
+                device.wait(step.stream, step.wait_stream[1], base + step.wait_position[1]);
+            if (ranges_[step.micro_batch].count > 0)
+                device.launch(step.stream, [this, s, lane] { execute<timed>(*s, lane); });
+            if (step.publishes) device.record(step.stream, base + step.position);
+        }
+    }
+
+    void zero_gradients(StepTable const& table, std::size_t lane) {
+        for (std::size_t d = 0; d < gradients.size(); ++d) {
+            bool const mine = table.lanes() == 1 || stream_of_device[d] == lane;
+            if (!mine || gradients[d].size == 0) continue;
+            device.launch(stream_of_device[d],
+                          [this, d] { std::memset(gradients[d].data, 0, gradients[d].size); });
+        }
+    }
+
+    // Runs one action. After a failure the actions behind it in the linear order are skipped; those
+    // before it, which cannot depend on it, still run, so that the first failure is found whatever
+    // the timing.
+    template <bool timed> void execute(Step const& step, std::size_t lane) noexcept {
+        if (step.rank > first_failed_.load(std::memory_order_relaxed)) return;
+        CellRow const& cell = cells[step.cell];
+        SampleRange const range = ranges_[step.micro_batch];
+        Frame frame{range.count,
+                    capacity,
+                    range.first,
+                    arguments_.seed,
+                    arguments_.step,
+                    Phase::evaluate,
+                    step.saving,
+                    {step.block, cell.temporaries},
+                    &device.stream(step.stream)};
+        GroupAddress const input =
+            cell.is_first ? GroupAddress{nullptr, inputs.data() + step.micro_batch * input_tensors}
+                          : GroupAddress{step.input};
+        double const start = timed ? now() : 0;
+        LayerRow const* at = nullptr;
+        try {
+            if (step.kind == Kind::backward) {
+                frame.phase = Phase::backward;
+                std::byte* dy = step.output_gradient;
+                if (cell.is_last) {
+                    dy = (cell.last - 1)->output_gradient.in(frame);
+                    call_loss(loss.train, cell, step, frame, dy);
+                }
+                detail::run_backward(cell, step, frame, input, dy, at);
+            } else {
+                if (arguments_.training)
+                    frame.phase = step.kind == Kind::recompute ? Phase::recompute : Phase::forward;
+                detail::run_forward(cell, step, frame, input, at);
+                if (cell.is_last && !arguments_.training) {
+                    at = nullptr;
+                    if (arguments_.measures)
+                        call_loss(loss.evaluate, cell, step, frame,
+                                  (cell.last - 1)->output_gradient.in(frame));
+                    else
+                        deliver(cell, step, frame);
+                }
+            }
+        } catch (...) {
+            fail(step, at);
+        }
+        if constexpr (timed)
+            times_[step.action] = {{step.kind, step.cell, step.micro_batch}, lane, start, now()};
+    }
+
+    void call_loss(LossFunction function, CellRow const& cell, Step const& step, Frame const& frame,
+                   std::byte* dy) {
+        function(loss.loss, frame, (cell.last - 1)->output.in(frame),
+                 {nullptr, targets.data() + step.micro_batch * target_tensors}, dy,
+                 loss.scratch.in(frame), loss_sums.data() + step.micro_batch * sums);
+    }
+
+    // Copies the chain's output to the caller's arrays, which predict() passes as targets.
+    void deliver(CellRow const& cell, Step const& step, Frame const& frame) {
+        std::byte const* from = (cell.last - 1)->output.in(frame);
+        for (std::size_t t = 0; t < output_sizes.count; ++t) {
+            std::memcpy(targets[step.micro_batch * target_tensors + t], from,
+                        output_sizes.bytes[t] * frame.samples);
+            from += slot_bytes(output_sizes.bytes[t] * frame.capacity);
+        }
+    }
+
+    void fail(Step const& step, LayerRow const* at) noexcept {
+        std::lock_guard lock(failing_);
+        if (step.rank >= first_failed_.load(std::memory_order_relaxed)) return;
+        first_failed_.store(step.rank, std::memory_order_relaxed);
+        std::size_t const layer = at ? at->index : layers.size();
+        failure_ = Failure{layer,     at ? layer_names[layer] : loss.name,
+                           step.cell, step.micro_batch,
+                           step.kind, std::current_exception()};
+    }
+
+    double now() const {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
+    }
+
+  public:
+    GroupSizes output_sizes; ///< of the chain's output, for predict()
+
+  private:
+    RunArguments arguments_;
+    std::vector<SampleRange> ranges_;
+    std::uint32_t base_ = 0; ///< what positions count from in the next run
+    std::atomic<std::uint32_t> first_failed_{no_rank};
+    std::mutex failing_;
+    std::optional<Failure> failure_;
+    std::vector<ActionTime> times_;
+    std::chrono::steady_clock::time_point origin_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <gpipe/layer/loss.hpp>
+#include <gpipe/runtime/cell_row.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+
+namespace gpipe {
+
+/// What a step or an evaluation says: the loss and the loss functor's further numbers, each the sum
+/// over the mini-batch divided by the total weight.
+template <std::size_t metrics> struct StepResult {
+    double loss = 0;
+    double weight = 0; ///< total over the mini-batch
+    std::array<double, metrics> metric{};
+
+    /// The loss, so that `float loss = train.step(...)` reads as it should.
+    template <std::floating_point T> constexpr operator T() const { return static_cast<T>(loss); }
+};
+
+namespace detail {
+
+template <class Loss, class Net>
+using LossOutputGradient =
+    decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1, 1));
+
+template <class> inline constexpr std::size_t metric_count = 0;
+template <std::size_t n> inline constexpr std::size_t metric_count<LossValue<n>> = n;
+
+/// Numbers that Loss returns beside sum and weight.
+template <class Loss, class Net>
+inline constexpr std::size_t loss_metrics =
+    metric_count<LossResult<Loss, Net, LossOutputGradient<Loss, Net>>>;
+
+template <class Loss, class Net, class Stream, bool wants_gradient>
+void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress target,
+                std::byte* dy, std::byte* scratch, double* sums) {
+    LossContext<Loss, Stream> context{frame, scratch};
+    auto const output_gradient = [&] {
+        if constexpr (!wants_gradient && Measures<Loss, Net, None>)
+            return None{};
+        else
+            return gradient_views<typename Net::Output, Access::write>(dy, frame.samples,
+                                                                       frame.capacity);
+    }();
+    auto const value = (*static_cast<Loss const*>(loss))(
+        context,
+        batch_views<typename Net::Output, Access::read>({y}, frame.samples, frame.capacity),
+        batch_views<typename Loss::Target, Access::read>(target, frame.samples, frame.capacity),
+        output_gradient);
+    sums[0] = value.sum;
+    sums[1] = value.weight;
+    double* at = sums + 2;
+    for (double metric : value.metric) *at++ = metric;
+}
+
+} // namespace detail
+} // namespace gpipe

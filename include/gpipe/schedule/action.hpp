@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gpipe {
+
+/// What a device can be told to do.
+enum class Kind : std::uint8_t {
+    forward,
+    recompute,       ///< a forward again, to bring back the activations of its micro-batch
+    backward,        ///< both gradients
+    input_gradient,  ///< backward's first half, what the cell before waits for
+    weight_gradient, ///< backward's second half
+    send,
+    receive,
+    offload, ///< kept tensors to slower memory
+    fetch,   ///< and back
+    reduce,  ///< gradients over replicas
+    update,
+};
+
+constexpr std::string_view name(Kind kind) {
+    constexpr std::string_view names[] = {
+        "forward", "recompute", "backward", "input gradient", "weight gradient", "send",
+        "receive", "offload",   "fetch",    "reduce",         "update"};
+    return names[static_cast<std::size_t>(kind)];
+}
+
+/// All layers of the cell: the range of an action that names none.
+inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;
+
+/// One thing that a device does. A program is an array of these.
+struct Action {
+    Kind kind = Kind::forward;
+    std::uint32_t cell = 0;
+    std::uint32_t micro_batch = 0;
+    std::uint32_t peer = 0;                ///< the other device of a send or receive
+    std::uint32_t first_layer = 0;         ///< within the cell
+    std::uint32_t last_layer = all_layers; ///< one past the last
+
+    friend constexpr bool operator==(Action const&, Action const&) = default;
+};
+
+constexpr Action forward(std::size_t cell, std::size_t micro_batch) {
+    return {Kind::forward, static_cast<std::uint32_t>(cell),
+            static_cast<std::uint32_t>(micro_batch)};
+}
+constexpr Action recompute(std::size_t cell, std::size_t micro_batch) {
+    return {Kind::recompute, static_cast<std::uint32_t>(cell),
+            static_cast<std::uint32_t>(micro_batch)};
+}
+constexpr Action backward(std::size_t cell, std::size_t micro_batch) {
+    return {Kind::backward, static_cast<std::uint32_t>(cell),
+            static_cast<std::uint32_t>(micro_batch)};
+}
+
+} // namespace gpipe

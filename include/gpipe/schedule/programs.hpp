@@ -1,0 +1,70 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/schedule/action.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace gpipe {
+
+/// One program per device: what a schedule is. A value, the same at compile time and at run time;
+/// the only description of a schedule (proved, timed, planned and walked from here).
+/// Built device by device: `programs.add(action)` appends to the program of the current device,
+/// `programs.next_device()` begins the next.
+class Programs {
+  public:
+    constexpr Programs() = default;
+    /// Room for `capacity` actions in all; `cells` per device one after the other unless
+    /// place() says otherwise.
+    constexpr Programs(std::size_t devices, std::size_t cells, std::size_t micro_batches,
+                       std::size_t capacity)
+        : devices_(devices), cells_(cells), micro_batches_(micro_batches), begin_(devices + 1),
+          device_of_(cells), actions_(capacity) {
+        for (std::size_t c = 0; c < cells; ++c) device_of_[c] = c * devices / (cells ? cells : 1);
+    }
+
+    /// Puts a cell on a device (several cells per device in loop or V order).
+    constexpr void place(std::size_t cell, std::size_t device) { device_of_[cell] = device; }
+    constexpr void add(Action action) { actions_[size_++] = action; }
+    constexpr void next_device() { begin_[++current_] = size_; }
+
+    constexpr std::size_t devices() const { return devices_; }
+    constexpr std::size_t cells() const { return cells_; }
+    constexpr std::size_t micro_batches() const { return micro_batches_; }
+    /// Actions of all devices.
+    constexpr std::size_t size() const { return size_; }
+    constexpr std::size_t device_of(std::size_t cell) const { return device_of_[cell]; }
+
+    /// Actions of one device.
+    constexpr std::size_t size(std::size_t device) const {
+        return begin_[device + 1] - begin_[device];
+    }
+    /// Index of a device's first action among all.
+    constexpr std::size_t begin(std::size_t device) const { return begin_[device]; }
+    constexpr std::size_t end(std::size_t device) const { return begin_[device + 1]; }
+    /// The device whose program holds action `index`.
+    constexpr std::size_t device_at(std::size_t index) const {
+        std::size_t device = 0;
+        while (index >= begin_[device + 1]) ++device;
+        return device;
+    }
+    /// Any action by its index among all.
+    constexpr Action const& operator[](std::size_t index) const { return actions_[index]; }
+    constexpr Action& operator[](std::size_t index) { return actions_[index]; }
+    constexpr std::span<Action const> program(std::size_t device) const {
+        return {actions_.data() + begin(device), size(device)};
+    }
+
+  private:
+    std::size_t devices_ = 0;
+    std::size_t cells_ = 0;
+    std::size_t micro_batches_ = 0;
+    std::size_t size_ = 0;
+    std::size_t current_ = 0;
+    Array<std::size_t> begin_;
+    Array<std::size_t> device_of_;
+    Array<Action> actions_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,20 @@
+#pragma once
+
+namespace gpipe {
+
+namespace policy {
+struct Transport;
+} // namespace policy
+
+namespace transport {
+
+/// All devices in one process and one memory: a boundary tensor is written straight into the slot
+/// that the next cell reads, so nothing is copied and nothing is sent; an edge between devices is a
+/// wait.
+struct Local {
+    using policy_kind = policy::Transport;
+    static constexpr bool shares_memory = true;
+};
+
+} // namespace transport
+} // namespace gpipe
