@@ -23,16 +23,20 @@ class Batch : public Batch<detail::as_tensors<Group>, writable> {
 template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     template <class T>
     using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
-    template <class Range, class T>
-    static constexpr bool fits = std::ranges::contiguous_range<Range>&&
-        std::ranges::sized_range<Range>&& std::is_convertible_v<
-            std::remove_reference_t<std::ranges::range_reference_t<Range>> (*)[], Element<T> (*)[]>;
+    template <class Range, class T> static consteval bool fits() {
+        if constexpr (std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range>) {
+            using Given = std::remove_reference_t<std::ranges::range_reference_t<Range>>;
+            return std::is_convertible_v<Given(*)[], Element<T>(*)[]>;
+        } else {
+            return false;
+        }
+    }
 
   public:
     static constexpr std::size_t count = sizeof...(Ts);
 
     template <class... Ranges>
-        requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts> && ...))
+        requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
     Batch(Ranges&&... ranges)
         : data_{const_cast<std::byte*>(
               reinterpret_cast<std::byte const*>(std::ranges::data(ranges)))...},
