@@ -13,6 +13,9 @@ elseif(NOT GPIPE_NVCC)
     message(STATUS "gpipe: no nvcc, everything that needs CUDA is left out")
 endif()
 
+# The language of the standard; consumers in tests/package have their compiler's default.
+set(CMAKE_CXX_EXTENSIONS OFF)
+
 set(GPIPE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
 add_library(gpipe_warnings INTERFACE)
 # nvcc's own output breaks -Wpedantic.
