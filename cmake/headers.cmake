@@ -46,6 +46,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/micro_batches.hpp

@@ -8,11 +8,13 @@
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/engine.hpp>
+#include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/verify.hpp>
 #include <gpipe/transport/local.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -226,12 +228,15 @@ template <class Net, class... Policies> class Training {
                                         std::to_string(samples_));
         point_to(inputs, targets, 0, samples);
         LanePlan const& lanes = lane_plan();
+        bool const timed = lane_choice_.trying();
+        auto const begin = timed ? Clock::now() : Clock::time_point{};
         bool const done = engine_.run(lanes.training, {seed_, steps_, true, true, samples});
         if (!done) std::rethrow_exception(engine_.failure()->error);
         Result const result = total(samples);
         engine_.update(lanes.training.lanes(), lanes.lane_of_device, &optimizer_, steps_ + 1,
                        1 / result.weight);
         ++steps_;
+        lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
         return result;
     }
 
@@ -326,6 +331,8 @@ template <class Net, class... Policies> class Training {
   private:
     template <std::size_t I>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<I>>::Parameters;
+
+    using Clock = std::chrono::steady_clock;
 
     // The tables for one number of lanes.
     struct LanePlan {
@@ -579,8 +586,12 @@ template <class Net, class... Policies> class Training {
             plans_.push_back(std::move(plan));
             if (most == 1) break;
         }
+        if constexpr (requires { device_.chooses_lanes(); })
+            lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
     }
-    LanePlan const& lane_plan() const { return plans_.back(); }
+    LanePlan const& lane_plan() const {
+        return lane_choice_.alone() ? plans_.front() : plans_.back();
+    }
 
     std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = 0;
@@ -649,6 +660,7 @@ template <class Net, class... Policies> class Training {
     std::vector<std::byte*> arena_data_;
     Engine<Device> engine_;
     std::vector<LanePlan> plans_; ///< one lane; as many as the device has
+    LaneChoice lane_choice_;
 };
 
 } // namespace gpipe

@@ -52,13 +52,15 @@ class Host {
     /// There is nothing to say of the stream that a CPU's work goes on.
     struct Stream {};
     struct Options {
-        std::size_t threads = 0; ///< 0: as many as cores; never more than devices
+        /// 0: at most as many as cores, fewer where handing over costs more than it saves.
+        /// Otherwise exactly this many, but never more than devices.
+        std::size_t threads = 0;
     };
 
     Host(Options options, std::size_t devices)
         : lanes_(std::clamp<std::size_t>(
               options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
-          marks_(std::make_unique<detail::Counter[]>(lanes_)),
+          chooses_(options.threads == 0), marks_(std::make_unique<detail::Counter[]>(lanes_)),
           finished_(std::make_unique<detail::Counter[]>(lanes_)) {
         threads_.reserve(lanes_ - 1);
         for (std::size_t lane = 1; lane < lanes_; ++lane)
@@ -73,6 +75,8 @@ class Host {
     }
 
     std::size_t lanes() const { return lanes_; }
+    /// Whether a run may use one lane instead of all.
+    bool chooses_lanes() const { return chooses_; }
     HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
 
     template <class Walk> void run(std::size_t lanes, Walk&& walk) {
@@ -110,6 +114,7 @@ class Host {
     std::uint32_t epoch_ = 0;
 
     std::size_t lanes_;
+    bool chooses_;
     Stream stream_;
     detail::Counter begin_;
     std::unique_ptr<detail::Counter[]> marks_;    // by lane: how far it has come
