@@ -1,15 +1,33 @@
-# Target gpipe_blas: cblas.h and the library behind it, if this machine has one. Not part of gpipe.
+# Target gpipe_gpt: what the example's layers (examples/gpt) need, if this machine has it: oneDNN for their
+# products, the include path, and in Release builds flags for their element-wise work. Not part of gpipe.
 include_guard(DIRECTORY)
+include(CheckCXXCompilerFlag)
+
+option(GPIPE_NATIVE "Compile the GPT for this machine's processor in Release builds" ON)
 
 function(gpipe_find_blas)
-    set(variants openblas-pthread openblas-openmp openblas-serial openblas)
-    find_path(GPIPE_BLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES ${variants})
-    find_library(GPIPE_BLAS_LIBRARY openblas PATH_SUFFIXES ${variants})
-    mark_as_advanced(GPIPE_BLAS_INCLUDE_DIR GPIPE_BLAS_LIBRARY)
-    if(GPIPE_BLAS_INCLUDE_DIR AND GPIPE_BLAS_LIBRARY AND NOT TARGET gpipe_blas)
-        add_library(gpipe_blas INTERFACE IMPORTED GLOBAL)
-        target_include_directories(gpipe_blas INTERFACE ${GPIPE_BLAS_INCLUDE_DIR})
-        target_link_libraries(gpipe_blas INTERFACE ${GPIPE_BLAS_LIBRARY})
+    find_path(GPIPE_DNNL_INCLUDE_DIR dnnl.h)
+    find_library(GPIPE_DNNL_LIBRARY dnnl)
+    mark_as_advanced(GPIPE_DNNL_INCLUDE_DIR GPIPE_DNNL_LIBRARY)
+    if(NOT GPIPE_DNNL_INCLUDE_DIR OR NOT GPIPE_DNNL_LIBRARY OR TARGET gpipe_blas)
+        return()
     endif()
+    add_library(gpipe_blas INTERFACE)
+    target_include_directories(gpipe_blas SYSTEM INTERFACE ${GPIPE_DNNL_INCLUDE_DIR})
+    # oneDNN's threads are those of GNU OpenMP; the example asks it for one per caller.
+    target_link_libraries(gpipe_blas INTERFACE ${GPIPE_DNNL_LIBRARY} gomp)
+
+    add_library(gpipe_gpt INTERFACE)
+    target_include_directories(gpipe_gpt INTERFACE ${PROJECT_SOURCE_DIR}/examples)
+    target_link_libraries(gpipe_gpt INTERFACE gpipe_blas)
+    # errno keeps square roots from vectorising: the optimizer would take as long as a layer.
+    set(flags -O3 -fno-math-errno)
+    if(GPIPE_NATIVE)
+        check_cxx_compiler_flag(-march=native GPIPE_HAS_MARCH_NATIVE)
+        if(GPIPE_HAS_MARCH_NATIVE)
+            list(APPEND flags -march=native)
+        endif()
+    endif()
+    target_compile_options(gpipe_gpt INTERFACE $<$<CONFIG:Release>:${flags}>)
 endfunction()
 gpipe_find_blas()

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+/// Element-wise work without calls and branches, so that compilers vectorise the loops around it:
+/// otherwise it takes as long as the products.
+namespace gpt {
+
+/// e^x. For float a polynomial (Cephes' expf, Moshier 1992: 2 units in the last place) with x held
+/// within
+/// [-87, 87], also where it is no number; other types, which only tests use, get std::exp.
+template <class T> inline T exponential(T x) {
+    if constexpr (std::is_same_v<T, float>) {
+        // Held by its bits: of float comparisons g++ makes a second path through all that follows.
+        auto const bits = std::bit_cast<std::int32_t>(x);
+        std::int32_t const most = 0x42AE0000; // 87
+        std::int32_t const size = bits & 0x7FFFFFFF;
+        x = std::bit_cast<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
+        // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+        float const shifted = x * 1.44269504f + 0x1.8p23f;
+        float const n = shifted - 0x1.8p23f;
+        float const r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+        float p = 1.9875691500e-4f;
+        p = p * r + 1.3981999507e-3f;
+        p = p * r + 8.3334519073e-3f;
+        p = p * r + 4.1665795894e-2f;
+        p = p * r + 1.6666665459e-1f;
+        p = p * r + 5.0000001201e-1f;
+        p = p * r * r + r + 1.0f;
+        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) +
+                                    (std::bit_cast<std::uint32_t>(shifted) << 23));
+    } else {
+        return std::exp(x);
+    }
+}
+
+/// The GELU in its tanh form (Hendrycks and Gimpel, 2016): u/2 (1 + tanh(z/2)) = u / (1 + e^-z)
+/// with z = 2 sqrt(2/pi) (u + 0.044715 u^3).
+template <class T> inline T gelu(T u) {
+    T const z = T(1.5957691216057308) * (u + T(0.044715) * u * u * u);
+    return u / (T{1} + exponential(-z));
+}
+
+/// The derivative of gelu at u.
+template <class T> inline T gelu_slope(T u) {
+    T const z = T(1.5957691216057308) * (u + T(0.044715) * u * u * u);
+    T const slope = T(1.5957691216057308) * (T{1} + T(3 * 0.044715) * u * u);
+    T const s = T{1} / (T{1} + exponential(-z));
+    return s + u * s * (T{1} - s) * slope;
+}
+
+/// Reductions go over lanes, so that they vectorise in one fixed order.
+inline constexpr std::size_t lanes = 16;
+
+namespace detail {
+
+template <class T, class Combine> inline T fold_lanes(T (&lane)[lanes], Combine combine) {
+    for (std::size_t width = lanes / 2; width > 0; width /= 2)
+        for (std::size_t l = 0; l < width; ++l) lane[l] = combine(lane[l], lane[l + width]);
+    return lane[0];
+}
+
+template <class T, class F, class Combine>
+inline T reduce(std::size_t n, T start, F f, Combine combine) {
+    T lane[lanes];
+    for (T& element : lane) element = start;
+    std::size_t const whole = n / lanes * lanes;
+    for (std::size_t i = 0; i < whole; i += lanes)
+        for (std::size_t l = 0; l < lanes; ++l) lane[l] = combine(lane[l], f(i + l));
+    for (std::size_t i = whole; i < n; ++i) lane[i - whole] = combine(lane[i - whole], f(i));
+    return fold_lanes(lane, combine);
+}
+
+} // namespace detail
+
+/// The sum of f(i) over i < n.
+template <class F> inline auto sum_over(std::size_t n, F f) {
+    using T = decltype(f(n));
+    return detail::reduce(n, T{0}, f, [](T a, T b) { return a + b; });
+}
+
+/// The greatest f(i) over i < n, and at least `start`.
+template <class T, class F> inline T most_over(std::size_t n, T start, F f) {
+    return detail::reduce(n, start, f, [](T a, T b) { return a > b ? a : b; });
+}
+
+} // namespace gpt

@@ -1,0 +1,478 @@
+#include <gpt/attention.hpp>
+#include <gpt/cross_entropy.hpp>
+#include <gpt/embedding.hpp>
+#include <gpt/head.hpp>
+#include <gpt/mlp.hpp>
+
+#include <gpipe/layer/chain.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using namespace gpipe;
+
+// Room as an arena gives it: aligned, and poisoned so that reading it before writing shows.
+class Room {
+  public:
+    explicit Room(std::size_t bytes)
+        : size_(bytes + slot_alignment),
+          data_(static_cast<std::byte*>(::operator new (size_, std::align_val_t{slot_alignment}))) {
+        std::memset(data_, 0xFF, size_); // every float and double is NaN
+    }
+    Room(Room const&) = delete;
+    ~Room() { ::operator delete (data_, std::align_val_t{slot_alignment}); }
+    std::byte* data() { return data_; }
+    void clear() { std::memset(data_, 0, size_); }
+
+  private:
+    std::size_t size_;
+    std::byte* data_;
+};
+
+template <class Group> std::size_t slots(std::size_t capacity) {
+    return detail::sizes_of<Group>().slots(capacity);
+}
+
+// One layer with everything that an engine would give it. There is room for one sample more than
+// are used.
+template <class L> struct Driven {
+    using Traits = LayerTraits<L>;
+    using Element = typename L::Output::Element;
+    using InputElement = typename L::Input::Element;
+
+    Driven(L const& which, std::size_t samples, std::size_t layers = 10)
+        : layer(which), parameters(slots<typename Traits::Parameters>(1)),
+          gradients(slots<typename Traits::Parameters>(1)),
+          saved(slots<typename Traits::Saved>(samples + 1)),
+          scratch(slots<typename Traits::Scratch>(samples + 1)), x(samples * L::Input::size),
+          y(samples * L::Output::size), dy(y.size()), dx(x.size()) {
+        parameters.clear();
+        detail::initialize_thunk<L>(&layer, parameters.data(), 7, 3, layers);
+        row.layer = &layer;
+        row.parameters = parameters.data();
+        row.gradients = gradients.data();
+        row.forward_scratch.region = row.backward_scratch.region = 1;
+        row.index = 3;
+        frame.samples = samples;
+        frame.capacity = samples + 1;
+        frame.first_sample = 2;
+        frame.seed = 5;
+        frame.step = 11;
+        frame.phase = Phase::forward;
+        frame.saving = true;
+        frame.base[0] = saved.data();
+        frame.base[1] = scratch.data();
+        frame.stream = &stream;
+    }
+
+    void forward() {
+        std::fill(y.begin(), y.end(), std::numeric_limits<Element>::quiet_NaN());
+        functions.forward(row, frame, {bytes(x)}, bytes(y));
+    }
+    void backward() {
+        gradients.clear();
+        frame.phase = Phase::backward;
+        functions.backward(row, frame, {bytes(x)}, bytes(y), bytes(dy), bytes(dx));
+        frame.phase = Phase::forward;
+    }
+    // The whole layer as one number, whose gradient by y is dy.
+    double value() {
+        forward();
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i)
+            sum += static_cast<double>(y[i]) * static_cast<double>(dy[i]);
+        return sum;
+    }
+
+    template <class T> static std::byte* bytes(std::vector<T>& v) {
+        return reinterpret_cast<std::byte*>(v.data());
+    }
+
+    L layer;
+    Room parameters, gradients, saved, scratch;
+    std::vector<InputElement> x;
+    std::vector<Element> y, dy;
+    std::vector<InputElement> dx;
+    LayerRow row;
+    Frame frame;
+    AnyStream stream;
+    LayerFunctions functions = detail::layer_functions<L, AnyStream>();
+};
+
+template <class T> void fill_normal(std::vector<T>& values, unsigned seed, double deviation = 1) {
+    std::mt19937 random{seed};
+    std::normal_distribution<double> normal{0, deviation};
+    for (T& value : values) value = static_cast<T>(normal(random));
+}
+
+// Central differences of driven.value() by `value`.
+template <class L, class T> double slope(Driven<L>& driven, T& value) {
+    T const kept = value;
+    double const step = 1e-5;
+    value = kept + step;
+    double const above = driven.value();
+    value = kept - step;
+    double const below = driven.value();
+    value = kept;
+    return (above - below) / (2 * step);
+}
+
+// The gradients of input and parameters against differences, at up to 60 places of each tensor.
+template <class L> void check_gradients(Driven<L>& driven) {
+    using Parameters = typename LayerTraits<L>::Parameters;
+    fill_normal(driven.dy, 2);
+    driven.forward();
+    driven.backward();
+    auto const close = [](double a, double b) {
+        return std::abs(a - b) <= 1e-6 * (1 + std::abs(a) + std::abs(b));
+    };
+    if constexpr (std::is_floating_point_v<typename Driven<L>::InputElement>) {
+        std::size_t const stride = driven.x.size() / 60 + 1;
+        for (std::size_t i = 0; i < driven.x.size(); i += stride) {
+            CAPTURE(i);
+            double const expected = slope(driven, driven.x[i]);
+            CAPTURE(expected);
+            CHECK(close(driven.dx[i], expected));
+        }
+    }
+    auto const sizes = detail::sizes_of<Parameters>();
+    std::size_t offset = 0;
+    for (std::size_t t = 0; t < sizes.count; ++t) {
+        auto* const values = reinterpret_cast<double*>(driven.parameters.data() + offset);
+        auto const* const found = reinterpret_cast<double*>(driven.gradients.data() + offset);
+        std::size_t const n = sizes.bytes[t] / sizeof(double);
+        double most = 0;
+        for (std::size_t i = 0; i < n; i += n / 60 + 1) {
+            CAPTURE(t);
+            CAPTURE(i);
+            double const expected = slope(driven, values[i]);
+            CAPTURE(expected);
+            CHECK(close(found[i], expected));
+            most = std::max(most, std::abs(expected));
+        }
+        CHECK(most > 1e-4); // else nothing was checked
+        offset += slot_bytes(sizes.bytes[t]);
+    }
+}
+
+// Parameters far from where they start, so that no term is small.
+template <class L> void stir_parameters(Driven<L>& driven) {
+    auto const sizes = detail::sizes_of<typename LayerTraits<L>::Parameters>();
+    std::mt19937 random{3};
+    std::normal_distribution<double> normal{0, 0.3};
+    std::size_t offset = 0;
+    for (std::size_t t = 0; t < sizes.count; ++t) {
+        using T = typename Driven<L>::Element;
+        auto* const values = reinterpret_cast<T*>(driven.parameters.data() + offset);
+        for (std::size_t i = 0; i < sizes.bytes[t] / sizeof(T); ++i)
+            values[i] += static_cast<T>(normal(random));
+        offset += slot_bytes(sizes.bytes[t]);
+    }
+}
+
+template <class L> void check_layer(L const& layer, std::size_t samples) {
+    CAPTURE(samples);
+    Driven<L> driven{layer, samples};
+    stir_parameters(driven);
+    fill_normal(driven.x, 1);
+    check_gradients(driven);
+}
+
+TEST_CASE("the embedding's gradients are those of differences") {
+    using L = gpt::Embedding<double, 5, 4, 3>;
+    Driven<L> driven{L{}, 3};
+    for (std::size_t i = 0; i < driven.x.size(); ++i)
+        driven.x[i] = static_cast<std::int32_t>(i * 2 % 5);
+    check_gradients(driven);
+}
+
+TEST_CASE("attention's gradients are those of differences") {
+    for (std::size_t const samples : {1u, 3u})
+        for (float const rate : {0.0f, 0.3f}) {
+            CAPTURE(rate);
+            check_layer(gpt::Attention<double, 5, 16, 2>{{rate}}, samples);
+        }
+    check_layer(gpt::Attention<double, 1, 8, 1>{}, 2);
+}
+
+TEST_CASE("attention's gradients are those of differences where a context takes several strips") {
+    check_layer(gpt::Attention<double, 70, 8, 2>{}, 1);
+}
+
+TEST_CASE("the perceptron's gradients are those of differences") {
+    for (std::size_t const samples : {1u, 3u})
+        for (float const rate : {0.0f, 0.3f}) {
+            CAPTURE(rate);
+            check_layer(gpt::Mlp<double, 3, 8>{{rate}}, samples);
+        }
+}
+
+TEST_CASE("the head's gradients are those of differences, clipped or not") {
+    check_layer(gpt::Head<double, 3, 8, 12>{}, 3);
+    check_layer(gpt::Head<double, 3, 8, 12>{.classes = 7}, 3);
+    check_layer(gpt::Head<double, 3, 8, 12>{.classes = 12, .bound = 0.5}, 3);
+}
+
+TEST_CASE("a logit beyond the bound becomes the bound and passes no gradient on") {
+    using L = gpt::Head<double, 3, 8, 12>;
+    auto const driven_with = [](double bound) {
+        Driven<L> driven{L{.classes = 10, .bound = bound}, 2};
+        stir_parameters(driven);
+        fill_normal(driven.x, 1);
+        fill_normal(driven.dy, 2);
+        driven.forward();
+        return driven.y;
+    };
+    auto const free = driven_with(1e9);
+    auto const held = driven_with(0.5);
+    std::size_t clipped = 0;
+    for (std::size_t i = 0; i < free.size(); ++i) {
+        if (i % 12 >= 10) {
+            CHECK(held[i] == -0.5); // no class
+            continue;
+        }
+        CHECK(held[i] == std::clamp(free[i], -0.5, 0.5));
+        clipped += std::abs(free[i]) > 0.5;
+    }
+    CHECK(clipped > 5);
+
+    // With gradients at clipped logits only, nothing is left.
+    Driven<L> driven{L{.classes = 10, .bound = 0.5}, 2};
+    stir_parameters(driven);
+    fill_normal(driven.x, 1);
+    driven.forward();
+    for (std::size_t i = 0; i < driven.y.size(); ++i)
+        driven.dy[i] = std::abs(driven.y[i]) < 0.5 ? 0 : 1;
+    driven.backward();
+    for (double const element : driven.dx) CHECK(element == 0);
+}
+
+TEST_CASE("a position sees itself and those before it, nothing after it") {
+    using L = gpt::Attention<double, 70, 8, 2>;
+    Driven<L> driven{L{}, 2};
+    stir_parameters(driven);
+    fill_normal(driven.x, 1);
+    driven.forward();
+    auto const before = driven.y;
+    std::size_t const changed = 66; // of the second sample
+    driven.x[(70 + changed) * 8] += 1;
+    driven.forward();
+    for (std::size_t t = 0; t < 140; ++t) {
+        CAPTURE(t);
+        bool const same = std::equal(before.begin() + static_cast<std::ptrdiff_t>(t * 8),
+                                     before.begin() + static_cast<std::ptrdiff_t>(t * 8 + 8),
+                                     driven.y.begin() + static_cast<std::ptrdiff_t>(t * 8));
+        CHECK(same == (t < 70 + changed));
+    }
+}
+
+TEST_CASE("float layers compute what double layers do") {
+    auto const compare = []<class F, class D>(F const& layer, D const& exact) {
+        Driven<F> single{layer, 3};
+        Driven<D> reference{exact, 3};
+        stir_parameters(single);
+        stir_parameters(reference);
+        fill_normal(single.x, 1);
+        fill_normal(reference.x, 1);
+        fill_normal(single.dy, 2);
+        fill_normal(reference.dy, 2);
+        single.forward();
+        single.backward();
+        reference.forward();
+        reference.backward();
+        auto const close = [](auto const& a, auto const& b) {
+            for (std::size_t i = 0; i < a.size(); ++i)
+                if (!(std::abs(static_cast<double>(a[i]) - b[i]) < 1e-3 * (1 + std::abs(b[i]))))
+                    return false;
+            return true;
+        };
+        CHECK(close(single.y, reference.y));
+        CHECK(close(single.dx, reference.dx));
+    };
+    compare(gpt::Attention<float, 70, 32, 2>{{0.2f}}, gpt::Attention<double, 70, 32, 2>{{0.2f}});
+    compare(gpt::Mlp<float, 6, 32>{{0.2f}}, gpt::Mlp<double, 6, 32>{{0.2f}});
+    compare(gpt::Head<float, 6, 32, 40>{.classes = 33},
+            gpt::Head<double, 6, 32, 40>{.classes = 33});
+}
+
+TEST_CASE(
+    "dropout's mask is the same in a recomputation, and that of a sample in any micro-batch") {
+    using L = gpt::Mlp<float, 4, 16>;
+    Driven<L> whole{L{{0.5f}}, 4};
+    fill_normal(whole.x, 1);
+    whole.forward();
+    auto const first = whole.y;
+    whole.frame.phase = Phase::recompute;
+    whole.forward();
+    CHECK(whole.y == first);
+
+    Driven<L> last{L{{0.5f}}, 1};
+    last.x.assign(whole.x.end() - 4 * 16, whole.x.end());
+    last.frame.first_sample = whole.frame.first_sample + 3;
+    last.forward();
+    for (std::size_t i = 0; i < last.y.size(); ++i)
+        CHECK(last.y[i] == doctest::Approx(first[3 * 4 * 16 + i]).epsilon(1e-5));
+}
+
+TEST_CASE("dropout's mask is another one in every layer, step and row, and drops its share") {
+    gpt::Dropout const dropout{0.25f};
+    auto const row = [&](std::uint64_t step, std::uint32_t layer, std::size_t sample,
+                         std::size_t index) {
+        std::vector<float> factors(64);
+        dropout.factors<64>(SampleRandom{1, step, layer, 0}, sample, index, factors.data());
+        return factors;
+    };
+    auto const here = row(0, 0, 0, 0);
+    CHECK(here == row(0, 0, 0, 0));
+    CHECK(here != row(1, 0, 0, 0));
+    CHECK(here != row(0, 1, 0, 0));
+    CHECK(here != row(0, 0, 1, 0));
+    CHECK(here != row(0, 0, 0, 1));
+    double kept = 0;
+    for (std::size_t i = 0; i < 1000; ++i)
+        for (float const factor : row(0, 0, 0, i)) {
+            CHECK((factor == 0.0f || factor == doctest::Approx(4.0 / 3)));
+            kept += factor > 0;
+        }
+    CHECK(kept / 64000 == doctest::Approx(0.75).epsilon(0.01));
+}
+
+TEST_CASE("evaluation drops nothing") {
+    using L = gpt::Attention<float, 4, 16, 2>;
+    Driven<L> with{L{{0.5f}}, 2};
+    Driven<L> without{L{}, 2};
+    fill_normal(with.x, 1);
+    without.x = with.x;
+    with.frame.phase = Phase::evaluate;
+    with.frame.saving = false;
+    with.forward();
+    without.forward();
+    CHECK(with.y == without.y);
+}
+
+TEST_CASE("a token outside the vocabulary is refused") {
+    using L = gpt::Embedding<float, 5, 2, 3>;
+    Driven<L> driven{L{}, 1};
+    for (std::int32_t const token : {5, -1}) {
+        driven.x = {0, token};
+        CHECK_THROWS_AS(driven.forward(), std::out_of_range);
+    }
+}
+
+TEST_CASE(
+    "initialisation depends on seed and layer, and shrinks what is added to the residual stream") {
+    using L = gpt::Mlp<float, 2, 32>;
+    auto const deviation = [](std::size_t layers, std::size_t tensor) {
+        Driven<L> driven{L{}, 1, layers};
+        auto const sizes = detail::sizes_of<L::Parameters>();
+        std::size_t offset = 0;
+        for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(sizes.bytes[t]);
+        auto const* const values = reinterpret_cast<float*>(driven.parameters.data() + offset);
+        std::size_t const n = sizes.bytes[tensor] / sizeof(float);
+        double sum = 0;
+        for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(values[i] * values[i]);
+        return std::sqrt(sum / static_cast<double>(n));
+    };
+    CHECK(deviation(4, 2) == doctest::Approx(deviation(400, 2)));
+    CHECK(deviation(4, 3) == doctest::Approx(10 * deviation(400, 3)));
+
+    Driven<L> one{L{}, 1};
+    Driven<L> same{L{}, 1};
+    auto const bytes = slots<L::Parameters>(1);
+    CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) == 0);
+    detail::initialize_thunk<L>(&one.layer, same.parameters.data(), 7, 4, 10);
+    CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) != 0);
+}
+
+// Two positions, three samples; classes 0 to 3 of 6.
+using Loss = gpt::CrossEntropy<double, 2, 6>;
+struct LossRun {
+    Frame frame;
+    std::vector<double> y = std::vector<double>(36), dy = std::vector<double>(36);
+    std::vector<std::int32_t> target{0, 3, -1, 2, 1, -1};
+    Loss loss{4};
+
+    LossRun() {
+        frame.samples = frame.capacity = 3;
+        frame.phase = Phase::forward;
+        fill_normal(y, 4, 2);
+        fill_normal(dy, 5);
+    }
+    LossValue<1> operator()() {
+        LossContext<Loss, AnyStream> context{frame, nullptr};
+        return loss(context, BatchView<double const, 2, 6>{y.data(), 3},
+                    BatchView<std::int32_t const, 2>{target.data(), 3},
+                    BatchView<double, 2, 6>{dy.data(), 3});
+    }
+};
+
+TEST_CASE("the loss is that of its definition, and its gradient that of differences") {
+    LossRun run;
+    LossValue<1> const value = run();
+    double expected = 0;
+    double right = 0;
+    for (std::size_t row = 0; row < 6; ++row) {
+        if (run.target[row] < 0) continue;
+        double const* const y = run.y.data() + row * 6;
+        double sum = 0;
+        for (std::size_t i = 0; i < 4; ++i) sum += std::exp(y[i]);
+        expected -= std::log(std::exp(y[run.target[row]]) / sum);
+        right += std::max_element(y, y + 4) - y == run.target[row];
+    }
+    CHECK(value.sum == doctest::Approx(expected));
+    CHECK(value.weight == 4);
+    CHECK(value.metric[0] == right);
+
+    auto const gradient = run.dy;
+    for (std::size_t i = 0; i < run.y.size(); ++i) {
+        CAPTURE(i);
+        double const kept = run.y[i];
+        run.y[i] = kept + 1e-6;
+        double const above = run().sum;
+        run.y[i] = kept - 1e-6;
+        double const below = run().sum;
+        run.y[i] = kept;
+        CHECK(gradient[i] == doctest::Approx((above - below) / 2e-6).epsilon(1e-4));
+    }
+}
+
+TEST_CASE("an ignored target weighs nothing and has no gradient") {
+    LossRun run;
+    run.target.assign(6, -1);
+    LossValue<1> const value = run();
+    CHECK(value.sum == 0);
+    CHECK(value.weight == 0);
+    CHECK(value.metric[0] == 0);
+    for (double const element : run.dy) CHECK(element == 0);
+}
+
+TEST_CASE("in evaluation the loss leaves the gradient alone") {
+    LossRun run;
+    auto const before = run.dy;
+    double const training = run().sum;
+    run.dy = before;
+    run.frame.phase = Phase::evaluate;
+    CHECK(run().sum == training);
+    CHECK(run.dy == before);
+}
+
+TEST_CASE("a target that is no class is refused") {
+    for (std::int32_t const target : {4, -2}) {
+        LossRun run;
+        run.target[1] = target;
+        CHECK_THROWS_AS(run(), std::out_of_range);
+    }
+}
+
+} // namespace

@@ -1,0 +1,287 @@
+#include <gpipe/optimizer/adam.hpp>
+#include <gpipe/optimizer/rmsprop.hpp>
+#include <gpipe/optimizer/sgd.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace gpipe;
+
+// An optimizer on `size` parameters of type T, with states as an engine keeps them.
+template <class T, class O> struct Run {
+    static constexpr std::size_t states = O::states;
+
+    Run(O which, std::vector<T> start)
+        : optimizer(which), parameters(std::move(start)),
+          state(states ? states : 1, std::vector<T>(parameters.size())) {}
+
+    void operator()(std::vector<T> const& gradient, float decay = 1) {
+        UpdateTensor<T, states> tensor;
+        tensor.parameter = parameters.data();
+        tensor.gradient = gradient.data();
+        for (std::size_t s = 0; s < states; ++s) tensor.state[s] = state[s].data();
+        tensor.size = parameters.size();
+        optimizer(UpdateContext{++step, decay}, tensor);
+    }
+
+    O optimizer;
+    std::vector<T> parameters;
+    std::vector<std::vector<T>> state;
+    std::uint64_t step = 0;
+};
+
+// The updates as their papers state them, for one number. `t` counts from 1.
+struct ReferenceSGD {
+    double rate, momentum, decay, v = 0;
+    double operator()(double p, double g, int) {
+        v = momentum * v + g + decay * p;
+        return p - rate * v;
+    }
+};
+struct ReferenceRMSProp {
+    double rate, alpha, momentum, epsilon, decay, square = 0, b = 0;
+    double operator()(double p, double g, int) {
+        double const slope = g + decay * p;
+        square = square * alpha + (1 - alpha) * std::pow(slope, 2);
+        b = b * momentum + slope / (std::sqrt(square) + epsilon);
+        return p - rate * b;
+    }
+};
+struct ReferenceAdam {
+    double rate, beta1, beta2, epsilon, decay;
+    bool decoupled;
+    double m = 0, v = 0;
+    double operator()(double p, double g, int t) {
+        double const slope = decoupled ? g : g + decay * p;
+        double const start = decoupled ? p - rate * decay * p : p;
+        m = beta1 * m + (1 - beta1) * slope;
+        v = beta2 * v + (1 - beta2) * slope * slope;
+        double const m_hat = m / (1 - std::pow(beta1, t));
+        double const v_hat = v / (1 - std::pow(beta2, t));
+        return start - rate * m_hat / (std::sqrt(v_hat) + epsilon);
+    }
+};
+
+// Random gradients for 200 steps; every element follows its reference. The settings of an optimizer
+// are floats, hence the tolerance in double.
+template <class T, class O, class Reference>
+void check_against(O optimizer, Reference reference, double tolerance, float decay = 1) {
+    std::mt19937 random{1};
+    std::normal_distribution<double> normal;
+    std::size_t const n = 5;
+    std::vector<double> expected(n);
+    for (double& p : expected) p = normal(random);
+    Run<T, O> run{optimizer, std::vector<T>(expected.begin(), expected.end())};
+    std::vector<Reference> references(n, reference);
+    for (int step = 1; step <= 200; ++step) {
+        std::vector<T> gradient(n);
+        for (T& g : gradient) g = static_cast<T>(normal(random));
+        run(gradient, decay);
+        for (std::size_t i = 0; i < n; ++i)
+            expected[i] = references[i](expected[i], static_cast<double>(gradient[i]), step);
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+        CAPTURE(i);
+        CHECK(std::abs(static_cast<double>(run.parameters[i]) - expected[i]) < tolerance);
+    }
+}
+
+// Settings that a float holds exactly, so that double runs agree to rounding.
+constexpr double rate = 0x1p-6;
+
+TEST_CASE_TEMPLATE("SGD is v = momentum v + g + decay p; p -= rate v", T, float, double) {
+    double const tolerance = std::is_same_v<T, float> ? 1e-3 : 1e-11;
+    for (double const momentum : {0.0, 0.875})
+        for (double const decay : {0.0, 0.125})
+            check_against<T>(SGD{.learning_rate = static_cast<float>(rate),
+                                 .momentum = static_cast<float>(momentum),
+                                 .weight_decay = static_cast<float>(decay)},
+                             ReferenceSGD{rate, momentum, decay}, tolerance);
+}
+
+TEST_CASE_TEMPLATE("RMSProp divides by the root of the running square", T, float, double) {
+    double const tolerance = std::is_same_v<T, float> ? 1e-3 : 1e-11;
+    for (double const momentum : {0.0, 0.75})
+        for (double const decay : {0.0, 0.125})
+            check_against<T>(RMSProp{.learning_rate = static_cast<float>(rate),
+                                     .alpha = 0.9375f,
+                                     .momentum = static_cast<float>(momentum),
+                                     .epsilon = 0x1p-20f,
+                                     .weight_decay = static_cast<float>(decay)},
+                             ReferenceRMSProp{rate, 0.9375, momentum, 0x1p-20, decay}, tolerance);
+}
+
+TEST_CASE_TEMPLATE("Adam corrects its bias, and decays through the gradient", T, float, double) {
+    double const tolerance = std::is_same_v<T, float> ? 1e-3 : 1e-11;
+    for (double const decay : {0.0, 0.125})
+        check_against<T>(Adam{.learning_rate = static_cast<float>(rate),
+                              .beta1 = 0.875f,
+                              .beta2 = 0.96875f,
+                              .epsilon = 0x1p-20f,
+                              .weight_decay = static_cast<float>(decay)},
+                         ReferenceAdam{rate, 0.875, 0.96875, 0x1p-20, decay, false}, tolerance);
+}
+
+TEST_CASE_TEMPLATE("AdamW corrects its bias, and decays apart from the gradient", T, float,
+                   double) {
+    // 1 - rate decay is a float, too.
+    double const tolerance = std::is_same_v<T, float> ? 1e-3 : 1e-11;
+    for (double const decay : {0.0, 0.125})
+        check_against<T>(AdamW{.learning_rate = static_cast<float>(rate),
+                               .beta1 = 0.875f,
+                               .beta2 = 0.96875f,
+                               .epsilon = 0x1p-20f,
+                               .weight_decay = static_cast<float>(decay)},
+                         ReferenceAdam{rate, 0.875, 0.96875, 0x1p-20, decay, true}, tolerance);
+}
+
+TEST_CASE("a tensor takes its share of the weight decay") {
+    check_against<double>(SGD{.learning_rate = 0x1p-6f, .weight_decay = 0.25f},
+                          ReferenceSGD{rate, 0, 0.125}, 1e-11, 0.5f);
+    check_against<double>(
+        RMSProp{
+            .learning_rate = 0x1p-6f, .alpha = 0.9375f, .epsilon = 0x1p-20f, .weight_decay = 0.25f},
+        ReferenceRMSProp{rate, 0.9375, 0, 0x1p-20, 0.125}, 1e-11, 0.5f);
+    check_against<double>(Adam{.learning_rate = 0x1p-6f,
+                               .beta1 = 0.875f,
+                               .beta2 = 0.96875f,
+                               .epsilon = 0x1p-20f,
+                               .weight_decay = 0.25f},
+                          ReferenceAdam{rate, 0.875, 0.96875, 0x1p-20, 0.125, false}, 1e-11, 0.5f);
+    check_against<double>(AdamW{.learning_rate = 0x1p-6f,
+                                .beta1 = 0.875f,
+                                .beta2 = 0.96875f,
+                                .epsilon = 0x1p-20f,
+                                .weight_decay = 0.25f},
+                          ReferenceAdam{rate, 0.875, 0.96875, 0x1p-20, 0.125, true}, 1e-11, 0.5f);
+}
+
+TEST_CASE("without a share, weight decay changes nothing") {
+    auto const same = [](auto with, auto without) {
+        Run<double, decltype(with)> a{with, {1, -2, 3}};
+        Run<double, decltype(without)> b{without, {1, -2, 3}};
+        for (int i = 1; i < 20; ++i) {
+            std::vector<double> const gradient{0.1 * i, -0.2, 1.0 / i};
+            a(gradient, 0);
+            b(gradient, 1);
+        }
+        CHECK(a.parameters == b.parameters);
+    };
+    same(SGD{.momentum = 0.5f, .weight_decay = 0.5f}, SGD{.momentum = 0.5f});
+    same(RMSProp{.weight_decay = 0.5f}, RMSProp{});
+    same(Adam{.weight_decay = 0.5f}, Adam{});
+    same(AdamW{.weight_decay = 0.5f}, AdamW{.weight_decay = 0});
+}
+
+TEST_CASE("Adam's first step has the length of the learning rate, whatever the gradient's") {
+    for (double const g : {1e-3, 1.0, 1e3}) {
+        Run<double, Adam> run{Adam{.learning_rate = 0.125f}, {0.0}};
+        run({g});
+        CHECK(run.parameters[0] == doctest::Approx(-0.125).epsilon(1e-4));
+    }
+}
+
+TEST_CASE("without gradients, AdamW shrinks parameters by its decay and Adam does not move") {
+    Run<double, AdamW> shrinking{AdamW{.learning_rate = 0.5f, .weight_decay = 0.25f}, {8}};
+    Run<double, Adam> resting{Adam{.learning_rate = 0.5f}, {8}};
+    for (int i = 0; i < 3; ++i) {
+        shrinking({0});
+        resting({0});
+    }
+    CHECK(shrinking.parameters[0] == doctest::Approx(8 * std::pow(0.875, 3)));
+    CHECK(resting.parameters[0] == 8);
+}
+
+TEST_CASE("every optimizer finds the minimum of a quadratic") {
+    auto const distance = [](auto optimizer) {
+        std::vector<double> const target{3, -1, 0.5};
+        std::vector<double> const steepness{1, 10, 0.1};
+        Run<double, decltype(optimizer)> run{optimizer, {0, 0, 0}};
+        float const first = run.optimizer.learning_rate;
+        for (int step = 0; step < 4000; ++step) {
+            // Settable between steps.
+            run.optimizer.learning_rate = first * static_cast<float>(4000 - step) / 4000;
+            std::vector<double> gradient(3);
+            for (std::size_t i = 0; i < 3; ++i)
+                gradient[i] = steepness[i] * (run.parameters[i] - target[i]);
+            run(gradient);
+        }
+        double most = 0;
+        for (std::size_t i = 0; i < 3; ++i)
+            most = std::max(most, std::abs(run.parameters[i] - target[i]));
+        return most;
+    };
+    CHECK(distance(SGD{.learning_rate = 0.1f}) < 1e-4);
+    CHECK(distance(SGD{.learning_rate = 0.02f, .momentum = 0.9f}) < 1e-4);
+    CHECK(distance(RMSProp{.learning_rate = 0.01f}) < 1e-2);
+    CHECK(distance(Adam{.learning_rate = 0.05f}) < 1e-3);
+    CHECK(distance(AdamW{.learning_rate = 0.05f, .weight_decay = 0}) < 1e-3);
+}
+
+TEST_CASE("the state of an optimizer starts at zero and belongs to its tensor") {
+    // Two tensors through one functor: what one sees does not reach the other.
+    Adam const adam{.learning_rate = 0.5f};
+    Run<double, Adam> alone{adam, {1}};
+    Run<double, Adam> first{adam, {1}};
+    Run<double, Adam> second{adam, {1}};
+    for (int i = 0; i < 5; ++i) {
+        alone({2});
+        first({2});
+        second({-100.0 * i});
+    }
+    CHECK(first.parameters == alone.parameters);
+    CHECK(first.state == alone.state);
+}
+
+// What users may write, and what they may not.
+struct SignDescent {
+    static constexpr std::size_t states = 0;
+    float learning_rate = 0.5f;
+
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0> tensor) const noexcept {
+        for (std::size_t i = 0; i < tensor.size; ++i)
+            tensor.parameter[i] -=
+                static_cast<T>(learning_rate) *
+                static_cast<T>((tensor.gradient[i] > 0) - (tensor.gradient[i] < 0));
+    }
+};
+struct MayThrow {
+    static constexpr std::size_t states = 0;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const {}
+};
+struct WithoutStates {
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+};
+struct Returns {
+    static constexpr std::size_t states = 0;
+    template <class T> int operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {
+        return 0;
+    }
+};
+
+TEST_CASE("an optimizer of one's own fits the concept, one that may throw does not") {
+    static_assert(OptimizerFunctor<SGD> && OptimizerFunctor<RMSProp>);
+    static_assert(OptimizerFunctor<Adam> && OptimizerFunctor<AdamW>);
+    static_assert(OptimizerFunctor<SignDescent>);
+    static_assert(!OptimizerFunctor<MayThrow>);
+    static_assert(!OptimizerFunctor<WithoutStates>);
+    static_assert(!OptimizerFunctor<Returns>);
+    static_assert(!OptimizerFunctor<int>);
+    static_assert(SGD::states == 1 && RMSProp::states == 2 && Adam::states == 2 &&
+                  AdamW::states == 2);
+
+    Run<float, SignDescent> run{SignDescent{}, {1, 1, 1}};
+    run({3, -4, 0});
+    CHECK(run.parameters == std::vector<float>{0.5f, 1.5f, 1.0f});
+}
+
+} // namespace
