@@ -13,6 +13,11 @@ elseif(NOT GPIPE_NVCC)
     message(STATUS "gpipe: no nvcc, everything that needs CUDA is left out")
 endif()
 
+# Without a preset: programs that train and measure are of no use unoptimised.
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Type of build" FORCE)
+endif()
+
 # The language of the standard; consumers in tests/package have their compiler's default.
 set(CMAKE_CXX_EXTENSIONS OFF)
 
