@@ -57,7 +57,7 @@ template <class L, class Stream> constexpr LayerFunctions layer_functions() {
     LayerFunctions functions{&forward_thunk<L, Stream>, nullptr, nullptr, &initialize_thunk<L>};
     if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
         functions.backward = &backward_thunk<L, Stream, true>;
-        if constexpr (accepts_no_input_gradient<L>)
+        if constexpr (accepts_none<L>)
             functions.lowest_backward = &backward_thunk<L, Stream, false>;
         else
             functions.lowest_backward = functions.backward;
@@ -77,10 +77,11 @@ struct InfoOf {
 };
 struct ChecksOf {
     using Value = LayerChecks;
-    template <class L> static constexpr Value of() { return {layer_fits<L>(), requires {L::cost; }
+    template <class L> static constexpr Value of() {
+        bool const has_cost = requires { L::cost; };
+        return {layer_fits<L>(), has_cost};
+    }
 };
-} // namespace detail
-}; // namespace gpipe
 template <class Stream> struct FunctionsOf {
     using Value = LayerFunctions;
     template <class L> static constexpr Value of() { return layer_functions<L, Stream>(); }

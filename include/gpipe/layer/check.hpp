@@ -93,10 +93,17 @@ template <class L> consteval bool forward_fits() {
     else
         return true;
 }
+template <class L> consteval Reads reads_of() {
+    if constexpr (has_boundaries<L>)
+        return LayerTraits<L>::backward_reads;
+    else
+        return Reads::input;
+}
 template <class L> consteval bool backward_fits() {
     if constexpr (has_boundaries<L>) {
         if constexpr (TensorGroup<typename L::Output>::carries_gradient)
-            return has_backward<L, InputGradientViews<L>>();
+            return has_backward<L, InputGradientViews<L>>() &&
+                   (!accepts_none<L> || has_backward<L, None>());
         else
             return true; // never called
     } else {
@@ -133,13 +140,10 @@ template <class L> consteval bool layer_fits() {
 
 } // namespace detail
 
-/// Whether backward of L takes `gpipe::none` for the gradient of its input.
-template <class L>
-inline constexpr bool accepts_no_input_gradient = detail::has_backward<L, None>();
-
 /// What a type must offer to be layer `Index` of a chain; a struct so that the compiler's first
 /// line names the index and the type.
 template <std::size_t Index, class L> struct CheckLayer {
+    static constexpr Reads reads = detail::reads_of<L>();
     static_assert(std::is_class_v<L> && std::is_copy_constructible_v<L>,
                   "gpipe: a layer must be a copyable class");
     static_assert(detail::NamesInput<L>,
@@ -152,9 +156,18 @@ template <std::size_t Index, class L> struct CheckLayer {
     static_assert(detail::forward_fits<L>(),
                   "gpipe: a layer needs: void forward(auto& context, auto x, auto y) const; x is a "
                   "view of const elements");
-    static_assert(detail::backward_fits<L>(),
+    static_assert(reads != Reads::input || detail::backward_fits<L>(),
                   "gpipe: a layer needs: void backward(auto& context, auto x, auto dy, auto dx) "
-                  "const; instead of x it takes what backward_reads names");
+                  "const; backward_reads says what it takes besides dy and dx (default: x)");
+    static_assert(reads != Reads::neither || detail::backward_fits<L>(),
+                  "gpipe: a layer needs: void backward(auto& context, auto dy, auto dx) const; its "
+                  "backward_reads is gpipe::Reads::neither");
+    static_assert(reads != Reads::output || detail::backward_fits<L>(),
+                  "gpipe: a layer needs: void backward(auto& context, auto y, auto dy, auto dx) "
+                  "const; its backward_reads is gpipe::Reads::output");
+    static_assert(reads != Reads::both || detail::backward_fits<L>(),
+                  "gpipe: a layer needs: void backward(auto& context, auto x, auto y, auto dy, "
+                  "auto dx) const; its backward_reads is gpipe::Reads::both");
     static_assert(detail::initialize_fits<L>(),
                   "gpipe: a layer with Parameters needs: void initialize(auto& context) const");
     static_assert(detail::parameters_learn<L>(),
@@ -182,4 +195,42 @@ template <std::size_t Index, class Left, class Right> struct CheckNeighbours {
                   "gpipe: the output of layer Index (Left) is not the input of the next (Right)");
 };
 
+/// That a gradient reaches layer `Index`, which has parameters: layer `Barrier` above it gives a
+/// tensor that carries none (of integers), so the parameters would stay as they were initialized.
+template <std::size_t Index, class L, std::size_t Barrier, class BarrierLayer>
+struct CheckTrainable {
+    static constexpr bool ok = Index > Barrier;
+    static_assert(ok, "gpipe: layer Index (L) has Parameters, but no gradient reaches it: the "
+                      "output of layer Barrier (BarrierLayer) carries none");
+};
+
+namespace detail {
+
+// Turns the first layer of a Pipeline that could not learn into its sentence.
+template <class Net> consteval bool check_trainable() {
+    struct Verdict {
+        std::size_t layer = Net::size;
+        std::size_t barrier = 0;
+    };
+    constexpr Verdict verdict = [] {
+        Verdict found;
+        std::size_t first = Net::size;
+        Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
+            auto const& info = Net::leaf_info[leaf];
+            if (info.parameters.count > 0 && first == Net::size) first = layer;
+            if (info.output_carries_gradient || first == Net::size || found.layer < Net::size)
+                return;
+            found = {first, layer};
+        });
+        return found;
+    }();
+    if constexpr (verdict.layer < Net::size)
+        return CheckTrainable<verdict.layer, typename Net::template Layer<verdict.layer>,
+                              verdict.barrier,
+                              typename Net::template Layer<verdict.barrier>>::ok;
+    else
+        return true;
+}
+
+} // namespace detail
 } // namespace gpipe

@@ -34,7 +34,7 @@ struct LayerInfo {
     bool reads_input = false;
     bool reads_output = false;
     bool output_carries_gradient = false;
-    bool accepts_no_input_gradient = false;
+    bool accepts_none = false;
 };
 
 namespace detail {
@@ -62,7 +62,7 @@ template <class L> constexpr LayerInfo layer_info() {
             Traits::reads_input,
             Traits::reads_output,
             TensorGroup<typename Traits::Output>::carries_gradient,
-            accepts_no_input_gradient<L>};
+            accepts_none<L>};
 }
 
 } // namespace detail

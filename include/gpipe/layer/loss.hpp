@@ -63,22 +63,26 @@ concept NamesTarget = requires {
 }
 &&is_tensors<typename Loss::Target>;
 
+template <class Net>
+using OutputGradientOf =
+    decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1, 1));
+
 template <class Loss, class Net, class DY>
 using LossResult = std::invoke_result_t<
     Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
     decltype(batch_views<typename Loss::Target, Access::read>(GroupAddress{}, 1, 1)), DY>;
 
-template <class Loss, class Net, class DY>
-concept Measures = requires {
-    typename LossResult<Loss, Net, DY>;
+template <class Loss, class Net, class DY> consteval bool measures() {
+    if constexpr (requires { typename LossResult<Loss, Net, DY>; })
+        return is_loss_value<LossResult<Loss, Net, DY>>;
+    else
+        return false;
 }
-&&is_loss_value<LossResult<Loss, Net, DY>>;
 
 template <class Loss, class Net> consteval bool loss_fits() {
     if constexpr (NamesTarget<Loss>)
-        return Measures<Loss, Net,
-                        decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1,
-                                                                                     1))>;
+        return measures<Loss, Net, OutputGradientOf<Net>>() &&
+               (!accepts_none<Loss> || measures<Loss, Net, None>());
     else
         return true;
 }

@@ -19,7 +19,7 @@ void backward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std
                     std::byte* dy, std::byte* dx) {
     BackwardContext<L, Stream> context{row, frame};
     auto const input_gradient = [&] {
-        if constexpr (!wants_input_gradient && accepts_no_input_gradient<L>)
+        if constexpr (!wants_input_gradient && accepts_none<L>)
             return None{};
         else
             return gradient_views<typename L::Input, Access::write>(dx, frame.samples,

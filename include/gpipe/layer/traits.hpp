@@ -41,6 +41,18 @@ concept NamesOutput = requires {
 
 } // namespace detail
 
+/// Whether the backward of a layer, or a loss, takes `gpipe::none` in place of the gradient that it
+/// would write, where nobody wants that; declared as `static constexpr bool accepts_none = true`.
+/// It must be declared because `auto dx` accepts anything; without it such a gradient goes to
+/// scratch.
+template <class L>
+inline constexpr bool accepts_none = [] {
+    if constexpr (requires { L::accepts_none; })
+        return static_cast<bool>(L::accepts_none);
+    else
+        return false;
+}();
+
 /// What a layer's type says of itself, with the defaults filled in.
 template <class L> struct LayerTraits {
     using Input = detail::as_tensors<typename L::Input>;

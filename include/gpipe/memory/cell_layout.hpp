@@ -140,7 +140,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
     // What layer i writes as its input gradient, where that is the output gradient of no layer that
     // learns.
     auto const discarded_gradient = [&](std::size_t i) {
-        return first + i == chain.lowest_learner && !layers[i].accepts_no_input_gradient
+        return first + i == chain.lowest_learner && !layers[i].accepts_none
                    ? layers[i].input_gradient.slots(capacity)
                    : 0;
     };

@@ -32,8 +32,7 @@ class LaneChoice {
                 best = std::min(best, seconds);
             }
             // Hand-over is nothing to long actions: then the first run is the whole trial.
-            if (step_ + 1 == warm_up + run && best_[0] > worth_trying_)
-                step_ = warm_up + trial - 1;
+            if (step_ + 1 == warm_up + run && best_[0] > worth_trying_) step_ = warm_up + trial - 1;
             if (step_ + 1 == warm_up + trial) {
                 alone_ = best_[1] < best_[0];
                 best_[0] = best_[1] = std::numeric_limits<double>::max();

@@ -22,24 +22,20 @@ template <std::size_t metrics> struct StepResult {
 
 namespace detail {
 
-template <class Loss, class Net>
-using LossOutputGradient =
-    decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1, 1));
-
 template <class> inline constexpr std::size_t metric_count = 0;
 template <std::size_t n> inline constexpr std::size_t metric_count<LossValue<n>> = n;
 
 /// Numbers that Loss returns beside sum and weight.
 template <class Loss, class Net>
 inline constexpr std::size_t loss_metrics =
-    metric_count<LossResult<Loss, Net, LossOutputGradient<Loss, Net>>>;
+    metric_count<LossResult<Loss, Net, OutputGradientOf<Net>>>;
 
 template <class Loss, class Net, class Stream, bool wants_gradient>
 void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress target,
                 std::byte* dy, std::byte* scratch, double* sums) {
     LossContext<Loss, Stream> context{frame, scratch};
     auto const output_gradient = [&] {
-        if constexpr (!wants_gradient && Measures<Loss, Net, None>)
+        if constexpr (!wants_gradient && accepts_none<Loss>)
             return None{};
         else
             return gradient_views<typename Net::Output, Access::write>(dy, frame.samples,
