@@ -53,6 +53,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/schedule/action.hpp
+    include/gpipe/schedule/check.hpp
     include/gpipe/schedule/gpipe.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/programs.hpp

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/balance.hpp>
+#include <gpipe/balance/check.hpp>
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
@@ -10,8 +11,8 @@
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
+#include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/verify.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <chrono>
@@ -27,45 +28,13 @@
 
 namespace gpipe {
 
-/// That K cells can be cut from the L layers of the chain.
-template <std::size_t K, std::size_t L> struct CheckCells {
-    static_assert(K > 0, "gpipe: Cells<K> needs at least one cell");
-    static_assert(K <= L, "gpipe: more cells (K) than layers (L): a cell has at least one layer");
-    static constexpr bool ok = K > 0 && K <= L;
-};
-/// That a balance by hand has positive sizes that sum to the L layers of the chain.
-template <std::size_t L, class B> struct CheckBalance;
-template <std::size_t L, std::size_t... Sizes> struct CheckBalance<L, Balance<Sizes...>> {
-    static constexpr std::size_t sizes[] = {Sizes..., 1};
-    static constexpr bool positive = first_empty_cell(sizes, sizeof...(Sizes)) == sizeof...(Sizes);
-    static constexpr bool sums = balance_sum(sizes, sizeof...(Sizes)) == L;
-    static_assert(positive,
-                  "gpipe: an entry of Balance<...> is zero: a cell has at least one layer");
-    static_assert(sums, "gpipe: the entries of Balance<...> do not sum to the number of layers L");
-    static constexpr bool ok = positive && sums;
-};
-/// That the schedule's programs train every micro-batch once and come to their end; the template
-/// arguments name the first place at which they do not.
-template <class Schedule, Problem problem, std::size_t device, std::size_t position, Kind kind,
-          std::size_t cell, std::size_t micro_batch>
-struct CheckSchedule {
-    static constexpr bool ok = problem == Problem::sound;
-    static_assert(ok,
-                  "gpipe: the programs of Schedule are wrong at this device, position and action");
-};
-
 namespace detail {
 
-template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
-    constexpr Verdict verdict = verify(Schedule::programs(K, M));
-    return CheckSchedule<Schedule, verdict.problem, verdict.device, verdict.position,
-                         verdict.action.kind, verdict.action.cell, verdict.action.micro_batch>::ok;
-}
-
-template <class T> inline constexpr bool is_balance = false;
-template <std::size_t... S> inline constexpr bool is_balance<Balance<S...>> = true;
-
-struct NoLoss {};
+// What stands for a missing loss once its sentence is said.
+struct NoLoss {
+    using Target = Tensors<>;
+    LossValue<> operator()(auto&&...) const { return {}; }
+};
 
 } // namespace detail
 
@@ -106,11 +75,9 @@ template <class Net, class... Policies> class Training {
                                policy::Transport, policy::Device>());
     static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
-    static_assert(CheckLoss<LossFunctor, Net>::ok);
-    static_assert(
-        OptimizerFunctor<OptimizerFunctor_>,
-        "gpipe: an optimizer needs: static constexpr std::size_t states, and void "
-        "operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) const noexcept");
+    static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
+    static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
+    static_assert(detail::check_trainable<Net>());
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
 
@@ -129,19 +96,17 @@ template <class Net, class... Policies> class Training {
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
 
   private:
-    static consteval bool check_cut() {
-        if constexpr (detail::is_balance<Cut>)
-            return CheckBalance<Net::size, Cut>::ok;
-        else if constexpr (cell_count != dynamic)
-            return CheckCells<cell_count, Net::size>::ok;
-        else
-            return true;
-    }
-    static_assert(check_cut());
+    static_assert(CheckCut<Cut, Net::size>::ok);
+    // Without a sound number of cells or micro-batches, which has its own sentence, there is
+    // nothing to prove.
     static consteval bool check_programs() {
-        if constexpr (cell_count != dynamic && micro_batch_count != dynamic &&
-                      !std::is_same_v<Schedule, schedule::Dynamic>)
-            return detail::check_schedule<Schedule, cell_count, micro_batch_count>();
+        if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
+                      micro_batch_count == 0 || std::is_same_v<Schedule, schedule::Dynamic>)
+            return true;
+        else if constexpr (!detail::check_schedule<Schedule, cell_count, micro_batch_count>())
+            return false;
+        else if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            return detail::check_lowered<Schedule, Checkpointing, cell_count, micro_batch_count>();
         else
             return true;
     }

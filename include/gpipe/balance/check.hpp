@@ -31,15 +31,26 @@ template <std::size_t Sum, std::size_t Layers> struct CheckBalanceSum {
 
 /// Whether a policy can cut this many layers: instantiating it is the check. What is known only at
 /// construction is checked there, by check_cells and check_balance.
-template <class Policy, std::size_t Layers> struct CheckCut {};
+template <class Policy, std::size_t Layers> struct CheckCut { static constexpr bool ok = true; };
 
 template <std::size_t K, class Objective, std::size_t Layers>
-struct CheckCut<Cells<K, Objective>, Layers> : CheckCells<K, Layers> {};
+struct CheckCut<Cells<K, Objective>, Layers> : CheckCells<K, Layers> {
+    static constexpr bool ok = K > 0 && (K == dynamic || K <= Layers);
+};
 
+// A balance with a zero entry has said enough: its sum is not looked at.
 template <std::size_t... Sizes, std::size_t Layers>
 struct CheckCut<Balance<Sizes...>, Layers>
     : CheckBalanceEntry<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)),
                         sizeof...(Sizes)>,
-      CheckBalanceSum<balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)), Layers> {};
+      CheckBalanceSum<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) ==
+                              sizeof...(Sizes)
+                          ? balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes))
+                          : Layers,
+                      Layers> {
+    static constexpr bool ok =
+        first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) == sizeof...(Sizes) &&
+        balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) == Layers;
+};
 
 } // namespace gpipe

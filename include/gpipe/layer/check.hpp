@@ -226,8 +226,7 @@ template <class Net> consteval bool check_trainable() {
     }();
     if constexpr (verdict.layer < Net::size)
         return CheckTrainable<verdict.layer, typename Net::template Layer<verdict.layer>,
-                              verdict.barrier,
-                              typename Net::template Layer<verdict.barrier>>::ok;
+                              verdict.barrier, typename Net::template Layer<verdict.barrier>>::ok;
     else
         return true;
 }

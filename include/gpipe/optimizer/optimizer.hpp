@@ -3,7 +3,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -43,6 +43,45 @@ concept OptimizerFunctor = std::copyable<O> && requires {
 } && requires(O const optimizer, UpdateContext context, UpdateTensor<float, O::states> tensor) {
     { optimizer(context, tensor) }
     noexcept->std::same_as<void>;
+};
+
+namespace detail {
+
+template <class O> consteval bool names_states() {
+    return requires { std::integral_constant<std::size_t, O::states>{}; };
+}
+// Each is true where an earlier check already says what is missing.
+template <class O> consteval bool updates() {
+    if constexpr (names_states<O>())
+        return requires(O const o, UpdateContext context, UpdateTensor<float, O::states> tensor) {
+            { o(context, tensor) } -> std::same_as<void>;
+        };
+    else
+        return true;
+}
+template <class O> consteval bool updates_noexcept() {
+    if constexpr (names_states<O>() && updates<O>())
+        return OptimizerFunctor<O>;
+    else
+        return true;
+}
+
+} // namespace detail
+
+/// What a type must offer to be an optimizer.
+template <class O> struct CheckOptimizer {
+    static_assert(std::copyable<O>, "gpipe: an optimizer must be copyable");
+    static_assert(detail::names_states<O>(),
+                  "gpipe: an optimizer must say how many arrays it keeps for each parameter "
+                  "tensor: static constexpr std::size_t states");
+    static_assert(
+        detail::updates<O>(),
+        "gpipe: an optimizer needs: template <class T> void "
+        "operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) const noexcept");
+    static_assert(!std::copyable<O> || detail::updates_noexcept<O>(),
+                  "gpipe: an optimizer may not throw, for updates run after the commit of a step: "
+                  "declare its operator() noexcept");
+    static constexpr bool ok = true;
 };
 
 } // namespace gpipe
