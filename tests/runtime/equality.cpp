@@ -1,0 +1,265 @@
+// Promises P1 and P5: what is trained does not depend on how the pipeline runs.
+
+#include "support/net.hpp"
+
+#include <deque>
+#include <doctest/doctest.h>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Host;
+using toy::Backward;
+using toy::Deferred;
+
+using Real = float;
+constexpr std::size_t L = toy::layers<Real>;
+constexpr std::uint64_t seed = 7;
+
+template <class Device> using Train = toy::Train<Real, Device>;
+using Plain = toy::Plain<Real>;
+
+// What a training does over some mini-batches of the given sizes, by the plain loop: the loss of
+// each step, and the state after the last.
+struct Expected {
+    toy::Watch watch;
+    Plain plain;
+    std::vector<std::size_t> sizes;
+    std::vector<double> losses;
+
+    Expected(std::size_t micro_batches, Backward order, std::vector<std::size_t> batches)
+        : plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, seed, micro_batches, order),
+          sizes(std::move(batches)) {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
+            losses.push_back(plain.step(data.inputs, data.targets));
+        }
+    }
+
+    // The first thing that a training does otherwise; empty if nothing.
+    template <class T> std::string differs(T& train) const {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
+            double const loss = train.step(data.inputs, data.targets).loss;
+            if (loss != losses[i])
+                return "the loss of step " + std::to_string(i) + ": " + std::to_string(loss);
+        }
+        return toy::difference(train, plain);
+    }
+};
+
+template <class Device>
+typename Train<Device>::Options options(std::size_t samples, std::size_t cells,
+                                        std::size_t micro_batches) {
+    typename Train<Device>::Options result;
+    result.samples = samples;
+    result.seed = seed;
+    result.cells = cells;
+    result.micro_batches = micro_batches;
+    return result;
+}
+
+std::vector<std::vector<std::size_t>> compositions(std::size_t of) {
+    std::vector<std::vector<std::size_t>> result;
+    for (std::size_t cuts = 0; cuts < std::size_t{1} << (of - 1); ++cuts) {
+        std::vector<std::size_t> sizes{1};
+        for (std::size_t i = 0; i + 1 < of; ++i)
+            if (cuts >> i & 1)
+                sizes.push_back(1);
+            else
+                ++sizes.back();
+        result.push_back(sizes);
+    }
+    return result;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("P1 losses, gradients and parameters after three steps are the plain loop's in "
+                   "every bit, for every K, schedule, checkpointing and timing",
+                   Device, Host, Deferred) {
+    for (toy::NamedSchedule const& schedule : toy::schedules) {
+        Expected const expected(4, schedule.order, {13, 13, 13});
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells = 1; cells <= L; ++cells)
+                for (auto const& run : toy::runs<Device>()) {
+                    auto o = options<Device>(13, cells, 4);
+                    o.schedule = schedule.policy;
+                    o.checkpointing = checkpointing.policy;
+                    o.device = run;
+                    toy::Watch watch;
+                    Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", ",
+                         toy::describe(run));
+                    CHECK(expected.differs(train) == "");
+                    CHECK(train.steps() == 3);
+                }
+    }
+}
+
+TEST_CASE("P1 the orders of backwards are told apart: descending is not ascending") {
+    // Otherwise the comparison with the right order would show nothing.
+    Expected const ascending(4, Backward::ascending, {13, 13, 13});
+    toy::Watch watch;
+    Train<Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options<Host>(13, 3, 4));
+    CHECK(ascending.differs(train) != "");
+}
+
+TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Deferred) {
+    std::size_t n = 0;
+    auto const runs = toy::runs<Device>();
+    std::deque<Expected> expected;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        expected.emplace_back(3, schedule.order, std::vector<std::size_t>{8, 5});
+    for (auto const& sizes : compositions(L)) {
+        std::size_t const ways = 15;
+        for (std::size_t way = toy::long_tests() ? 0 : n % ways,
+                         end = toy::long_tests() ? ways : way + 1;
+             way < end; ++way, ++n) {
+            auto o = options<Device>(8, sizes.size(), 3);
+            o.schedule = toy::schedules[way % 5].policy;
+            o.checkpointing = toy::checkpointings[way / 5].policy;
+            o.device = runs[n % runs.size()];
+            toy::hand = sizes;
+            toy::Watch watch;
+            Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+            toy::hand.clear();
+            std::string text;
+            for (std::size_t size : sizes) text += std::to_string(size) + " ";
+            INFO("balance ", text, toy::schedules[way % 5].name, ", ",
+                 toy::checkpointings[way / 5].name, ", ", toy::describe(o.device));
+            CHECK(expected[way % 5].differs(train) == "");
+            CHECK(train.plan().first.size() == sizes.size() + 1);
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("P1 every schedule that there can be trains the same: two hundred by chance",
+                   Device, Host, Deferred) {
+    std::mt19937 random(5);
+    std::size_t const trials = toy::long_tests() ? 5000 : 200;
+    auto const runs = toy::runs<Device>();
+    auto const balances = compositions(L);
+    for (std::size_t trial = 0; trial < trials; ++trial) {
+        std::size_t const micro_batches = 1 + random() % 6;
+        std::size_t const samples = 1 + random() % 14;
+        Expected const expected(micro_batches, Backward::ascending,
+                                {samples, 1 + random() % samples, samples});
+        toy::hand = balances[random() % balances.size()];
+        toy::chance = trial;
+        auto o = options<Device>(samples, toy::hand.size(), micro_batches);
+        o.schedule = toy::ByChance{};
+        o.checkpointing = toy::checkpointings[random() % 3].policy;
+        o.device = runs[random() % runs.size()];
+        toy::Watch watch;
+        Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+        toy::hand.clear();
+        INFO("trial ", trial, ", K = ", train.cells(), ", M = ", micro_batches, ", N = ", samples,
+             ", ", toy::describe(o.device));
+        CHECK(expected.differs(train) == "");
+    }
+}
+
+TEST_CASE("P1 constants and `dynamic` train the same") {
+    Expected const expected(4, Backward::descending, {12, 12, 12});
+    toy::Watch watch;
+    using Constant =
+        gpipe::Training<toy::Net<Real>, gpipe::Balance<1, 4, 3, 2>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>>;
+    static_assert(Constant::constant);
+    static_assert(Constant::bubble() == gpipe::ratio(3, 7));
+    Constant train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, {.samples = 12, .seed = seed});
+    CHECK(expected.differs(train) == "");
+    // The plan that a user may static_assert on is the one that runs.
+
+    for (std::size_t d = 0; d < 4; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
+}
+
+TEST_CASE_TEMPLATE("P5 N need not divide by M: any N, M and K train as the plain loop", Device,
+                   Host, Deferred) {
+    auto const runs = toy::runs<Device>();
+    std::size_t n = 0;
+    for (std::size_t micro_batches : {1, 2, 3, 5, 8})
+        for (std::size_t samples : {1, 2, 3, 4, 7, 8, 9}) {
+            std::vector<std::size_t> const same{samples, samples};
+            Expected const descending(micro_batches, Backward::descending, same);
+            Expected const ascending(micro_batches, Backward::ascending, same);
+            for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{7}, L})
+                for (toy::NamedSchedule const& schedule : toy::schedules) {
+                    auto o = options<Device>(samples, cells, micro_batches);
+                    o.schedule = schedule.policy;
+                    o.checkpointing = toy::checkpointings[n % 3].policy;
+                    o.device = runs[n / 3 % runs.size()];
+                    ++n;
+                    toy::Watch watch;
+                    Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                    INFO("N = ", samples, ", M = ", micro_batches, ", K = ", cells, ", ",
+                         schedule.name, ", ", toy::describe(o.device));
+                    bool const down = schedule.order == Backward::descending;
+                    CHECK((down ? descending : ascending).differs(train) == "");
+                }
+        }
+}
+
+TEST_CASE_TEMPLATE("P5 mini-batches of any size up to the planned one follow each other", Device,
+                   Host, Deferred) {
+    std::vector<std::size_t> const sizes{11, 1, 4, 11, 3, 10, 2, 7};
+    for (toy::NamedSchedule const& schedule : toy::schedules) {
+        Expected const expected(4, schedule.order, sizes);
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells : {1, 3, 6}) {
+                auto o = options<Device>(11, cells, 4);
+                o.schedule = schedule.policy;
+                o.checkpointing = checkpointing.policy;
+                o.device = toy::runs<Device>()[2];
+                toy::Watch watch;
+                Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells);
+                CHECK(expected.differs(train) == "");
+            }
+    }
+}
+
+TEST_CASE("P5 micro-batches differ by at most one sample, the larger first, in order") {
+    for (std::size_t micro_batches = 1; micro_batches < 12; ++micro_batches)
+        for (std::size_t samples = 0; samples < 40; ++samples) {
+            auto const sizes = toy::deal(samples, micro_batches);
+            std::size_t first = 0;
+            for (std::size_t m = 0; m < micro_batches; ++m) {
+                auto const range = gpipe::micro_batch_range(samples, micro_batches, m);
+                CHECK(range.count == sizes[m]);
+                CHECK(range.first == first);
+                first += range.count;
+            }
+            CHECK(first == samples);
+        }
+}
+
+TEST_CASE("P5 the programs without the missing micro-batches are proven too") {
+    // A step of N < M samples walks the programs and leaves out what has no samples. What remains
+    // are programs for N micro-batches; they pass the same proof.
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells = 1; cells <= 6; ++cells)
+                for (std::size_t micro_batches = 1; micro_batches <= 6; ++micro_batches) {
+                    gpipe::Programs const all =
+                        checkpointing.policy.lower(schedule.policy.programs(cells, micro_batches));
+                    for (std::size_t samples = 1; samples <= micro_batches; ++samples) {
+                        gpipe::Programs some(all.devices(), cells, samples, all.size());
+                        for (std::size_t c = 0; c < cells; ++c) some.place(c, all.device_of(c));
+                        for (std::size_t d = 0; d < all.devices(); ++d) {
+                            for (gpipe::Action const& action : all.program(d))
+                                if (action.micro_batch < samples) some.add(action);
+                            some.next_device();
+                        }
+                        auto const verdict = gpipe::verify(some);
+                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                             ", M = ", micro_batches, ", N = ", samples);
+                        CHECK(verdict.problem == gpipe::Problem::sound);
+                    }
+                }
+}

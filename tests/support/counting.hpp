@@ -1,0 +1,48 @@
+#pragma once
+
+// Counts what the whole program allocates. For the one source file of a program.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace toy {
+
+inline std::atomic<std::size_t> allocations{0};
+inline std::atomic<std::size_t> allocated_bytes{0};
+inline std::atomic<long> live_allocations{0};
+
+inline void* allocate(std::size_t bytes, std::size_t alignment) {
+    ++allocations;
+    ++live_allocations;
+    allocated_bytes += bytes;
+    std::size_t const rounded = (bytes + alignment) / alignment * alignment;
+    if (void* const memory = std::aligned_alloc(alignment, rounded)) return memory;
+    throw std::bad_alloc();
+}
+inline void release(void* memory) {
+    if (memory) --live_allocations;
+    std::free(memory);
+}
+
+} // namespace toy
+
+void* operator new(std::size_t bytes) { return toy::allocate(bytes, alignof(std::max_align_t)); }
+void* operator new[](std::size_t bytes) { return toy::allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return toy::allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+    return toy::allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { toy::release(memory); }
+void operator delete[](void* memory) noexcept { toy::release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { toy::release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { toy::release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { toy::release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { toy::release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { toy::release(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+    toy::release(memory);
+}

@@ -1,0 +1,131 @@
+#pragma once
+
+// The net that most runtime tests train, with layers of every kind, and the sweeps over how.
+
+#include "deferred.hpp"
+#include "layers.hpp"
+#include "losses.hpp"
+#include "reference.hpp"
+#include "schedules.hpp"
+
+#include <gpipe/gpipe.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace toy {
+
+/// Ten layers: every `backward_reads`, Saved and Scratch, dropout, two tensors at a boundary.
+template <class T>
+using Net = gpipe::Pipeline<Watched<Linear<T, 5, 6>>, Watched<Tanh<T, 6>>, Watched<Saver<T, 6>>,
+                            Watched<Tag<T, 6>>, Watched<Carry<T, 6>>, Watched<Untag<T, 6>>,
+                            Watched<Square<T, 6>>, Watched<Dropout<T, 6>>, Watched<Scale<T, 6>>,
+                            Watched<StrictLinear<T, 6, 3>>>;
+template <class T> Net<T> make_net(Watch& watch) {
+    return Net<T>(Watched<Linear<T, 5, 6>>(watch), Watched<Tanh<T, 6>>(watch),
+                  Watched<Saver<T, 6>>(watch), Watched<Tag<T, 6>>(watch),
+                  Watched<Carry<T, 6>>(watch), Watched<Untag<T, 6>>(watch),
+                  Watched<Square<T, 6>>(watch), Watched<Dropout<T, 6>>(watch),
+                  Watched<Scale<T, 6>>(watch, {T(1.5)}), Watched<StrictLinear<T, 6, 3>>(watch));
+}
+template <class T> inline constexpr std::size_t layers = Net<T>::size;
+
+/// The sizes of the cells that ByHand cuts; if empty, it cuts by cost.
+inline thread_local std::vector<std::size_t> hand;
+
+/// An objective of a user's own: what `hand` says.
+struct ByHand {
+    static void cut(double const* costs, std::size_t size, std::size_t cells, std::size_t* first) {
+        if (hand.empty()) return gpipe::cut_by_bottleneck(costs, size, cells, first);
+        for (std::size_t k = 0; k < cells; ++k) first[k + 1] = first[k] + hand[k];
+    }
+};
+
+template <class N, class L, class O, class Device>
+using Training =
+    gpipe::Training<N, gpipe::Cells<gpipe::dynamic, ByHand>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<L>, gpipe::Optimizer<O>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, Device>;
+
+template <class T, class Device>
+using Train = Training<Net<T>, MeanSquare<T, 3>, gpipe::Adam, Device>;
+template <class T> using Plain = Reference<Net<T>, MeanSquare<T, 3>, gpipe::Adam>;
+
+struct NamedCheckpointing {
+    char const* name;
+    gpipe::checkpoint::Dynamic policy;
+};
+inline NamedCheckpointing const checkpointings[] = {
+    {"never", gpipe::checkpoint::Never{}},
+    {"except last", gpipe::checkpoint::ExceptLast{}},
+    {"always", gpipe::checkpoint::Always{}}};
+struct NamedSchedule {
+    char const* name;
+    gpipe::schedule::Dynamic policy;
+    Backward order;
+};
+inline NamedSchedule const schedules[] = {
+    {"GPipe", gpipe::schedule::GPipe{}, Backward::descending},
+    {"GPipe ascending", gpipe::schedule::GPipeAscending{}, Backward::ascending},
+    {"1F1B", OneForwardOneBackward{}, Backward::ascending},
+    {"dealt", Dealt{}, Backward::ascending},
+    {"one by one", OneByOne{}, Backward::ascending}};
+
+/// How to run on each device: threads of Host, seeds of Deferred.
+inline std::vector<gpipe::device::Host::Options> runs(gpipe::device::Host const*) {
+    return {{1}, {2}, {3}, {4}};
+}
+inline std::vector<Deferred::Options> runs(Deferred const*) {
+    return {{0, nullptr}, {1, nullptr}, {2, nullptr}, {3, nullptr}};
+}
+template <class Device> auto runs() { return runs(static_cast<Device const*>(nullptr)); }
+inline std::string describe(gpipe::device::Host::Options o) {
+    return std::to_string(o.threads) + " threads";
+}
+inline std::string describe(Deferred::Options o) {
+    return "deferred, seed " + std::to_string(o.seed);
+}
+
+/// Whether sweeps are to be long.
+inline bool long_tests() {
+    char const* const value = std::getenv("GPIPE_LONG_TESTS");
+    return value && *value && *value != '0';
+}
+
+/// Numbers in [-1, 1), the same everywhere.
+template <class T> std::vector<T> numbers(std::size_t count, std::uint32_t seed) {
+    std::vector<T> values(count);
+    std::uint32_t state = seed * 2654435761u + 1;
+    for (T& v : values) {
+        state = state * 1664525u + 1013904223u;
+        v = static_cast<T>(state >> 8) / static_cast<T>(1 << 23) - 1;
+    }
+    return values;
+}
+template <class T> struct Data {
+    std::vector<T> inputs, targets;
+    explicit Data(std::size_t samples, std::uint32_t seed = 1)
+        : inputs(numbers<T>(samples * 5, seed)), targets(numbers<T>(samples * 3, seed + 1000)) {}
+};
+
+/// The first place at which parameters and gradients differ in a bit, in words; empty if nowhere.
+template <class A, class B> std::string difference(A& train, B const& reference) {
+    for (std::size_t layer = 0; layer < A::layer_count; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            auto const same = [](auto const& a, auto const& b) {
+                return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+            };
+            std::string const where =
+                " of tensor " + std::to_string(t) + " of layer " + std::to_string(layer);
+            if (!same(train.template gradient<std::byte>(layer, t), reference.gradient(layer, t)))
+                return "gradient" + where;
+            if (!same(train.template parameter<std::byte>(layer, t), reference.parameter(layer, t)))
+                return "parameters" + where;
+        }
+    return {};
+}
+
+} // namespace toy

@@ -1,0 +1,289 @@
+#pragma once
+
+// The plain loop that everything is compared with: no cells, no plan, no threads. Every layer has
+// its own memory for every micro-batch, gradients are added micro-batch by micro-batch, every layer
+// computes the gradient of its input. It shares the layers' own functions with the library, and
+// nothing else.
+
+#include <gpipe/layer/batch.hpp>
+#include <gpipe/layer/loss.hpp>
+#include <gpipe/optimizer/optimizer.hpp>
+#include <gpipe/pipeline.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+namespace toy {
+
+/// Memory of one group of tensors; filled with rubbish unless it is to be zero.
+class Memory {
+  public:
+    Memory() = default;
+    explicit Memory(std::size_t bytes, int fill = 0x7B)
+        : data_(static_cast<std::byte*>(
+              ::operator new (bytes + 1, std::align_val_t{gpipe::slot_alignment}))),
+          size_(bytes) {
+        std::memset(data_.get(), fill, bytes + 1);
+    }
+    std::byte* data() const { return data_.get(); }
+    std::size_t size() const { return size_; }
+
+  private:
+    struct Free {
+        void operator()(std::byte* data) const {
+            ::operator delete (data, std::align_val_t{gpipe::slot_alignment});
+        }
+    };
+    std::unique_ptr<std::byte[], Free> data_;
+    std::size_t size_ = 0;
+};
+
+/// Sizes of micro-batches: dealt sample by sample, then laid end to end.
+inline std::vector<std::size_t> deal(std::size_t samples, std::size_t micro_batches) {
+    std::vector<std::size_t> sizes(micro_batches);
+    for (std::size_t s = 0; s < samples; ++s) ++sizes[s % micro_batches];
+    return sizes;
+}
+
+enum class Backward { ascending, descending };
+
+template <class Net, class Loss, class Optimizer> class Reference {
+    struct Stream {};
+    static constexpr std::size_t size = Net::size;
+
+  public:
+    using Inputs = gpipe::Batch<typename Net::Input>;
+    using Targets = gpipe::Batch<typename Loss::Target>;
+
+    Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
+              std::size_t micro_batches, Backward order)
+        : net_(net), loss_(loss), optimizer_(optimizer), seed_(seed), micro_batches_(micro_batches),
+          order_(order) {
+        auto const objects = net_.leaf_objects();
+        Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
+            leaf_[i] = leaf;
+            auto const bytes = Net::leaf_info[leaf].parameters.slots(1);
+            parameters_.emplace_back(bytes, 0);
+            gradients_.emplace_back(bytes, 0);
+            states_.emplace_back(bytes * Optimizer::states, 0);
+            auto& row = rows_[i];
+            row.layer = objects[leaf];
+            row.parameters = parameters_[i].data();
+            row.gradients = gradients_[i].data();
+            row.index = static_cast<std::uint32_t>(i);
+            Net::template leaf_functions<Stream>[leaf].initialize(row.layer, row.parameters, seed_,
+                                                                  i, size);
+        });
+    }
+
+    Reference(Reference const&) = delete; // rows point to the net's layers
+    Reference& operator=(Reference const&) = delete;
+
+    Optimizer& optimizer() { return optimizer_; }
+
+    /// The mean loss; parameters are updated.
+    double step(Inputs const& inputs, Targets const& targets) {
+        for (auto& g : gradients_)
+            if (g.size()) std::memset(g.data(), 0, g.size());
+        auto const sizes = deal(inputs.samples("inputs"), micro_batches_);
+        std::vector<MicroBatch> batches(micro_batches_);
+        std::size_t first = 0;
+        for (std::size_t m = 0; m < micro_batches_; ++m) {
+            if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::forward);
+            first += sizes[m];
+        }
+        for (std::size_t n = 0; n < micro_batches_; ++n) {
+            std::size_t const m = order_ == Backward::ascending ? n : micro_batches_ - 1 - n;
+            if (sizes[m]) backward(batches[m], inputs, targets);
+        }
+        return finish(batches);
+    }
+    double evaluate(Inputs const& inputs, Targets const& targets) {
+        auto const sizes = deal(inputs.samples("inputs"), micro_batches_);
+        std::vector<MicroBatch> batches(micro_batches_);
+        std::size_t first = 0;
+        for (std::size_t m = 0; m < micro_batches_; ++m) {
+            if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::evaluate);
+            if (sizes[m]) measure(batches[m], targets);
+            first += sizes[m];
+        }
+        return mean(batches);
+    }
+    /// The outputs of all samples as one micro-batch, of a net whose output is one tensor.
+    std::vector<std::byte> predict(Inputs const& inputs) {
+        MicroBatch batch;
+        std::size_t const samples = inputs.samples("inputs");
+        forward(batch, inputs, 0, samples, gpipe::Phase::evaluate);
+        std::byte const* const y = batch.output[size - 1].data();
+        return {y, y + Net::leaf_info[leaf_[size - 1]].output.bytes[0] * samples};
+    }
+
+    /// The bytes of a parameter tensor, of its gradient, of an optimizer state.
+    std::vector<std::byte> parameter(std::size_t layer, std::size_t tensor) const {
+        return tensor_of(parameters_[layer], layer, tensor);
+    }
+    std::vector<std::byte> gradient(std::size_t layer, std::size_t tensor) const {
+        return tensor_of(gradients_[layer], layer, tensor);
+    }
+    std::uint64_t steps() const { return steps_; }
+
+  private:
+    struct MicroBatch {
+        std::size_t first = 0, samples = 0;
+        std::vector<Memory> output, output_gradient, saved;
+        double sum = 0, weight = 0;
+    };
+
+    gpipe::Frame frame(MicroBatch const& batch, gpipe::Phase phase, Memory const& saved,
+                       Memory const& scratch) const {
+        return {batch.samples,
+                batch.samples,
+                batch.first,
+                seed_,
+                steps_,
+                phase,
+                phase != gpipe::Phase::evaluate,
+                {saved.data(), scratch.data()},
+                &stream_};
+    }
+    gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
+                                 std::vector<std::byte*>& table) const {
+        if (layer > 0) return {batch.output[layer - 1].data(), nullptr};
+        table.resize(Inputs::count);
+        for (std::size_t t = 0; t < Inputs::count; ++t) table[t] = inputs.at(t, batch.first);
+        return {nullptr, table.data()};
+    }
+
+    void forward(MicroBatch& batch, Inputs const& inputs, std::size_t first, std::size_t samples,
+                 gpipe::Phase phase) {
+        batch.first = first;
+        batch.samples = samples;
+        std::vector<std::byte*> table;
+        for (std::size_t i = 0; i < size; ++i) {
+            auto const& info = Net::leaf_info[leaf_[i]];
+            batch.output.emplace_back(info.output.slots(samples));
+            batch.output_gradient.emplace_back(info.output_gradient.slots(samples));
+            batch.saved.emplace_back(info.saved.slots(samples));
+            Memory const scratch(info.scratch.slots(samples));
+            auto row = rows_[i];
+            row.saved = {0, 0};
+            row.forward_scratch = {0, 1};
+            Net::template leaf_functions<Stream>[leaf_[i]].forward(
+                row, frame(batch, phase, batch.saved[i], scratch),
+                input_of(batch, i, inputs, table), batch.output[i].data());
+        }
+    }
+    void measure(MicroBatch& batch, Targets const& targets) {
+        using Group = gpipe::detail::as_tensors<typename Loss::Target>;
+        Memory const scratch(
+            gpipe::detail::sizes_of<typename gpipe::detail::ScratchOf<Loss>::type>().slots(
+                batch.samples));
+        std::vector<std::byte*> table(Targets::count);
+        for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
+        auto const f = frame(batch, gpipe::Phase::backward, scratch, scratch);
+        gpipe::LossContext<Loss, Stream> context(f, scratch.data());
+        auto const value =
+            loss_(context,
+                  gpipe::batch_views<typename Net::Output, gpipe::detail::Access::read>(
+                      {batch.output[size - 1].data(), nullptr}, batch.samples, batch.samples),
+                  gpipe::batch_views<Group, gpipe::detail::Access::read>(
+                      {nullptr, table.data()}, batch.samples, batch.samples),
+                  gpipe::gradient_views<typename Net::Output, gpipe::detail::Access::write>(
+                      batch.output_gradient[size - 1].data(), batch.samples, batch.samples));
+        batch.sum = value.sum;
+        batch.weight = value.weight;
+    }
+    void backward(MicroBatch& batch, Inputs const& inputs, Targets const& targets) {
+        measure(batch, targets);
+        std::vector<std::byte*> table;
+        for (std::size_t i = size; i-- > 0;) {
+            auto const& info = Net::leaf_info[leaf_[i]];
+            auto const function = Net::template leaf_functions<Stream>[leaf_[i]].backward;
+            if (!function) break; // no gradient reaches the layers below
+            Memory const scratch(info.scratch.slots(batch.samples));
+            Memory const nobody_wants(info.input_gradient.slots(batch.samples));
+            auto row = rows_[i];
+            row.saved = {0, 0};
+            row.backward_scratch = {0, 1};
+            function(row, frame(batch, gpipe::Phase::backward, batch.saved[i], scratch),
+                     input_of(batch, i, inputs, table), batch.output[i].data(),
+                     batch.output_gradient[i].data(),
+                     i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
+        }
+    }
+    double mean(std::vector<MicroBatch> const& batches) {
+        double sum = 0;
+        weight_ = 0;
+        for (auto const& batch : batches) {
+            sum += batch.sum;
+            weight_ += batch.weight;
+        }
+        return sum / weight_;
+    }
+    double finish(std::vector<MicroBatch> const& batches) {
+        double const loss = mean(batches);
+        ++steps_;
+        for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
+        return loss;
+    }
+
+    // The optimizer, tensor by tensor; each tensor's states stand behind one another.
+    struct UpdateOf {
+        using Value = void (*)(Reference&, std::size_t);
+        template <class L> static void update(Reference& self, std::size_t layer) {
+            self.update_layer(typename gpipe::LayerTraits<L>::Parameters{}, layer,
+                              [](std::size_t t) { return gpipe::LayerTraits<L>::decay(t); });
+        }
+        template <class L> static constexpr Value of() { return &update<L>; }
+    };
+    static constexpr auto updates = Net::template leaf_table<UpdateOf>();
+
+    template <class... Ts, class Decay>
+    void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer,
+                      [[maybe_unused]] Decay decay) {
+        [[maybe_unused]] std::size_t tensor = 0;
+        [[maybe_unused]] std::size_t at = 0;
+        (update_tensor<Ts>(layer, decay(tensor++), at), ...);
+    }
+    template <class T> void update_tensor(std::size_t layer, float decay, std::size_t& at) {
+        using Element = typename T::Element;
+        auto* const gradient = reinterpret_cast<Element*>(gradients_[layer].data() + at);
+        for (std::size_t i = 0; i < T::size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
+        gpipe::UpdateTensor<Element, Optimizer::states> tensor{
+            reinterpret_cast<Element*>(parameters_[layer].data() + at), gradient, {}, T::size};
+        std::size_t const slot = (T::bytes + 255) / 256 * 256;
+        for (std::size_t s = 0; s < Optimizer::states; ++s)
+            tensor.state[s] = reinterpret_cast<Element*>(states_[layer].data() +
+                                                         Optimizer::states * at + s * slot);
+        optimizer_({steps_, decay}, tensor);
+        at += slot;
+    }
+
+    std::vector<std::byte> tensor_of(Memory const& memory, std::size_t layer,
+                                     std::size_t tensor) const {
+        auto const& sizes = Net::leaf_info[leaf_[layer]].parameters;
+        std::byte const* from = memory.data();
+        for (std::size_t t = 0; t < tensor; ++t) from += (sizes.bytes[t] + 255) / 256 * 256;
+        return {from, from + sizes.bytes[tensor]};
+    }
+
+    Net net_;
+    Loss loss_;
+    Optimizer optimizer_;
+    std::uint64_t seed_;
+    std::size_t micro_batches_;
+    Backward order_;
+    std::uint64_t steps_ = 0;
+    double weight_ = 0;
+    Stream stream_;
+    std::size_t leaf_[size] = {};
+    gpipe::LayerRow rows_[size];
+    std::vector<Memory> parameters_, gradients_, states_;
+};
+
+} // namespace toy

@@ -1,0 +1,115 @@
+#pragma once
+
+// What toy layers report and what makes them throw: shared by all layers of a net, from any thread.
+
+#include <gpipe/layer/call.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace toy {
+
+using gpipe::Phase;
+
+/// A place at which to throw: the call of `layer` on the micro-batch that begins with
+/// `first_sample`.
+struct Fault {
+    std::size_t layer = 0; ///< any number of layers or more: the loss
+    std::size_t first_sample = 0;
+    Phase phase = Phase::forward;
+
+    friend bool operator==(Fault const&, Fault const&) = default;
+};
+
+/// What is thrown: of no standard type, with contents by which it is known again.
+struct Thrown {
+    Fault at;
+    std::shared_ptr<int> token;
+};
+
+struct Call {
+    std::size_t layer = 0;
+    std::size_t first_sample = 0;
+    std::size_t samples = 0;
+    Phase phase = Phase::evaluate;
+    bool saving = false;
+    bool training = false;
+    bool wants_input_gradient = true;
+
+    friend bool operator==(Call const&, Call const&) = default;
+};
+
+class Watch {
+  public:
+    static constexpr std::size_t loss = 1000; ///< the "layer" of the loss
+
+    std::vector<Fault> faults; ///< set between runs
+    bool logs = false;         ///< whether calls are kept
+    std::shared_ptr<int> token = std::make_shared<int>(42);
+
+    void enter(Call const& call) {
+        if (call.layer < layers)
+            ++counts_[call.layer][static_cast<std::size_t>(call.phase)];
+        else
+            ++loss_calls_;
+        if (logs) {
+            std::lock_guard lock(mutex_);
+            log_.push_back(call);
+        }
+        Fault const here{call.layer, call.first_sample, call.phase};
+        if (std::find(faults.begin(), faults.end(), here) != faults.end())
+            throw Thrown{here, token};
+    }
+
+    std::size_t count(std::size_t layer, Phase phase) const {
+        return counts_[layer][static_cast<std::size_t>(phase)];
+    }
+    std::size_t loss_calls() const { return loss_calls_; }
+    std::vector<Call> const& log() const { return log_; }
+    void reset() {
+        for (auto& layer : counts_)
+            for (auto& count : layer) count = 0;
+        loss_calls_ = 0;
+        log_.clear();
+    }
+
+  private:
+    static constexpr std::size_t layers = 32;
+    std::array<std::array<std::atomic<std::size_t>, 4>, layers> counts_{};
+    std::atomic<std::size_t> loss_calls_{0};
+    std::mutex mutex_;
+    std::vector<Call> log_;
+};
+
+/// Layer L, reporting each call to a Watch that is its run-time member.
+template <class L> struct Watched : L {
+    Watch* watch = nullptr;
+
+    Watched() = default;
+    explicit Watched(Watch& by, L layer = {}) : L(std::move(layer)), watch(&by) {}
+
+    void forward(auto& ctx, auto x, auto y) const {
+        if (watch)
+            watch->enter({ctx.layer(), ctx.first_sample(), ctx.samples(), ctx.phase(), ctx.saving(),
+                          ctx.training(), true});
+        L::forward(ctx, x, y);
+    }
+    template <class Context, class... Views>
+    void backward(Context& ctx, Views... views) const requires requires(L const& layer) {
+        layer.backward(ctx, views...);
+    }
+    {
+        if (watch)
+            watch->enter({ctx.layer(), ctx.first_sample(), ctx.samples(), ctx.phase(), false,
+                          ctx.training(), !(... || gpipe::is_none<Views>)});
+        L::backward(ctx, views...);
+    }
+};
+
+} // namespace toy
