@@ -13,6 +13,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/dynamic.hpp
+    include/gpipe/core/error.hpp
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
@@ -44,12 +45,16 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/runtime/cell_row.hpp
+    include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/loss_thunk.hpp
+    include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/micro_batches.hpp
+    include/gpipe/runtime/model.hpp
+    include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/schedule/action.hpp

@@ -8,9 +8,9 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/pipeline.hpp>
-#include <gpipe/runtime/engine.hpp>
-#include <gpipe/runtime/lane_choice.hpp>
+#include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
+#include <gpipe/runtime/machine.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/transport/local.hpp>
@@ -29,6 +29,9 @@
 namespace gpipe {
 
 namespace detail {
+
+template <class T> inline constexpr bool is_pipeline = false;
+template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
 
 // What stands for a missing loss once its sentence is said.
 struct NoLoss {
@@ -64,11 +67,13 @@ template <class Net, class... Policies> class Training {
     using OptimizerFunctor_ =
         typename detail::policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
     static constexpr std::size_t default_micro_batches =
-        Cut::cells == dynamic ? dynamic : 4 * Cut::cells;
+        Cut::cells == dynamic ? dynamic : 4 * (Cut::cells ? Cut::cells : 1);
     using MicroBatchesPolicy =
         detail::policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
     using Stream = typename Device::Stream;
 
+    static_assert(detail::is_pipeline<Net>,
+                  "gpipe: the first argument of Training is the model: a gpipe::Pipeline");
     static_assert(
         detail::check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
                                policy::Optimizer, policy::Schedule, policy::Checkpointing,
@@ -78,6 +83,7 @@ template <class Net, class... Policies> class Training {
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
     static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
     static_assert(detail::check_trainable<Net>());
+    static_assert(CheckCut<Cut, Net::size>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
 
@@ -96,7 +102,6 @@ template <class Net, class... Policies> class Training {
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
 
   private:
-    static_assert(CheckCut<Cut, Net::size>::ok);
     // Without a sound number of cells or micro-batches, which has its own sentence, there is
     // nothing to prove.
     static consteval bool check_programs() {
@@ -105,7 +110,8 @@ template <class Net, class... Policies> class Training {
             return true;
         else if constexpr (!detail::check_schedule<Schedule, cell_count, micro_batch_count>())
             return false;
-        else if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+        else if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic> &&
+                           CheckCheckpointing<Checkpointing>::ok)
             return detail::check_lowered<Schedule, Checkpointing, cell_count, micro_batch_count>();
         else
             return true;
@@ -166,17 +172,8 @@ template <class Net, class... Policies> class Training {
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          seed_(options.seed), samples_(checked_samples(options)),
-          first_(cut_checked(chosen_cells(options))), programs_(chosen_programs(options)),
-          plan_(
-              plan_memory(shape(infos_), first_, programs_, OptimizerFunctor_::states,
-                          (samples_ + programs_.micro_batches() - 1) / programs_.micro_batches())),
-          device_(options.device, programs_.devices()), engine_(device_) {
-        allocate();
-        fill_layers();
-        fill_cells();
-        fill_tables();
-    }
+          machine_(model(), cut_checked(chosen_cells(options)), chosen_programs(options),
+                   checked_samples(options.samples), options.seed, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -186,46 +183,36 @@ template <class Net, class... Policies> class Training {
     /// are then as before. Throws std::invalid_argument for batches that do not fit,
     /// std::domain_error if the total weight of the loss is not positive.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
-        std::size_t const samples = checked_batch(inputs, targets);
-        if (samples > samples_)
-            throw std::invalid_argument("gpipe: a mini-batch of " + std::to_string(samples) +
-                                        " samples, but memory was planned for " +
-                                        std::to_string(samples_));
-        point_to(inputs, targets, 0, samples);
-        LanePlan const& lanes = lane_plan();
-        bool const timed = lane_choice_.trying();
-        auto const begin = timed ? Clock::now() : Clock::time_point{};
-        bool const done = engine_.run(lanes.training, {seed_, steps_, true, true, samples});
-        if (!done) std::rethrow_exception(engine_.failure()->error);
-        Result const result = total(samples);
-        engine_.update(lanes.training.lanes(), lanes.lane_of_device, &optimizer_, steps_ + 1,
-                       1 / result.weight);
-        ++steps_;
-        lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
+        std::size_t const samples = checked_batch(inputs, targets, "targets");
+        if (samples > machine_.samples())
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples,
+                machine_.samples());
+        Result result;
+        machine_.train(inputs.tensors(), targets.tensors(), samples, &optimizer_,
+                       [&](std::span<double const> sums) {
+                           result = mean(sums);
+                           return 1 / result.weight;
+                       });
         return result;
     }
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
-        std::size_t const samples = checked_batch(inputs, targets);
-        Sums sums;
-        for (std::size_t first = 0; first < samples; first += samples_) {
-            std::size_t const count = std::min(samples_, samples - first);
-            point_to(inputs, targets, first, count);
-            run_forward(true, count);
-            add_losses(sums, count);
-        }
-        return sums.mean();
+        std::size_t const samples = checked_batch(inputs, targets, "targets");
+        std::array<double, 2 + metrics> total{};
+        machine_.forward(inputs.tensors(), targets.tensors(), samples, true,
+                         [&](std::span<double const> sums) {
+                             for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[i];
+                         });
+        return mean(total);
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
-        std::size_t const samples = checked_samples_of(inputs, outputs, "outputs");
-        for (std::size_t first = 0; first < samples; first += samples_) {
-            std::size_t const count = std::min(samples_, samples - first);
-            point_to(inputs, outputs, first, count);
-            run_forward(false, count);
-        }
+        std::size_t const samples = checked_batch(inputs, outputs, "outputs");
+        machine_.forward(inputs.tensors(), outputs.tensors(), samples, false,
+                         [](std::span<double const>) {});
     }
 
     /// The optimizer, to change a learning rate between steps.
@@ -234,61 +221,60 @@ template <class Net, class... Policies> class Training {
 
     /// The parameters of layer I as its context gives them, writable between steps.
     template <std::size_t I> auto parameters() {
-        return tensor_views<ParametersOf<I>, detail::Access::write>(engine_.layers[I].parameters);
+        return tensor_views<ParametersOf<I>, detail::Access::write>(machine_.layer(I).parameters);
     }
     /// The mean gradients of the last step; unspecified after a step that failed.
     template <std::size_t I> auto gradients() {
-        return tensor_views<ParametersOf<I>, detail::Access::write>(engine_.layers[I].gradients);
+        return tensor_views<ParametersOf<I>, detail::Access::write>(machine_.layer(I).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements cannot be T.
     template <class T> std::span<T> parameter(std::size_t layer, std::size_t tensor) {
-        return tensor_span<T>(engine_.layers.at(layer).parameters, layer, tensor);
+        std::size_t const at = checked_offset(layer, tensor, sizeof(T));
+        return {reinterpret_cast<T*>(machine_.layer(layer).parameters + at),
+                parameter_bytes(layer, tensor) / sizeof(T)};
     }
+    /// Its mean gradient in the last step.
     template <class T> std::span<T> gradient(std::size_t layer, std::size_t tensor) {
-        return tensor_span<T>(engine_.layers.at(layer).gradients, layer, tensor);
+        std::size_t const at = checked_offset(layer, tensor, sizeof(T));
+        return {reinterpret_cast<T*>(machine_.layer(layer).gradients + at),
+                parameter_bytes(layer, tensor) / sizeof(T)};
     }
     /// How many parameter tensors a layer has.
-    std::size_t tensors(std::size_t layer) const { return infos_[layer].parameters.count; }
+    std::size_t tensors(std::size_t layer) const {
+        return machine_.model().infos[layer].parameters.count;
+    }
 
     /// Where the last step, evaluate or predict failed, if it did.
-    std::optional<Failure> const& failure() const { return engine_.failure(); }
+    std::optional<Failure> const& failure() const { return machine_.failure(); }
     /// Steps trained.
-    std::uint64_t steps() const { return steps_; }
-    std::size_t cells() const { return programs_.cells(); }
-    std::size_t micro_batches() const { return programs_.micro_batches(); }
+    std::uint64_t steps() const { return machine_.steps(); }
+    std::size_t cells() const { return machine_.programs().cells(); }
+    std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
     /// Walkers of a step: threads on the host.
-    std::size_t lanes() const { return plans_.back().training.lanes(); }
-    std::uint64_t seed() const { return seed_; }
-    std::size_t samples() const { return samples_; }
+    std::size_t lanes() const { return machine_.lanes(); }
+    std::uint64_t seed() const { return machine_.seed(); }
+    std::size_t samples() const { return machine_.samples(); }
     /// The programs with their recomputes, and the memory plan, as they run.
-    Programs const& programs() const { return programs_; }
-    MemoryPlan const& plan() const { return plan_; }
+    Programs const& programs() const { return machine_.programs(); }
+    MemoryPlan const& plan() const { return machine_.plan(); }
     /// Bytes of all arenas by the plan, and as allocated.
-    std::size_t planned_bytes() const { return plan_.total(); }
-    std::size_t used_bytes() const {
-        std::size_t bytes = 0;
-        for (auto const& arena : arenas_) bytes += arena.size();
-        return bytes;
-    }
+    std::size_t planned_bytes() const { return machine_.plan().total(); }
+    std::size_t used_bytes() const { return machine_.used_bytes(); }
     /// A device's memory.
-    std::span<std::byte> arena(std::size_t device) {
-        return {arenas_[device].data(), arenas_[device].size()};
-    }
+    std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 
     /// From the next run on, notes when every action runs: see times().
-    void time_actions() {
-        engine_.time_actions(std::max(programs_.size(), forwards_.programs.size()));
-    }
+    void time_actions() { machine_.time_actions(); }
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
-    std::vector<ActionTime> const& times() const { return engine_.times(); }
+    std::vector<ActionTime> const& times() const { return machine_.times(); }
 
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait
     /// for.
     template <class Cost> double predicted_bubble(Cost cost) const {
-        Lanes const lanes = merge_lanes(programs_, placement(plans_.back().training.lanes()), cost);
+        Lanes const lanes = machine_.merged(cost);
         double const available = lanes.makespan * static_cast<double>(lanes.lanes());
         return available > 0 ? 1 - lanes.busy / available : 0;
     }
@@ -296,49 +282,46 @@ template <class Net, class... Policies> class Training {
   private:
     template <std::size_t I>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<I>>::Parameters;
+    static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
-    using Clock = std::chrono::steady_clock;
-
-    // The tables for one number of lanes.
-    struct LanePlan {
-        StepTable training;
-        StepTable forward;
-        std::vector<std::size_t> lane_of_device;
-    };
-
-    struct Sums {
-        double loss = 0;
-        double weight = 0;
-        std::array<double, std::tuple_size_v<decltype(Result::metric)>> metric{};
-
-        Result mean() const {
-            if (!(weight > 0) || std::isinf(weight))
-                throw std::domain_error("gpipe: the loss's total weight over the mini-batch is " +
-                                        std::to_string(weight) + ", not positive");
-            Result result{loss / weight, weight, metric};
-            for (double& value : result.metric) value /= weight;
-            return result;
-        }
-    };
-
-    static std::size_t checked_samples(Options const& options) {
-        if (options.samples == 0)
-            throw std::invalid_argument(
-                "gpipe: Options::samples, the largest mini-batch that memory "
-                "is planned for, is zero");
-        return options.samples;
+    Model model() const {
+        auto const objects = net_.leaf_objects();
+        auto const updates = Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_>>();
+        Model model;
+        model.infos = Net::layers();
+        model.costs = Net::costs();
+        model.layers.resize(Net::size);
+        Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
+            model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
+                                   updates[leaf], objects[leaf]};
+        });
+        model.loss = {&detail::loss_thunk<LossFunctor, Net, Stream, true>,
+                      &detail::loss_thunk<LossFunctor, Net, Stream, false>,
+                      &loss_,
+                      type_name<LossFunctor>(),
+                      {}};
+        model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
+        model.sums = 2 + metrics;
+        model.states = OptimizerFunctor_::states;
+        model.input_tensors = Batch<Input>::count;
+        model.target_tensors =
+            std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
+        return model;
     }
-    static std::size_t chosen(char const* what, std::size_t constant_value, std::size_t option,
-                              std::size_t fallback) {
-        if (constant_value != dynamic && option != 0 && option != constant_value)
-            throw std::invalid_argument("gpipe: Options::" + std::string(what) + " is " +
-                                        std::to_string(option) + ", but the type says " +
-                                        std::to_string(constant_value));
-        if (constant_value != dynamic) return constant_value;
-        return option != 0 ? option : fallback;
+
+    static Result mean(std::span<double const> sums) {
+        double const weight = sums[1];
+        if (!(weight > 0) || std::isinf(weight))
+            detail::throw_error<std::domain_error>(
+                "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
+        Result result{sums[0] / weight, weight, {}};
+        double const* sum = sums.data() + 2;
+        for (double& metric : result.metric) metric = *sum++ / weight;
+        return result;
     }
+
     static std::size_t chosen_cells(Options const& options) {
-        return chosen("cells", cell_count, options.cells, 0);
+        return chosen_number("cells", cell_count, options.cells, 0);
     }
     static Array<std::size_t> cut_checked(std::size_t cells) {
         check_cells(Net::size, cells);
@@ -349,283 +332,58 @@ template <class Net, class... Policies> class Training {
     static Programs chosen_programs(Options const& options) {
         std::size_t const cells = chosen_cells(options);
         std::size_t const micro_batches =
-            chosen("micro_batches", micro_batch_count, options.micro_batches, 4 * cells);
-        Programs const schedule = [&] {
-            if constexpr (std::is_same_v<Schedule, schedule::Dynamic>) {
-                schedule::Dynamic const choice =
-                    options.schedule ? options.schedule : schedule::Dynamic(schedule::GPipe{});
-                return choice.programs(cells, micro_batches);
-            } else {
-                return Schedule::programs(cells, micro_batches);
-            }
-        }();
-        prove(schedule, "schedule");
-        Programs const lowered = [&] {
-            if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>) {
-                checkpoint::Dynamic const choice =
-                    options.checkpointing ? options.checkpointing
-                                          : checkpoint::Dynamic(checkpoint::ExceptLast{});
-                return choice.lower(schedule);
-            } else {
-                return Checkpointing::lower(schedule);
-            }
-        }();
-        prove(lowered, "checkpointing policy");
-        return lowered;
-    }
-    static void prove(Programs const& programs, char const* what) {
-        Verdict const verdict = verify(programs);
-        if (!verdict)
-            throw std::invalid_argument("gpipe: the programs of the " + std::string(what) +
-                                        " are wrong: " + std::string(sentence(verdict.problem)) +
-                                        " (device " + std::to_string(verdict.device) +
-                                        ", position " + std::to_string(verdict.position) + ", " +
-                                        std::string(name(verdict.action.kind)) + " of cell " +
-                                        std::to_string(verdict.action.cell) + ", micro-batch " +
-                                        std::to_string(verdict.action.micro_batch) + ")");
+            chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * cells);
+        schedule::Dynamic schedule = options.schedule;
+        if constexpr (!std::is_same_v<Schedule, schedule::Dynamic>)
+            schedule = Schedule{};
+        else if (!schedule)
+            schedule = schedule::GPipe{};
+        checkpoint::Dynamic checkpointing = options.checkpointing;
+        if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            checkpointing = Checkpointing{};
+        else if (!checkpointing)
+            checkpointing = checkpoint::ExceptLast{};
+        return proven_programs(schedule, checkpointing, cells, micro_batches);
     }
 
     template <class Other>
-    static std::size_t checked_samples_of(Batch<Input> const& inputs, Other const& other,
-                                          char const* what) {
+    static std::size_t checked_batch(Batch<Input> const& inputs, Other const& other,
+                                     char const* what) {
         std::size_t const samples = inputs.samples("inputs");
         std::size_t const others = other.samples(what);
         if (samples != others)
-            throw std::invalid_argument("gpipe: " + std::to_string(samples) + " inputs, but " +
-                                        std::to_string(others) + " " + what);
-        if (samples == 0) throw std::invalid_argument("gpipe: the mini-batch is empty");
+            detail::throw_error<std::invalid_argument>("gpipe: %zu inputs, but %zu %s", samples,
+                                                       others, what);
+        if (samples == 0)
+            detail::throw_error<std::invalid_argument>("gpipe: the mini-batch is empty");
         return samples;
     }
-    static std::size_t checked_batch(Batch<Input> const& inputs, Batch<Target> const& targets) {
-        return checked_samples_of(inputs, targets, "targets");
-    }
 
-    void allocate() {
-        for (std::size_t d = 0; d < programs_.devices(); ++d) {
-            arenas_.push_back(device_.allocate(d, plan_.devices[d].total()));
-            arena_data_.push_back(arenas_.back().data());
-        }
+    std::size_t parameter_bytes(std::size_t layer, std::size_t tensor) const {
+        return machine_.model().infos[layer].parameters.bytes[tensor];
     }
-
-    void fill_layers() {
-        auto const objects = net_.leaf_objects();
-        auto const& functions = Net::template leaf_functions<Stream>;
-        std::size_t const learner = lowest_learner(infos_.data(), infos_.size());
-        engine_.layers.resize(Net::size);
-        engine_.layer_names.resize(Net::size);
-        engine_.updates.resize(programs_.devices());
-        Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
-            std::size_t const cell = cell_of(i);
-            std::size_t const d = programs_.device_of(cell);
-            LayerPlaces const& places = plan_.layouts[cell].places[i - first_[cell]];
-            LayerRow& row = engine_.layers[i];
-            row.forward = functions[leaf].forward;
-            if (i == learner)
-                row.backward = functions[leaf].lowest_backward;
-            else if (i > learner)
-                row.backward = functions[leaf].backward;
-            row.layer = objects[leaf];
-            row.parameters = arena_data_[d] + plan_.parameters[i];
-            row.gradients = arena_data_[d] + plan_.gradients[i];
-            row.output = places.output;
-            row.output_gradient = places.output_gradient;
-            row.saved = places.saved;
-            row.forward_scratch = places.forward_scratch;
-            row.backward_scratch = places.backward_scratch;
-            row.index = static_cast<std::uint32_t>(i);
-            engine_.layer_names[i] = infos_[i].name;
-            functions[leaf].initialize(row.layer, row.parameters, seed_, i, Net::size);
-            update_rows[leaf](engine_.updates[d], row.parameters, row.gradients,
-                              arena_data_[d] + plan_.optimizer[i]);
-        });
-        for (std::size_t d = 0; d < programs_.devices(); ++d)
-            engine_.gradients.push_back(
-                {arena_data_[d] + plan_.devices[d].parameters, plan_.devices[d].gradients});
-    }
-
-    // Appends the update rows of one layer.
-    template <class L> struct UpdateRows {
-        template <class... Ts>
-        static void append(Tensors<Ts...>, std::vector<UpdateRow>& rows, std::byte* parameters,
-                           std::byte* gradients, std::byte* states) {
-            if constexpr (sizeof...(Ts) > 0) {
-                UpdateFunction const functions[] = {
-                    &detail::update_tensor<typename Ts::Element, OptimizerFunctor_>...};
-                std::size_t const elements[] = {Ts::size...};
-                std::size_t const bytes[] = {slot_bytes(Ts::bytes)...};
-                for (std::size_t t = 0; t < sizeof...(Ts); ++t) {
-                    rows.push_back({functions[t], parameters, gradients, states, elements[t],
-                                    LayerTraits<L>::decay(t)});
-                    parameters += bytes[t];
-                    gradients += bytes[t];
-                    states += OptimizerFunctor_::states * bytes[t];
-                }
-            }
-        }
-        static void of(std::vector<UpdateRow>& rows, std::byte* parameters, std::byte* gradients,
-                       std::byte* states) {
-            append(typename LayerTraits<L>::Parameters{}, rows, parameters, gradients, states);
-        }
-    };
-    using AppendUpdates = void (*)(std::vector<UpdateRow>&, std::byte*, std::byte*, std::byte*);
-    struct UpdatesOf {
-        using Value = AppendUpdates;
-        template <class L> static constexpr Value of() { return &UpdateRows<L>::of; }
-    };
-    static constexpr auto update_rows = Net::template leaf_table<UpdatesOf>();
-
-    void fill_cells() {
-        std::size_t const learner = lowest_learner(infos_.data(), infos_.size());
-        engine_.cells.resize(cells());
-        for (std::size_t c = 0; c < cells(); ++c) {
-            CellRow& cell = engine_.cells[c];
-            CellLayout const& layout = plan_.layouts[c];
-            LayerRow const* const rows = engine_.layers.data();
-            cell.first = rows + first_[c];
-            cell.last = rows + first_[c + 1];
-            cell.learner = rows + std::clamp(learner, first_[c], first_[c + 1]);
-            cell.temporaries = arena_data_[programs_.device_of(c)] + plan_.temporaries_at[c];
-            cell.is_first = c == 0;
-            cell.is_last = c + 1 == cells();
-            cell.recomputes_last_layer = cell.is_last || infos_[first_[c + 1] - 1].saved.count > 0;
-            cell.discards = learner >= first_[c] && learner < first_[c + 1];
-            cell.discarded = layout.discarded_gradient;
-        }
-        engine_.loss = {&detail::loss_thunk<LossFunctor, Net, Stream, true>,
-                        &detail::loss_thunk<LossFunctor, Net, Stream, false>, &loss_,
-                        type_name<LossFunctor>(), plan_.layouts[cells() - 1].loss_scratch};
-        engine_.capacity = plan_.capacity;
-        engine_.micro_batches = micro_batches();
-        engine_.sums = 2 + detail::loss_metrics<LossFunctor, Net>;
-        engine_.loss_sums.resize(micro_batches() * engine_.sums);
-        engine_.input_tensors = Batch<Input>::count;
-        engine_.target_tensors =
-            std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
-        engine_.inputs.resize(micro_batches() * engine_.input_tensors);
-        engine_.targets.resize(micro_batches() * engine_.target_tensors);
-        engine_.output_sizes = infos_[Net::size - 1].output;
-    }
-
-    // Cost of an action by the layers' declared costs: backward twice a forward.
-    double declared_cost(Action const& action) const {
-        double cost = 0;
-        for (std::size_t i = first_[action.cell]; i < first_[action.cell + 1]; ++i)
-            cost += costs_[i];
-        return action.kind == Kind::backward ? 2 * cost : cost;
-    }
-    // Which lane walks which device: neighbouring devices together, cut by cost as layers are into
-    // cells.
-    Placement placement(std::size_t lanes) const {
-        std::size_t const devices = programs_.devices();
-        Placement result{lanes, Device::enqueues ? devices : lanes, Array<std::size_t>(devices),
-                         Array<std::size_t>(devices)};
-        if (Device::enqueues) {
-            for (std::size_t d = 0; d < devices; ++d) result.stream[d] = d;
-            return result;
-        }
-        Array<double> work(devices);
-        for (std::size_t i = 0; i < programs_.size(); ++i)
-            work[programs_.device_of(programs_[i].cell)] += declared_cost(programs_[i]);
-        Array<std::size_t> begin(lanes + 1);
-        cut_by_bottleneck(work.data(), devices, lanes, begin.data());
-        for (std::size_t lane = 0; lane < lanes; ++lane)
-            for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
-                result.lane[d] = result.stream[d] = lane;
-        return result;
-    }
-
-    void fill_tables() {
-        forwards_ = forward_programs(programs_, plan_);
-        auto const cost = [this](Action const& action) { return declared_cost(action); };
-        std::size_t const most = device_.lanes();
-        for (std::size_t lanes : {std::size_t{1}, most}) {
-            Placement const place = placement(lanes);
-            LanePlan plan;
-            plan.training =
-                training_table(programs_, merge_lanes(programs_, place, cost), plan_, arena_data_);
-            plan.forward = forward_table(
-                forwards_, merge_lanes(forwards_.programs, place, cost, forwards_.also), plan_,
-                arena_data_);
-            plan.lane_of_device.assign(place.lane.begin(), place.lane.end());
-            engine_.stream_of_device.assign(place.stream.begin(), place.stream.end());
-            plans_.push_back(std::move(plan));
-            if (most == 1) break;
-        }
-        if constexpr (requires { device_.chooses_lanes(); })
-            lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
-    }
-    LanePlan const& lane_plan() const {
-        return lane_choice_.alone() ? plans_.front() : plans_.back();
-    }
-
-    std::size_t cell_of(std::size_t layer) const {
-        std::size_t cell = 0;
-        while (layer >= first_[cell + 1]) ++cell;
-        return cell;
-    }
-
-    // Tells the engine where samples [first, first + count) of the caller's arrays lie.
-    template <class Others>
-    void point_to(Batch<Input> const& inputs, Others const& others, std::size_t first,
-                  std::size_t count) {
-        for (std::size_t m = 0; m < micro_batches(); ++m) {
-            std::size_t const at = first + micro_batch_range(count, micro_batches(), m).first;
-            for (std::size_t t = 0; t < Batch<Input>::count; ++t)
-                engine_.inputs[m * engine_.input_tensors + t] = inputs.at(t, at);
-            for (std::size_t t = 0; t < Others::count; ++t)
-                engine_.targets[m * engine_.target_tensors + t] = others.at(t, at);
-        }
-    }
-    void run_forward(bool measures, std::size_t samples) {
-        if (!engine_.run(lane_plan().forward, {seed_, steps_, false, measures, samples}))
-            std::rethrow_exception(engine_.failure()->error);
-    }
-    // In ascending order of micro-batches, whatever order they ran in.
-    void add_losses(Sums& sums, std::size_t samples) const {
-        for (std::size_t m = 0; m < micro_batches(); ++m) {
-            if (micro_batch_range(samples, micro_batches(), m).count == 0) break;
-            double const* const values = engine_.loss_sums.data() + m * engine_.sums;
-            sums.loss += values[0];
-            sums.weight += values[1];
-            for (std::size_t i = 0; i < sums.metric.size(); ++i) sums.metric[i] += values[2 + i];
-        }
-    }
-    Result total(std::size_t samples) const {
-        Sums sums;
-        add_losses(sums, samples);
-        return sums.mean();
-    }
-
-    template <class T>
-    std::span<T> tensor_span(std::byte* base, std::size_t layer, std::size_t tensor) const {
-        GroupSizes const& sizes = infos_[layer].parameters;
-        if (tensor >= sizes.count)
-            throw std::out_of_range("gpipe: layer " + std::to_string(layer) + " has " +
-                                    std::to_string(sizes.count) + " parameter tensors");
-        if (sizes.bytes[tensor] % sizeof(T) != 0)
-            throw std::invalid_argument("gpipe: a parameter tensor of another element type");
-        for (std::size_t t = 0; t < tensor; ++t) base += slot_bytes(sizes.bytes[t]);
-        return {reinterpret_cast<T*>(base), sizes.bytes[tensor] / sizeof(T)};
+    // Where a parameter tensor lies behind its layer's first.
+    std::size_t checked_offset(std::size_t layer, std::size_t tensor,
+                               std::size_t element_size) const {
+        if (layer >= Net::size)
+            detail::throw_error<std::out_of_range>("gpipe: there is no layer %zu, but %zu layers",
+                                                   layer, Net::size);
+        if (tensor >= tensors(layer))
+            detail::throw_error<std::out_of_range>("gpipe: layer %zu has %zu parameter tensors",
+                                                   layer, tensors(layer));
+        if (parameter_bytes(layer, tensor) % element_size != 0)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: parameter tensor %zu of layer %zu has elements of another type", tensor,
+                layer);
+        std::size_t offset = 0;
+        for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(parameter_bytes(layer, t));
+        return offset;
     }
 
     Net net_;
     LossFunctor loss_;
     OptimizerFunctor_ optimizer_;
-    Array<LayerInfo> infos_ = Net::layers();
-    Array<double> costs_ = Net::costs();
-    std::uint64_t seed_;
-    std::uint64_t steps_ = 0;
-    std::size_t samples_;
-    Array<std::size_t> first_;
-    Programs programs_;
-    MemoryPlan plan_;
-    ForwardPrograms forwards_;
-    Device device_;
-    std::vector<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
-    std::vector<std::byte*> arena_data_;
-    Engine<Device> engine_;
-    std::vector<LanePlan> plans_; ///< one lane; as many as the device has
-    LaneChoice lane_choice_;
+    Machine<Device> machine_;
 };
 
 } // namespace gpipe

@@ -22,6 +22,13 @@ concept CheckpointingPass = requires(Programs const& schedule) {
     { C::lower(schedule) } -> std::same_as<Programs>;
 };
 
+/// That a policy offers what a checkpointing policy must.
+template <class C> struct CheckCheckpointing {
+    static constexpr bool ok = CheckpointingPass<C>;
+    static_assert(ok, "gpipe: a checkpointing policy needs: static constexpr gpipe::Programs "
+                      "lower(gpipe::Programs const& schedule)");
+};
+
 namespace checkpoint {
 
 /// Keeps every activation of every micro-batch in flight; recomputes nothing.

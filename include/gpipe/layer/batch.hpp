@@ -1,15 +1,21 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
 #include <gpipe/layer/tensor.hpp>
 
 #include <array>
 #include <cstddef>
 #include <ranges>
 #include <stdexcept>
-#include <string>
 #include <type_traits>
 
 namespace gpipe {
+
+/// One tensor of a mini-batch in the caller's memory.
+struct TensorPointer {
+    std::byte* data = nullptr;
+    std::size_t sample_bytes = 0;
+};
 
 /// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
 /// Made from one range per tensor (std::vector, std::span, std::array, ...); does not own them.
@@ -48,23 +54,24 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
         constexpr std::size_t sizes[] = {Ts::size...};
         for (std::size_t t = 0; t < count; ++t) {
             if (elements_[t] % sizes[t] != 0)
-                throw std::invalid_argument("gpipe: tensor " + std::to_string(t) + " of the " +
-                                            what + " has " + std::to_string(elements_[t]) +
-                                            " elements, no multiple of the " +
-                                            std::to_string(sizes[t]) + " of a sample");
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: tensor %zu of the %s has %zu elements, no multiple of the %zu of a "
+                    "sample",
+                    t, what, elements_[t], sizes[t]);
             if (elements_[t] / sizes[t] != elements_[0] / sizes[0])
-                throw std::invalid_argument("gpipe: the tensors of the " + std::string(what) +
-                                            " hold " + std::to_string(elements_[0] / sizes[0]) +
-                                            " and " + std::to_string(elements_[t] / sizes[t]) +
-                                            " samples");
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: the tensors of the %s hold %zu and %zu samples", what,
+                    elements_[0] / sizes[0], elements_[t] / sizes[t]);
         }
         return elements_[0] / sizes[0];
     }
 
-    /// Where sample `first` of tensor `t` lies.
-    std::byte* at(std::size_t t, std::size_t first) const {
+    /// Where each tensor begins, and what a sample of it takes.
+    std::array<TensorPointer, count> tensors() const {
         constexpr std::size_t bytes[] = {Ts::bytes...};
-        return data_[t] + first * bytes[t];
+        std::array<TensorPointer, count> result;
+        for (std::size_t t = 0; t < count; ++t) result[t] = {data_[t], bytes[t]};
+        return result;
     }
 
   private:

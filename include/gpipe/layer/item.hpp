@@ -62,7 +62,8 @@ template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
 
 // A Repeat of nothing: its sentence, then as little else as possible.
 template <std::size_t n> struct ItemOf<Repeat<n>> {
-    static constexpr std::size_t count = sizeof(Repeat<n>);
+    static_assert(sizeof(Repeat<n>) > 0);
+    static constexpr std::size_t count = n;
     using Group = List<>;
     using First = void;
     using Last = void;

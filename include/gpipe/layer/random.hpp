@@ -64,7 +64,8 @@ class InitialRandom {
 
     static constexpr result_type min() { return 0; }
     static constexpr result_type max() { return 0xFFFFFFFFu; }
-    constexpr result_type operator()() {
+    // Not inlined: every layer has an initialize, and none is in a hurry.
+    [[gnu::noinline]] constexpr result_type operator()() {
         // No step reaches the last counter word, so these numbers meet those of no step.
         if (next_ % 4 == 0)
             words_ = philox({static_cast<std::uint32_t>(next_ / 4), tensor_, layer_, max()}, seed_);
@@ -76,7 +77,7 @@ class InitialRandom {
         return low + (high - low) * ((*this)() * 0x1p-32);
     }
     /// Normal with mean 0 (Box and Muller, 1958).
-    double normal(double standard_deviation = 1) {
+    [[gnu::noinline]] double normal(double standard_deviation = 1) {
         double const u = 1 - uniform();
         double const v = uniform();
         return standard_deviation * std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * v);

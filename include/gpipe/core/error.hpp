@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdarg>
+#include <cstdio>
+#include <stdexcept>
+
+namespace gpipe::detail {
+
+/// Throws Exception with a message in the form of printf, of up to 500 characters. One call and a
+/// constant per message: composing strings in place costs every translation unit compile time.
+template <class Exception>
+[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 1, 2)]] inline void
+throw_error(char const* format, ...) {
+    char message[512];
+    std::va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    throw Exception(message);
+}
+
+} // namespace gpipe::detail

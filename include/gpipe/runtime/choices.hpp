@@ -1,0 +1,57 @@
+#pragma once
+
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/core/dynamic.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/schedule/schedule.hpp>
+#include <gpipe/schedule/verify.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+/// A number that is constant or chosen at construction. Throws std::invalid_argument if an option
+/// contradicts the constant; 0 means that the option is not given, and then a dynamic number is
+/// `fallback`.
+inline std::size_t chosen_number(char const* option_name, std::size_t constant, std::size_t option,
+                                 std::size_t fallback) {
+    if (constant == dynamic) return option != 0 ? option : fallback;
+    if (option != 0 && option != constant)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::%s is %zu, but the type says %zu", option_name, option, constant);
+    return constant;
+}
+
+/// The largest mini-batch, at least 1.
+inline std::size_t checked_samples(std::size_t samples) {
+    if (samples == 0)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::samples, the largest mini-batch that memory is planned for, is zero");
+    return samples;
+}
+
+/// Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
+inline void prove(Programs const& programs, char const* policy) {
+    Verdict const verdict = verify(programs);
+    if (verdict) return;
+    detail::throw_error<std::invalid_argument>(
+        "gpipe: the programs of the %s are wrong: %s (device %zu, position %zu, %s of cell %u, "
+        "micro-batch %u)",
+        policy, std::string(sentence(verdict.problem)).c_str(), verdict.device, verdict.position,
+        std::string(name(verdict.action.kind)).c_str(), verdict.action.cell,
+        verdict.action.micro_batch);
+}
+
+/// The schedule's programs with the recomputes of the checkpointing policy, both proven.
+inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
+                                std::size_t cells, std::size_t micro_batches) {
+    Programs const plain = schedule.programs(cells, micro_batches);
+    prove(plain, "schedule");
+    Programs lowered = checkpointing.lower(plain);
+    prove(lowered, "checkpointing policy");
+    return lowered;
+}
+
+} // namespace gpipe

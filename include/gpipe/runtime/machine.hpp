@@ -1,0 +1,269 @@
+#pragma once
+
+#include <gpipe/layer/batch.hpp>
+#include <gpipe/runtime/engine.hpp>
+#include <gpipe/runtime/lane_choice.hpp>
+#include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/placement.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+/// Everything that a Training does at run time, for one kind of device: owns the device, the arenas
+/// and the tables, and turns a mini-batch into runs of the engine. Knows layers as values only, so
+/// all Trainings of a program share it.
+template <DeviceRuntime Device> class Machine {
+  public:
+    using Pointers = std::span<TensorPointer const>;
+
+    /// `programs` with recomputes, proven; `first` the layer that each cell begins with.
+    /// Initializes the parameters; throws what a layer's initialize throws.
+    Machine(Model model, Array<std::size_t> first, Programs programs, std::size_t samples,
+            std::uint64_t seed, typename Device::Options options)
+        : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
+          samples_(samples), seed_(seed), cost_(model_.costs, first_),
+          learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
+          plan_(
+              plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch},
+                          first_, programs_, model_.states,
+                          (samples + programs_.micro_batches() - 1) / programs_.micro_batches())),
+          device_(options, programs_.devices()), engine_(device_) {
+        for (std::size_t d = 0; d < programs_.devices(); ++d) {
+            arenas_.push_back(device_.allocate(d, plan_.devices[d].total()));
+            arena_data_.push_back(arenas_.back().data());
+        }
+        fill_layers();
+        fill_cells();
+        fill_tables();
+    }
+    Machine(Machine const&) = delete;
+    Machine& operator=(Machine const&) = delete;
+
+    /// Forward and backward of a mini-batch, then total(sums), which may throw, then the update by
+    /// `optimizer` with gradients times the scale that total() returned. Rethrows what a layer
+    /// threw.
+    template <class Total>
+    void train(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+               Total total) {
+        point_to(inputs, targets, 0, samples);
+        LanePlan const& lanes = lane_plan();
+        bool const timed = lane_choice_.trying();
+        auto const begin = timed ? Clock::now() : Clock::time_point{};
+        if (!engine_.run(lanes.training, {seed_, steps_, true, true, samples}))
+            std::rethrow_exception(engine_.failure()->error);
+        double const scale = total(sums_of(samples));
+        engine_.update(lanes.training.lanes(), lanes.lane_of_device, optimizer, steps_ + 1, scale);
+        ++steps_;
+        lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
+    }
+
+    /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
+    /// for each part of at most samples() samples, or the outputs are written to `others`.
+    template <class Add>
+    void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
+        for (std::size_t first = 0; first < samples; first += samples_) {
+            std::size_t const count = std::min(samples_, samples - first);
+            point_to(inputs, others, first, count);
+            if (!engine_.run(lane_plan().forward, {seed_, steps_, false, measures, count}))
+                std::rethrow_exception(engine_.failure()->error);
+            if (measures) add(sums_of(count));
+        }
+    }
+
+    Programs const& programs() const { return programs_; }
+    MemoryPlan const& plan() const { return plan_; }
+    Model const& model() const { return model_; }
+    LayerRow const& layer(std::size_t i) const { return engine_.layers[i]; }
+    std::optional<Failure> const& failure() const { return engine_.failure(); }
+    std::uint64_t steps() const { return steps_; }
+    std::uint64_t seed() const { return seed_; }
+    std::size_t samples() const { return samples_; }
+    std::size_t lanes() const { return plans_.back().training.lanes(); }
+    std::span<std::byte> arena(std::size_t device) {
+        return {arenas_[device].data(), arenas_[device].size()};
+    }
+    std::size_t used_bytes() const {
+        std::size_t bytes = 0;
+        for (auto const& arena : arenas_) bytes += arena.size();
+        return bytes;
+    }
+
+    void time_actions() {
+        engine_.time_actions(std::max(programs_.size(), forwards_.programs.size()));
+    }
+    std::vector<ActionTime> const& times() const { return engine_.times(); }
+
+    /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
+    template <class Cost> Lanes merged(Cost const& cost) const {
+        return merge_lanes(programs_, place_devices(programs_, lanes(), Device::enqueues, cost_),
+                           cost);
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+
+    // The tables for one number of lanes.
+    struct LanePlan {
+        StepTable training;
+        StepTable forward;
+        std::vector<std::size_t> lane_of_device;
+    };
+
+    void fill_layers() {
+        std::size_t const count = model_.layers.size();
+        engine_.layers.resize(count);
+        engine_.layer_names.resize(count);
+        engine_.updates.resize(programs_.devices());
+        for (std::size_t c = 0; c < programs_.cells(); ++c) {
+            std::size_t const d = programs_.device_of(c);
+            for (std::size_t i = first_[c]; i < first_[c + 1]; ++i) {
+                LayerParts const& parts = model_.layers[i];
+                LayerPlaces const& places = plan_.layouts[c].places[i - first_[c]];
+                LayerRow& row = engine_.layers[i];
+                row.forward = parts.functions.forward;
+                if (i == learner_)
+                    row.backward = parts.functions.lowest_backward;
+                else if (i > learner_)
+                    row.backward = parts.functions.backward;
+                row.layer = parts.object;
+                row.parameters = arena_data_[d] + plan_.parameters[i];
+                row.gradients = arena_data_[d] + plan_.gradients[i];
+                row.output = places.output;
+                row.output_gradient = places.output_gradient;
+                row.saved = places.saved;
+                row.forward_scratch = places.forward_scratch;
+                row.backward_scratch = places.backward_scratch;
+                row.index = static_cast<std::uint32_t>(i);
+                engine_.layer_names[i] = parts.info.name;
+                add_updates(parts.updates, row, arena_data_[d] + plan_.optimizer[i],
+                            engine_.updates[d]);
+            }
+        }
+        for (std::size_t i = 0; i < count; ++i)
+            model_.layers[i].functions.initialize(model_.layers[i].object,
+                                                  engine_.layers[i].parameters, seed_, i, count);
+        for (std::size_t d = 0; d < programs_.devices(); ++d)
+            engine_.gradients.push_back(
+                {arena_data_[d] + plan_.devices[d].parameters, plan_.devices[d].gradients});
+    }
+
+    void add_updates(UpdateSpecs specs, LayerRow const& row, std::byte* states,
+                     std::vector<UpdateRow>& rows) const {
+        std::size_t at = 0;
+        for (std::size_t t = 0; t < specs.count; ++t) {
+            UpdateSpec const& spec = specs.first[t];
+            rows.push_back({spec.update, row.parameters + at, row.gradients + at,
+                            states + model_.states * at, spec.elements, spec.decay});
+            at += spec.bytes;
+        }
+    }
+
+    void fill_cells() {
+        std::size_t const cells = programs_.cells();
+        engine_.cells.resize(cells);
+        for (std::size_t c = 0; c < cells; ++c) {
+            CellRow& cell = engine_.cells[c];
+            LayerRow const* const rows = engine_.layers.data();
+            cell.first = rows + first_[c];
+            cell.last = rows + first_[c + 1];
+            cell.learner = rows + std::clamp(learner_, first_[c], first_[c + 1]);
+            cell.temporaries = arena_data_[programs_.device_of(c)] + plan_.temporaries_at[c];
+            cell.is_first = c == 0;
+            cell.is_last = c + 1 == cells;
+            cell.recomputes_last_layer =
+                cell.is_last || model_.infos[first_[c + 1] - 1].saved.count > 0;
+            cell.discards = learner_ >= first_[c] && learner_ < first_[c + 1];
+            cell.discarded = plan_.layouts[c].discarded_gradient;
+        }
+        std::size_t const micro_batches = programs_.micro_batches();
+        engine_.loss = model_.loss;
+        engine_.loss.scratch = plan_.layouts[cells - 1].loss_scratch;
+        engine_.capacity = plan_.capacity;
+        engine_.micro_batches = micro_batches;
+        engine_.sums = model_.sums;
+        engine_.loss_sums.resize(micro_batches * model_.sums);
+        totals_.resize(model_.sums);
+        engine_.input_tensors = model_.input_tensors;
+        engine_.target_tensors = model_.target_tensors;
+        engine_.inputs.resize(micro_batches * model_.input_tensors);
+        engine_.targets.resize(micro_batches * model_.target_tensors);
+        engine_.output_sizes = model_.infos[model_.infos.size() - 1].output;
+    }
+
+    void fill_tables() {
+        forwards_ = forward_programs(programs_, plan_);
+        std::size_t const most = device_.lanes();
+        for (std::size_t lanes : {std::size_t{1}, most}) {
+            Placement const place = place_devices(programs_, lanes, Device::enqueues, cost_);
+            LanePlan plan;
+            plan.training =
+                training_table(programs_, merge_lanes(programs_, place, cost_), plan_, arena_data_);
+            plan.forward = forward_table(
+                forwards_, merge_lanes(forwards_.programs, place, cost_, forwards_.also), plan_,
+                arena_data_);
+            plan.lane_of_device.assign(place.lane.begin(), place.lane.end());
+            engine_.stream_of_device.assign(place.stream.begin(), place.stream.end());
+            plans_.push_back(std::move(plan));
+            if (most == 1) break;
+        }
+        if constexpr (requires { device_.chooses_lanes(); })
+            lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
+    }
+    LanePlan const& lane_plan() const {
+        return lane_choice_.alone() ? plans_.front() : plans_.back();
+    }
+
+    // Tells the engine where samples [first, first + count) of the caller's arrays lie.
+    void point_to(Pointers inputs, Pointers others, std::size_t first, std::size_t count) {
+        std::size_t const micro_batches = programs_.micro_batches();
+        for (std::size_t m = 0; m < micro_batches; ++m) {
+            std::size_t const at = first + micro_batch_range(count, micro_batches, m).first;
+            for (std::size_t t = 0; t < inputs.size(); ++t)
+                engine_.inputs[m * model_.input_tensors + t] =
+                    inputs[t].data + at * inputs[t].sample_bytes;
+            for (std::size_t t = 0; t < others.size(); ++t)
+                engine_.targets[m * model_.target_tensors + t] =
+                    others[t].data + at * others[t].sample_bytes;
+        }
+    }
+
+    // The loss's numbers over the mini-batch: added in ascending order of micro-batches, whatever
+    // order they ran in.
+    std::span<double const> sums_of(std::size_t samples) {
+        std::fill(totals_.begin(), totals_.end(), 0.0);
+        std::size_t const micro_batches = std::min(programs_.micro_batches(), samples);
+        for (std::size_t m = 0; m < micro_batches; ++m)
+            for (std::size_t i = 0; i < totals_.size(); ++i)
+                totals_[i] += engine_.loss_sums[m * totals_.size() + i];
+        return totals_;
+    }
+
+    Model model_;
+    Array<std::size_t> first_;
+    Programs programs_;
+    std::size_t samples_;
+    std::uint64_t seed_;
+    std::uint64_t steps_ = 0;
+    DeclaredCost cost_;
+    std::size_t learner_;
+    MemoryPlan plan_;
+    ForwardPrograms forwards_;
+    Device device_;
+    std::vector<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
+    std::vector<std::byte*> arena_data_;
+    Engine<Device> engine_;
+    std::vector<LanePlan> plans_; ///< one lane; as many as the device has
+    LaneChoice lane_choice_;
+    std::vector<double> totals_;
+};
+
+} // namespace gpipe

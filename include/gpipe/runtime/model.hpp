@@ -1,0 +1,75 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/layer/chain.hpp>
+#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/runtime/update.hpp>
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+namespace gpipe {
+
+/// How one parameter tensor of a layer type is updated.
+struct UpdateSpec {
+    UpdateFunction update = nullptr;
+    std::size_t elements = 0;
+    std::size_t bytes = 0; ///< of its slot
+    float decay = 1;
+};
+
+/// The specs of one layer type's parameter tensors.
+struct UpdateSpecs {
+    UpdateSpec const* first = nullptr;
+    std::size_t count = 0;
+};
+
+namespace detail {
+
+template <class Optimizer, class L, class Group> struct SpecsOf;
+template <class Optimizer, class L, class... Ts> struct SpecsOf<Optimizer, L, Tensors<Ts...>> {
+    static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
+        std::array<UpdateSpec, sizeof...(Ts)> specs{
+            UpdateSpec{&update_tensor<typename Ts::Element, Optimizer>, Ts::size,
+                       slot_bytes(Ts::bytes), 1}...};
+        std::size_t t = 0;
+        for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);
+        return specs;
+    }
+    static constexpr std::array<UpdateSpec, sizeof...(Ts)> value = make();
+};
+
+// For Pipeline::leaf_table.
+template <class Optimizer> struct UpdatesOf {
+    using Value = UpdateSpecs;
+    template <class L> static constexpr Value of() {
+        using Specs = SpecsOf<Optimizer, L, typename LayerTraits<L>::Parameters>;
+        return {Specs::value.data(), Specs::value.size()};
+    }
+};
+
+} // namespace detail
+
+/// One layer as values: everything that its type says to the machine.
+struct LayerParts {
+    LayerInfo info;
+    LayerFunctions functions;
+    UpdateSpecs updates;
+    void const* object = nullptr;
+};
+
+/// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.
+struct Model {
+    std::vector<LayerParts> layers;
+    Array<LayerInfo> infos;
+    Array<double> costs;
+    LossRow loss;
+    GroupSizes loss_scratch;
+    std::size_t sums = 2;   ///< numbers that the loss leaves per micro-batch
+    std::size_t states = 0; ///< arrays per parameter tensor of the optimizer
+    std::size_t input_tensors = 1;
+    std::size_t target_tensors = 1; ///< of targets or outputs, the more of both
+};
+
+} // namespace gpipe

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <gpipe/balance/partition.hpp>
+#include <gpipe/runtime/lanes.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
+/// of cell c: a recompute as much as a forward, a backward twice.
+class DeclaredCost {
+  public:
+    DeclaredCost(Array<double> const& costs, Array<std::size_t> const& first)
+        : cells_(first.size() - 1) {
+        for (std::size_t c = 0; c < cells_.size(); ++c)
+            for (std::size_t i = first[c]; i < first[c + 1]; ++i) cells_[c] += costs[i];
+    }
+    double operator()(Action const& action) const {
+        return action.kind == Kind::backward ? 2 * cells_[action.cell] : cells_[action.cell];
+    }
+
+  private:
+    Array<double> cells_;
+};
+
+/// Puts devices on lanes. A device that enqueues has one walker and a stream per device; else every
+/// lane is a stream and walks neighbouring devices, cut by cost as layers are into cells.
+template <class Cost>
+Placement place_devices(Programs const& programs, std::size_t lanes, bool enqueues,
+                        Cost const& cost) {
+    std::size_t const devices = programs.devices();
+    Placement result{lanes, enqueues ? devices : lanes, Array<std::size_t>(devices),
+                     Array<std::size_t>(devices)};
+    if (enqueues) {
+        for (std::size_t d = 0; d < devices; ++d) result.stream[d] = d;
+        return result;
+    }
+    Array<double> work(devices);
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        work[programs.device_of(programs[i].cell)] += cost(programs[i]);
+    Array<std::size_t> begin(lanes + 1);
+    cut_by_bottleneck(work.data(), devices, lanes, begin.data());
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+        for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
+            result.lane[d] = result.stream[d] = lane;
+    return result;
+}
+
+} // namespace gpipe
