@@ -5,15 +5,21 @@
 #include "support/json.hpp" // examples/
 
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace benchmark {
 
 /// One line of a benchmark's output: which one, parameters by name, then what was compared.
-class Record : public support::JsonObject {
+class Record {
   public:
     explicit Record(std::string_view benchmark) { add("benchmark", benchmark); }
+
+    Record& add(std::string_view name, auto value) {
+        object_.add(name, value);
+        return *this;
+    }
 
     /// Ours against a baseline: single figures.
     Record& compare(std::string_view unit, double ours, std::string_view baseline, double theirs) {
@@ -37,6 +43,10 @@ class Record : public support::JsonObject {
         std::printf("%s\n", text().c_str());
         std::fflush(stdout);
     }
+    std::string text() const { return object_.text(); }
+
+  private:
+    support::JsonObject object_;
 };
 
 } // namespace benchmark
