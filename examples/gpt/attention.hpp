@@ -8,6 +8,7 @@
 #include <gpipe/layer/view.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -24,6 +25,12 @@ struct AttentionHead {
     // A strip of rows needs the columns up to its last row only.
     static constexpr std::size_t strip = std::min<std::size_t>(64, context);
     static constexpr std::size_t pitch = (context + lanes - 1) / lanes * lanes;
+    // Makes the last elements of 16 vanish from a softmax: from the n-th on, the last n.
+    static constexpr auto shaded = [] {
+        std::array<T, 2 * lanes> values{};
+        for (std::size_t i = lanes; i < 2 * lanes; ++i) values[i] = T(-1e30);
+        return values;
+    }();
     static inline T const scale = T{1} / std::sqrt(static_cast<T>(size));
 
     static void forward(T const* q, T const* k, T const* v, T* o, T* log_sums) {
@@ -77,10 +84,12 @@ struct AttentionHead {
     // sum.
     static T softmax(T* __restrict p, std::size_t n, std::size_t columns) {
         std::size_t const whole = (n + lanes - 1) / lanes * lanes;
-        for (std::size_t j = n; j < whole; ++j) p[j] = T(-1e30);
-        T const most = most_over(whole, p[0], [&](std::size_t j) { return p[j]; });
-        T const sum =
-            sum_over(whole, [&](std::size_t j) { return p[j] = exponential(p[j] - most); });
+        // Written in whole vectors: to read one soon after parts of it were written takes long.
+        T const* const shade = shaded.data() + (whole - n);
+        for (std::size_t l = 0; l < lanes; ++l) p[whole - lanes + l] += shade[l];
+        T const most = most_of(p, whole);
+        for (std::size_t j = 0; j < whole; ++j) p[j] = exponential(p[j] - most);
+        T const sum = sum_over(whole, [&](std::size_t j) { return p[j]; });
         T const factor = T{1} / sum;
         for (std::size_t j = 0; j < whole; ++j) p[j] *= factor;
         for (std::size_t j = n; j < columns; ++j) p[j] = 0;

@@ -22,13 +22,15 @@ template <class T, std::size_t context, std::size_t vocabulary> struct CrossEntr
     std::size_t classes = vocabulary;
 
     template <class DY>
-    gpipe::LossValue<1> operator()(auto& ctx, gpipe::BatchView<T const, context, vocabulary> y,
-                                   gpipe::BatchView<std::int32_t const, context> target,
-                                   DY dy) const {
+    gpipe::LossValue<1>
+    operator()([[maybe_unused]] auto& ctx, gpipe::BatchView<T const, context, vocabulary> y,
+               gpipe::BatchView<std::int32_t const, context> target, [[maybe_unused]] DY dy) const {
         gpipe::LossValue<1> value;
         for (std::size_t row = 0; row < y.samples() * context; ++row) {
             T const* const logits = y.data() + row * vocabulary;
-            T* const gradient = ctx.training() ? dy.data() + row * vocabulary : nullptr;
+            T* gradient = nullptr;
+            if constexpr (!gpipe::is_none<DY>)
+                if (ctx.training()) gradient = dy.data() + row * vocabulary;
             std::int32_t const wanted = target[row / context][row % context];
             if (wanted == -1) {
                 for (std::size_t i = 0; gradient && i < vocabulary; ++i) gradient[i] = 0;
@@ -36,7 +38,7 @@ template <class T, std::size_t context, std::size_t vocabulary> struct CrossEntr
             }
             std::size_t const answer = index(wanted);
             T exponentials[vocabulary + lanes]; // room for whole lanes
-            T const most = most_over(classes, logits[0], [&](std::size_t i) { return logits[i]; });
+            T const most = most_of(logits, classes);
             for (std::size_t i = 0; i < classes; ++i)
                 exponentials[i] = exponential(logits[i] - most);
             T const sum = sum_over(classes, [&](std::size_t i) { return exponentials[i]; });

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 /// Element-wise work without calls and branches, so that compilers vectorise the loops around it:
@@ -12,12 +13,14 @@ namespace gpt {
 
 /// e^x. For float a polynomial (Cephes' expf, Moshier 1992: 2 units in the last place) with x held
 /// within
-/// [-87, 87], also where it is no number; other types, which only tests use, get std::exp.
+/// [-60, 60], also where it is no number: beyond, nothing here can tell the result from 0, and
+/// products with what is nearer to 0 would be denormal and slow. Other types, which only tests use,
+/// get std::exp.
 template <class T> inline T exponential(T x) {
     if constexpr (std::is_same_v<T, float>) {
         // Held by its bits: of float comparisons g++ makes a second path through all that follows.
         auto const bits = std::bit_cast<std::int32_t>(x);
-        std::int32_t const most = 0x42AE0000; // 87
+        std::int32_t const most = 0x42700000; // 60
         std::int32_t const size = bits & 0x7FFFFFFF;
         x = std::bit_cast<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
         // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
@@ -53,39 +56,38 @@ template <class T> inline T gelu_slope(T u) {
     return s + u * s * (T{1} - s) * slope;
 }
 
-/// Reductions go over lanes, so that they vectorise in one fixed order.
+/// Sums go over lanes, so that they vectorise in one fixed order.
 inline constexpr std::size_t lanes = 16;
-
-namespace detail {
-
-template <class T, class Combine> inline T fold_lanes(T (&lane)[lanes], Combine combine) {
-    for (std::size_t width = lanes / 2; width > 0; width /= 2)
-        for (std::size_t l = 0; l < width; ++l) lane[l] = combine(lane[l], lane[l + width]);
-    return lane[0];
-}
-
-template <class T, class F, class Combine>
-inline T reduce(std::size_t n, T start, F f, Combine combine) {
-    T lane[lanes];
-    for (T& element : lane) element = start;
-    std::size_t const whole = n / lanes * lanes;
-    for (std::size_t i = 0; i < whole; i += lanes)
-        for (std::size_t l = 0; l < lanes; ++l) lane[l] = combine(lane[l], f(i + l));
-    for (std::size_t i = whole; i < n; ++i) lane[i - whole] = combine(lane[i - whole], f(i));
-    return fold_lanes(lane, combine);
-}
-
-} // namespace detail
 
 /// The sum of f(i) over i < n.
 template <class F> inline auto sum_over(std::size_t n, F f) {
-    using T = decltype(f(n));
-    return detail::reduce(n, T{0}, f, [](T a, T b) { return a + b; });
+    decltype(f(n)) lane[lanes] = {};
+    std::size_t const whole = n / lanes * lanes;
+    for (std::size_t i = 0; i < whole; i += lanes)
+        for (std::size_t l = 0; l < lanes; ++l) lane[l] += f(i + l);
+    for (std::size_t i = whole; i < n; ++i) lane[i - whole] += f(i);
+    auto const halve = [&]<std::size_t width>(std::integral_constant<std::size_t, width>) {
+        for (std::size_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+    };
+    static_assert(lanes == 16);
+    halve(std::integral_constant<std::size_t, 8>{});
+    halve(std::integral_constant<std::size_t, 4>{});
+    halve(std::integral_constant<std::size_t, 2>{});
+    return lane[0] + lane[1];
 }
 
-/// The greatest f(i) over i < n, and at least `start`.
-template <class T, class F> inline T most_over(std::size_t n, T start, F f) {
-    return detail::reduce(n, start, f, [](T a, T b) { return a > b ? a : b; });
+/// The greatest of n numbers, n > 0. Compared as integers of the same order, which vectorises as a
+/// comparison of numbers, with its care for what is none, does not.
+template <class T> inline T most_of(T const* values, std::size_t n) {
+    using Key = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+    constexpr Key sign = std::numeric_limits<Key>::min();
+    auto const flip = [](Key key) { return key < 0 ? key ^ ~sign : key; };
+    Key most = sign;
+    for (std::size_t i = 0; i < n; ++i) {
+        Key const key = flip(std::bit_cast<Key>(values[i]));
+        most = key > most ? key : most;
+    }
+    return std::bit_cast<T>(flip(most));
 }
 
 } // namespace gpt

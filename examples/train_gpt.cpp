@@ -1,0 +1,235 @@
+// Trains a small GPT on the characters of a text, as a pipeline on the cores of this machine:
+//
+//   train_gpt --text FILE --cells 2 --micro-batches 4
+//
+// The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
+// and micro-batches and which checkpointing are chosen here at run time, for one instantiation of
+// all.
+
+#include "gpt/blas.hpp"
+#include "gpt/generate.hpp"
+#include "gpt/model.hpp"
+#include "gpt/processor.hpp"
+#include "gpt/text.hpp"
+#include "support/bubble.hpp"
+#include "support/json.hpp"
+#include "support/options.hpp"
+#include "support/progress.hpp"
+
+#include <gpipe/gpipe.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <numbers>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Model = gpt::Standard;
+using Train = gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>,
+                              gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
+                              gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
+
+struct Settings {
+    std::string text;
+    std::uint64_t steps = 2000;
+    std::uint64_t batch = 16;
+    std::string cells = "2";
+    std::uint64_t micro_batches = 4;
+    std::string checkpointing = "never";
+    std::uint64_t seed = 1;
+    double learning_rate = 3e-3;
+    double dropout = 0;
+    std::uint64_t threads = 0;
+    std::uint64_t sample = 400;
+    double temperature = 0.8;
+    std::string prompt = "\n";
+    bool json = false;
+
+    void declare(support::Options& options) {
+        options.text("text", "FILE", "train on the characters of this file; a tenth is held out",
+                     text);
+        options.number("steps", "train for n mini-batches", steps, 1, 10'000'000);
+        options.number("batch", "samples in a mini-batch", batch, 1, 1024);
+        options.choice("cells", "cut the layers into this many cells, a device each", cells,
+                       {"1", "2", "4", "8"});
+        options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches,
+                       1, 1024);
+        options.choice("checkpointing", "recompute activations in backward", checkpointing,
+                       {"never", "always", "except-last"});
+        options.number("seed", "of parameters, samples and dropout", seed, 0, ~std::uint64_t{0});
+        options.number("learning-rate", "greatest of a warm-up and a cosine", learning_rate, 1e-9,
+                       10);
+        options.number("dropout", "share of each block's result that is dropped", dropout, 0, 0.9);
+        options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
+                       256);
+        options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
+        options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
+                       100);
+        options.flag("json", "print one JSON object at the end, and all else on stderr", json);
+    }
+
+    Train::Options training() const {
+        Train::Options options;
+        options.samples = batch;
+        options.seed = seed;
+        options.cells = std::stoul(cells);
+        options.micro_batches = micro_batches;
+        if (checkpointing == "never")
+            options.checkpointing = gpipe::checkpoint::Never{};
+        else if (checkpointing == "always")
+            options.checkpointing = gpipe::checkpoint::Always{};
+        else
+            options.checkpointing = gpipe::checkpoint::ExceptLast{};
+        options.device.threads = threads;
+        return options;
+    }
+
+    // A warm-up, then half a cosine (Loshchilov and Hutter, 2017) down to a hundredth.
+    float rate(std::uint64_t step) const {
+        double const warm_up = std::min(100.0, 0.1 * static_cast<double>(steps) + 1);
+        double const done = static_cast<double>(step) + 1;
+        double const way = static_cast<double>(step) / static_cast<double>(steps);
+        double const cosine = 0.505 + 0.495 * std::cos(std::numbers::pi * way);
+        return static_cast<float>(learning_rate * std::min(done / warm_up, 1.0) * cosine);
+    }
+};
+
+std::string format(char const* words, auto... values) {
+    char buffer[256];
+    std::snprintf(buffer, sizeof buffer, words, values...);
+    return buffer;
+}
+
+int run(Settings const& settings, gpt::Text const& text) {
+    Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
+                Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.1f},
+                settings.training()};
+    train.time_actions();
+    std::fprintf(stderr,
+                 "%zu characters, %zu of them distinct; %zu parameters in %zu layers, %zu cells, "
+                 "%zu threads\n%s\n",
+                 text.size(), text.classes(), Model::Net::parameters(), Model::Net::size,
+                 train.cells(), train.lanes(), gpt::kernels().c_str());
+
+    // What is held out is looked at on the way in a few samples, at the end in many.
+    gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
+    gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
+    gpt::Samples batch(settings.batch, Model::context);
+    std::mt19937_64 random(settings.seed);
+    support::BubbleMeter bubble(train.cells(), train.lanes());
+    support::Progress progress(settings.steps);
+    std::vector<double> losses;
+    losses.reserve(settings.steps);
+    double held_out_loss = std::numeric_limits<double>::quiet_NaN();
+    double training_seconds = 0;
+    auto const begin = std::chrono::steady_clock::now();
+    auto const seconds = [&] {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    auto const tokens_per_second = [&] {
+        return static_cast<double>(losses.size() * settings.batch * Model::context) /
+               training_seconds;
+    };
+    for (std::uint64_t step = 0; step < settings.steps; ++step) {
+        double const started = seconds();
+        batch.draw(text.training(), random);
+        train.optimizer().learning_rate = settings.rate(step);
+        losses.push_back(train.step(batch.inputs, batch.targets));
+        training_seconds += seconds() - started;
+        bubble.add(train);
+        std::uint64_t const done = step + 1;
+        if (!std::isfinite(losses.back()))
+            throw std::runtime_error(
+                format("the loss is %g after %zu steps; try a lower --learning-rate", losses.back(),
+                       losses.size()));
+        if (done * 20 / settings.steps > step * 20 / settings.steps && done < settings.steps)
+            held_out_loss = train.evaluate(glance.inputs, glance.targets);
+        if (progress.due(done)) {
+            auto const recent = std::min<std::size_t>(losses.size(), 20);
+            double sum = 0;
+            for (std::size_t i = losses.size() - recent; i < losses.size(); ++i) sum += losses[i];
+            std::string words =
+                format("loss %.3f, %.0f tokens/s, bubble %.1f %% (predicted %.1f %%)",
+                       sum / static_cast<double>(recent), tokens_per_second(),
+                       100 * bubble.measured(), 100 * train.predicted_bubble(bubble));
+            if (std::isfinite(held_out_loss)) words += format(", held out %.3f", held_out_loss);
+            progress.show(done, words + format(", %.0f s", seconds()));
+        }
+    }
+    progress.end();
+
+    auto const result = train.evaluate(held_out.inputs, held_out.targets);
+    auto const last = std::max<std::size_t>(1, losses.size() / 10);
+    double final_loss = 0;
+    for (std::size_t i = losses.size() - last; i < losses.size(); ++i)
+        final_loss += losses[i] / static_cast<double>(last);
+    std::FILE* const prose = settings.json ? stderr : stdout;
+    std::fprintf(prose,
+                 "held-out loss %.4f nats per character, %.1f %% of the characters right, "
+                 "after %.1f s\n",
+                 result.loss, 100 * result.metric[0], seconds());
+    if (settings.sample > 0) {
+        std::string const written = gpt::generate<Model>(
+            train, text, {text.character(0)}, settings.sample, settings.temperature, settings.seed);
+        std::fprintf(prose, "a sample:\n%s\n", written.c_str());
+    }
+    if (settings.json) {
+        support::JsonObject object;
+        object.add("steps", settings.steps)
+            .add("batch", settings.batch)
+            .add("context", Model::context)
+            .add("cells", train.cells())
+            .add("micro_batches", train.micro_batches())
+            .add("checkpointing", settings.checkpointing)
+            .add("threads", train.lanes())
+            .add("seed", settings.seed)
+            .add("learning_rate", settings.learning_rate)
+            .add("dropout", settings.dropout)
+            .add("characters", text.size())
+            .add("classes", text.classes())
+            .add("layers", Model::Net::size)
+            .add("parameters", Model::Net::parameters())
+            .add("first_loss", losses.front())
+            .add("final_loss", final_loss)
+            .add("held_out_loss", result.loss)
+            .add("held_out_accuracy", result.metric[0])
+            .add("tokens_per_second", tokens_per_second())
+            .add("step_milliseconds", 1e3 * training_seconds / static_cast<double>(settings.steps))
+            .add("seconds", seconds())
+            .add("bubble", bubble.measured())
+            .add("predicted_bubble", train.predicted_bubble(bubble))
+            .add("planned_bytes", train.planned_bytes())
+            .add("used_bytes", train.used_bytes())
+            .add("kernels", gpt::kernels());
+        std::printf("%s\n", object.text().c_str());
+    }
+    return 0;
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    Settings settings;
+    support::Options options("train_gpt", "Trains a small GPT on the characters of a text.");
+    settings.declare(options);
+    if (auto const status = options.parse(count, arguments)) return *status;
+    if (settings.text.empty()) return options.refuse("--text FILE is missing; try --help");
+    if (auto const* what = gpt::missing_instructions())
+        return options.refuse(std::string("this processor has no ") + what +
+                              ", which the program was compiled for: build it again here");
+    try {
+        return run(settings, gpt::Text(settings.text, Model::context));
+    } catch (gpt::BadText const& error) {
+        return options.refuse(error.what());
+    } catch (std::exception const& error) {
+        std::fprintf(stderr, "train_gpt: %s\n", error.what());
+        return 1;
+    }
+}
