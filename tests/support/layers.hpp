@@ -19,6 +19,7 @@ template <class T, std::size_t In, std::size_t Out> struct Linear {
     using Input = Tensor<T, In>;
     using Output = Tensor<T, Out>;
     using Parameters = Tensors<Tensor<T, Out, In>, Tensor<T, Out>>;
+    static constexpr bool accepts_none = true;
 
     void initialize(auto& ctx) const {
         auto [w, b] = ctx.parameters();
@@ -56,6 +57,7 @@ template <class T, std::size_t In, std::size_t Out> struct Linear {
 
 /// The same, but its backward takes no gpipe::none.
 template <class T, std::size_t In, std::size_t Out> struct StrictLinear : Linear<T, In, Out> {
+    static constexpr bool accepts_none = false;
     void backward(auto& ctx, auto x, auto dy, gpipe::BatchView<T, In> dx) const {
         Linear<T, In, Out>::backward(ctx, x, dy, dx);
     }
@@ -66,6 +68,7 @@ template <class T, std::size_t N> struct Tanh {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::output;
+    static constexpr bool accepts_none = true;
 
     void forward(auto&, auto x, auto y) const {
         for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = std::tanh(x.data()[i]);
@@ -84,6 +87,7 @@ template <class T, std::size_t N> struct Scale {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
     T factor = 1;
 
     void forward(auto&, auto x, auto y) const {
@@ -102,6 +106,7 @@ template <class T, std::size_t N> struct Square {
     using Output = Tensor<T, N>;
     using Parameters = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
+    static constexpr bool accepts_none = true;
     static constexpr float decay[] = {0};
 
     void initialize(auto& ctx) const {
@@ -132,6 +137,7 @@ template <class T, std::size_t N> struct Saver {
     using Saved = Tensors<Tensor<T, N>, Tensor<std::int32_t, 2>>;
     using Scratch = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
 
     void forward(auto& ctx, auto x, auto y) const {
         auto square = ctx.scratch();
@@ -166,6 +172,7 @@ template <class T, std::size_t N> struct Dropout {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
     float rate = 0.25f;
 
     T keep(auto& ctx, std::size_t sample, std::size_t i) const {
@@ -188,6 +195,7 @@ template <class T, std::size_t N> struct Tag {
     using Input = Tensor<T, N>;
     using Output = Tensors<Tensor<T, N>, Tensor<std::int32_t, 2>>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
 
     void forward(auto&, auto x, auto y) const {
         auto [values, tags] = y;
@@ -210,6 +218,7 @@ template <class T, std::size_t N> struct Carry {
     using Input = Tensors<Tensor<T, N>, Tensor<std::int32_t, 2>>;
     using Output = Input;
     using Parameters = Tensor<T, 2>;
+    static constexpr bool accepts_none = true;
 
     void initialize(auto& ctx) const {
         ctx.parameters()(0) = T(0.75);
@@ -246,6 +255,7 @@ template <class T, std::size_t N> struct Untag {
     using Input = Tensors<Tensor<T, N>, Tensor<std::int32_t, 2>>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
 
     void forward(auto&, auto x, auto y) const {
         auto [values, tags] = x;

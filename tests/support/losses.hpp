@@ -15,6 +15,7 @@ namespace toy {
 template <class T, std::size_t N> struct MeanSquare {
     using Target = gpipe::Tensor<T, N>;
     using Scratch = gpipe::Tensor<T, N>;
+    static constexpr bool accepts_none = true;
     Watch* watch = nullptr;
 
     gpipe::LossValue<1> operator()(auto& ctx, auto y, auto target, auto dy) const {

@@ -71,7 +71,6 @@ inline NamedSchedule const schedules[] = {
     {"GPipe", gpipe::schedule::GPipe{}, Backward::descending},
     {"GPipe ascending", gpipe::schedule::GPipeAscending{}, Backward::ascending},
     {"1F1B", OneForwardOneBackward{}, Backward::ascending},
-    {"dealt", Dealt{}, Backward::ascending},
     {"one by one", OneByOne{}, Backward::ascending}};
 
 /// How to run on each device: threads of Host, seeds of Deferred.

@@ -5,7 +5,6 @@
 // computes the gradient of its input. It shares the layers' own functions with the library, and
 // nothing else.
 
-#include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/loss.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/pipeline.hpp>
@@ -43,6 +42,27 @@ class Memory {
     std::size_t size_ = 0;
 };
 
+/// The tensors of a whole mini-batch in the caller's memory, one range for each.
+template <class Group> struct Arrays : Arrays<gpipe::detail::as_tensors<Group>> {
+    using Arrays<gpipe::detail::as_tensors<Group>>::Arrays;
+};
+template <class... Ts> struct Arrays<gpipe::Tensors<Ts...>> {
+    static constexpr std::size_t count = sizeof...(Ts);
+    static constexpr std::size_t bytes[] = {Ts::bytes...};
+    std::byte* data[count];
+    std::size_t samples = 0;
+
+    template <class... Ranges>
+    Arrays(Ranges const&... ranges)
+        : data{const_cast<std::byte*>(reinterpret_cast<std::byte const*>(ranges.data()))...} {
+        std::size_t const sizes[] = {ranges.size() / Ts::size...};
+        samples = sizes[0];
+    }
+    std::byte* at(std::size_t tensor, std::size_t sample) const {
+        return data[tensor] + sample * bytes[tensor];
+    }
+};
+
 /// Sizes of micro-batches: dealt sample by sample, then laid end to end.
 inline std::vector<std::size_t> deal(std::size_t samples, std::size_t micro_batches) {
     std::vector<std::size_t> sizes(micro_batches);
@@ -57,8 +77,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
     static constexpr std::size_t size = Net::size;
 
   public:
-    using Inputs = gpipe::Batch<typename Net::Input>;
-    using Targets = gpipe::Batch<typename Loss::Target>;
+    using Inputs = Arrays<typename Net::Input>;
+    using Targets = Arrays<typename Loss::Target>;
 
     Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
               std::size_t micro_batches, Backward order)
@@ -90,7 +110,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     double step(Inputs const& inputs, Targets const& targets) {
         for (auto& g : gradients_)
             if (g.size()) std::memset(g.data(), 0, g.size());
-        auto const sizes = deal(inputs.samples("inputs"), micro_batches_);
+        auto const sizes = deal(inputs.samples, micro_batches_);
         std::vector<MicroBatch> batches(micro_batches_);
         std::size_t first = 0;
         for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -104,7 +124,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         return finish(batches);
     }
     double evaluate(Inputs const& inputs, Targets const& targets) {
-        auto const sizes = deal(inputs.samples("inputs"), micro_batches_);
+        auto const sizes = deal(inputs.samples, micro_batches_);
         std::vector<MicroBatch> batches(micro_batches_);
         std::size_t first = 0;
         for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -117,7 +137,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     /// The outputs of all samples as one micro-batch, of a net whose output is one tensor.
     std::vector<std::byte> predict(Inputs const& inputs) {
         MicroBatch batch;
-        std::size_t const samples = inputs.samples("inputs");
+        std::size_t const samples = inputs.samples;
         forward(batch, inputs, 0, samples, gpipe::Phase::evaluate);
         std::byte const* const y = batch.output[size - 1].data();
         return {y, y + Net::leaf_info[leaf_[size - 1]].output.bytes[0] * samples};

@@ -1,0 +1,300 @@
+// Promise P6: a layer that throws, anywhere, at any time.
+
+#include "support/counting.hpp"
+#include "support/net.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::Kind;
+using gpipe::device::Host;
+using toy::Backward;
+using toy::Deferred;
+using toy::Fault;
+using toy::Phase;
+using toy::Thrown;
+
+using Real = double;
+constexpr std::size_t L = toy::layers<Real>;
+constexpr std::size_t N = 7;
+constexpr std::size_t M = 3;
+
+template <class Device> using Train = toy::Train<Real, Device>;
+
+template <class Device>
+typename Train<Device>::Options options(std::size_t cells, toy::NamedSchedule const& schedule,
+                                        toy::NamedCheckpointing const& checkpointing,
+                                        typename Device::Options device) {
+    typename Train<Device>::Options result;
+    result.samples = N;
+    result.seed = 3;
+    result.cells = cells;
+    result.micro_batches = M;
+    result.schedule = schedule.policy;
+    result.checkpointing = checkpointing.policy;
+    result.device = device;
+    return result;
+}
+
+// Parameters and optimizer state, every byte.
+template <class T> std::vector<std::byte> state_of(T& train) {
+    std::vector<std::byte> bytes;
+    for (std::size_t d = 0; d < train.programs().devices(); ++d) {
+        auto const arena = train.arena(d);
+        auto const& plan = train.plan().devices[d];
+        bytes.insert(bytes.end(), arena.begin(),
+                     arena.begin() + static_cast<std::ptrdiff_t>(plan.parameters));
+        auto const optimizer =
+            arena.begin() + static_cast<std::ptrdiff_t>(plan.parameters + plan.gradients);
+        bytes.insert(bytes.end(), optimizer,
+                     optimizer + static_cast<std::ptrdiff_t>(plan.optimizer));
+    }
+    return bytes;
+}
+
+std::size_t micro_batch_of(std::size_t first_sample) {
+    std::size_t m = 0;
+    for (std::size_t first = 0; first != first_sample; ++m) first += toy::deal(N, M)[m];
+    return m;
+}
+Kind kind_of(Phase phase) {
+    return phase == Phase::recompute  ? Kind::recompute
+           : phase == Phase::backward ? Kind::backward
+                                      : Kind::forward;
+}
+template <class T> std::size_t cell_of(T const& train, std::size_t layer) {
+    if (layer >= L) return train.cells() - 1;
+    std::size_t cell = 0;
+    while (train.plan().first[cell + 1] <= layer) ++cell;
+    return cell;
+}
+
+// Whether failure() tells the place of `fault`.
+template <class T> std::string misplaced(T const& train, Fault const& fault) {
+    if (!train.failure()) return "no failure()";
+    gpipe::Failure const& f = *train.failure();
+    if (f.layer != std::min(fault.layer, L)) return "layer " + std::to_string(f.layer);
+    if (f.micro_batch != micro_batch_of(fault.first_sample)) return "micro-batch";
+    if (f.action != kind_of(fault.phase)) return "action";
+    if (f.cell != cell_of(train, fault.layer)) return "cell";
+    char const* const names[] = {"Linear", "Tanh",    "Saver", "Tag",          "Carry",     "Untag",
+                                 "Square", "Dropout", "Scale", "StrictLinear", "MeanSquare"};
+    if (f.layer_name.find(names[std::min(fault.layer, L)]) == std::string_view::npos)
+        return "layer name " + std::string(f.layer_name);
+    std::string const place = f.place();
+    for (std::string const& part :
+         {"layer " + std::to_string(f.layer) + " (", std::string(gpipe::name(f.action)),
+          "micro-batch " + std::to_string(f.micro_batch), "cell " + std::to_string(f.cell)})
+        if (place.find(part) == std::string::npos) return "place() " + place;
+    return {};
+}
+
+// A step that must throw what the watch was told to; what goes wrong, or nothing.
+template <class T>
+std::string fails_rightly(T& train, toy::Watch const& watch, toy::Data<Real> const& data,
+                          Fault const& fault) {
+    try {
+        train.step(data.inputs, data.targets);
+        return "nothing was thrown";
+    } catch (Thrown const& thrown) {
+        if (thrown.at != fault) return "another failure";
+        if (thrown.token != watch.token || *thrown.token != 42) return "another object";
+        return misplaced(train, fault);
+    } catch (...) {
+        return "something else was thrown";
+    }
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("P6 whatever throws at any layer, micro-batch and action arrives as it was "
+                   "thrown, changes nothing, and training goes on as if nothing had happened",
+                   Device, Host, Deferred) {
+    auto const runs = toy::runs<Device>();
+    std::size_t way = 0;
+    std::size_t faults = 0;
+    for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{4}, L})
+        for (toy::NamedSchedule const& schedule : toy::schedules)
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+                toy::Watch watch;
+                auto const run = runs[way++ % runs.size()];
+                Train<Device> train(toy::make_net<Real>(watch), {&watch}, Adam{1e-2f},
+                                    options<Device>(cells, schedule, checkpointing, run));
+                toy::Watch other;
+                toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 3, M,
+                                       schedule.order);
+                toy::Data<Real> const data(N);
+                INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", ",
+                     toy::describe(run));
+
+                // Every call that a step makes is a place to throw at.
+                watch.logs = true;
+                CHECK(train.step(data.inputs, data.targets).loss ==
+                      plain.step(data.inputs, data.targets));
+                watch.logs = false;
+                auto const calls = watch.log();
+                CHECK(calls.size() >= 2 * L * M + M); // forwards, backwards, the loss
+                auto const before = state_of(train);
+                for (toy::Call const& call : calls) {
+                    Fault const fault{call.layer, call.first_sample, call.phase};
+                    watch.faults = {fault};
+                    INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
+                         static_cast<int>(fault.phase));
+                    CHECK(fails_rightly(train, watch, data, fault) == "");
+                    CHECK(train.steps() == 1);
+                    CHECK((state_of(train) == before));
+                    ++faults;
+                }
+                watch.faults.clear();
+                for (int step = 0; step < 2; ++step) {
+                    CHECK(train.step(data.inputs, data.targets).loss ==
+                          plain.step(data.inputs, data.targets));
+                    CHECK(toy::difference(train, plain) == "");
+                    CHECK(!train.failure());
+                }
+            }
+    CHECK(faults > 3000);
+}
+
+TEST_CASE_TEMPLATE("P6 of several failures in a step the first in the programs' order is told, "
+                   "whatever the timing",
+                   Device, Host, Deferred) {
+    std::mt19937 random(11);
+    auto const runs = toy::runs<Device>();
+    std::size_t const trials = toy::long_tests() ? 40 : 6;
+    for (std::size_t cells : {1, 3, 5})
+        for (toy::NamedSchedule const& schedule : toy::schedules)
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (auto const& run : runs) {
+                    toy::Watch watch;
+                    Train<Device> train(toy::make_net<Real>(watch), {&watch}, Adam{},
+                                        options<Device>(cells, schedule, checkpointing, run));
+                    toy::Data<Real> const data(N);
+                    watch.logs = true;
+                    train.step(data.inputs, data.targets);
+                    watch.logs = false;
+                    auto const calls = watch.log();
+
+                    // The place of a call in the one order that everybody agrees on.
+                    auto const order = gpipe::linear_order(train.programs());
+                    auto const rank = [&](Fault const& fault) {
+                        std::size_t const cell = cell_of(train, fault.layer);
+                        std::size_t r = 0;
+                        while (!(train.programs()[order[r]].kind == kind_of(fault.phase) &&
+                                 train.programs()[order[r]].cell == cell &&
+                                 train.programs()[order[r]].micro_batch ==
+                                     micro_batch_of(fault.first_sample)))
+                            ++r;
+                        std::size_t const within = fault.phase != Phase::backward ? fault.layer
+                                                   : fault.layer >= L             ? 0
+                                                                                  : L - fault.layer;
+                        return r * 100 + within;
+                    };
+                    for (std::size_t trial = 0; trial < trials; ++trial) {
+                        watch.faults.clear();
+                        std::size_t const count = 2 + trial % 3;
+                        for (std::size_t f = 0; f < count; ++f) {
+                            auto const& call = calls[random() % calls.size()];
+                            watch.faults.push_back({call.layer, call.first_sample, call.phase});
+                        }
+                        Fault const first = *std::min_element(
+                            watch.faults.begin(), watch.faults.end(),
+                            [&](Fault const& a, Fault const& b) { return rank(a) < rank(b); });
+                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", ",
+                             toy::describe(run));
+                        CHECK(fails_rightly(train, watch, data, first) == "");
+                    }
+                }
+}
+
+TEST_CASE_TEMPLATE("P6 the first failure is told again in every repetition of a step", Device, Host,
+                   Deferred) {
+    // Two devices race for it: the one that is told must not depend on who wins.
+    toy::Watch watch;
+    Train<Device> train(
+        toy::make_net<Real>(watch), {&watch}, Adam{},
+        options<Device>(5, toy::schedules[0], toy::checkpointings[0], toy::runs<Device>()[3]));
+    toy::Data<Real> const data(N);
+    // Cell 1's forward of micro-batch 0 stands before cell 0's of micro-batch 2.
+    watch.faults = {{0, 5, Phase::forward}, {2, 0, Phase::forward}};
+    std::size_t const times = toy::long_tests() ? 5000 : 300;
+    for (std::size_t i = 0; i < times; ++i)
+        CHECK(fails_rightly(train, watch, data, {2, 0, Phase::forward}) == "");
+}
+
+TEST_CASE_TEMPLATE("P6 a failure in evaluate or predict surfaces, and training is as before",
+                   Device, Host, Deferred) {
+    for (std::size_t cells : {1, 4}) {
+        toy::Watch watch;
+        Train<Device> train(toy::make_net<Real>(watch), {&watch}, Adam{1e-2f},
+                            options<Device>(cells, toy::schedules[2], toy::checkpointings[1],
+                                            toy::runs<Device>()[1]));
+        toy::Watch other;
+        toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 3, M,
+                               toy::schedules[2].order);
+        toy::Data<Real> const data(N);
+        std::vector<Real> outputs(N * 3);
+        auto const before = state_of(train);
+        for (std::size_t layer = 0; layer <= L; ++layer)
+            for (std::size_t first_sample : {0, 3, 5}) {
+                Fault const fault{layer < L ? layer : toy::Watch::loss, first_sample,
+                                  Phase::evaluate};
+                watch.faults = {fault};
+                CHECK_THROWS_AS(train.evaluate(data.inputs, data.targets), Thrown);
+                CHECK(misplaced(train, fault) == "");
+                if (layer < L) {
+                    CHECK_THROWS_AS(train.predict(data.inputs, outputs), Thrown);
+                    CHECK(misplaced(train, fault) == "");
+                } else {
+                    CHECK_NOTHROW(train.predict(data.inputs, outputs)); // calls no loss
+                    CHECK(!train.failure());
+                }
+                CHECK((state_of(train) == before));
+            }
+        watch.faults.clear();
+        CHECK(train.step(data.inputs, data.targets).loss == plain.step(data.inputs, data.targets));
+        CHECK(toy::difference(train, plain) == "");
+    }
+}
+
+namespace {
+
+// Throws when it is initialized, if told to.
+bool refuses = false;
+struct Refuses : toy::Linear<Real, 3, 3> {
+    void initialize(auto& ctx) const {
+        toy::Linear<Real, 3, 3>::initialize(ctx);
+        if (refuses && ctx.layer() == 2) throw Thrown{{ctx.layer(), 0, Phase::forward}, nullptr};
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "P6 a layer that throws when it is initialized leaves through the constructor, and leaves "
+    "nothing behind") {
+    using Throws = toy::Training<gpipe::Pipeline<gpipe::Repeat<4, Refuses>>,
+                                 toy::MeanSquare<Real, 3>, Adam, Host>;
+    auto const build = [] {
+        Throws::Options o;
+        o.samples = 4;
+        o.cells = 4;
+        o.device.threads = 3;
+        Throws train({}, {}, {}, o);
+    };
+    refuses = false;
+    build(); // whatever is made once and kept
+    refuses = true;
+    long const before = toy::live_allocations;
+    CHECK_THROWS_AS(build(), Thrown);
+    CHECK(toy::live_allocations == before);
+    refuses = false;
+    CHECK_NOTHROW(build());
+    CHECK(toy::live_allocations == before);
+}
