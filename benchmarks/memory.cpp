@@ -4,6 +4,7 @@
 #include "support/list.hpp"
 #include "support/live_bytes.hpp"
 #include "support/record.hpp"
+#include "support/uses_all.hpp"
 
 #include "gpt/model.hpp"
 
@@ -21,7 +22,15 @@ namespace {
 using namespace benchmark;
 
 using Model = gpt::Standard;
-using Train = gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>,
+using Blocks =
+    gpipe::Repeat<Model::blocks,
+                  UsesAll<gpt::Attention<float, Model::context, Model::width, Model::heads>>,
+                  UsesAll<gpt::Mlp<float, Model::context, Model::width>>>;
+using Net =
+    gpipe::Pipeline<UsesAll<gpt::Embedding<float, Model::vocabulary, Model::context, Model::width>>,
+                    Blocks,
+                    UsesAll<gpt::Head<float, Model::context, Model::width, Model::vocabulary>>>;
+using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>,
                               gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
                               gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
 
@@ -38,7 +47,7 @@ constexpr unsigned char poison = 0x3C;
 void poison_arenas(Train& train, std::size_t devices) {
     std::vector<std::vector<float>> parameters;
     auto const each_tensor = [&](auto f) {
-        for (std::size_t layer = 0; layer < Model::Net::size; ++layer)
+        for (std::size_t layer = 0; layer < Net::size; ++layer)
             for (std::size_t t = 0; t < train.tensors(layer); ++t)
                 f(train.parameter<float>(layer, t));
     };
@@ -68,7 +77,7 @@ std::size_t overwritten(std::span<std::byte const> arena) {
 // O(N + L/K x N/M) with the chain's mean bytes put in: N boundary tensors, and the tensors of L/K
 // layers for one micro-batch of N/M samples; without recomputation, for all of them.
 double formula(std::size_t cells, std::size_t micro_batches, std::size_t samples, bool recomputes) {
-    auto const layers = Model::Net::layers();
+    auto const layers = Net::layers();
     double boundary = 0;
     double kept = 0;
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -102,9 +111,8 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
         targets[i] = static_cast<std::int32_t>(i * 11 % Model::vocabulary);
     }
     std::size_t const allocated_before = arena_bytes;
-    // With dropout, so that the layers use all that they declare.
-    Train train{Model::net(Model::vocabulary, 0.1f),
-                Model::loss(),
+    Train train{{},
+                {},
                 {},
                 {.samples = settings.samples,
                  .seed = 1,
@@ -118,7 +126,7 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
     train.step(inputs, targets);
     std::size_t const allocations_in_step = allocations - allocations_before;
 
-    auto const layers = Model::Net::layers();
+    auto const layers = Net::layers();
     gpipe::ChainShape const chain{
         layers.data(), layers.size(), gpipe::lowest_learner(layers.data(), layers.size()), {}};
     LiveBytes const least(chain, train.plan().first, train.programs(), gpipe::AdamW::states,
@@ -188,7 +196,7 @@ int main(int argc, char** argv) {
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {
-        settings.cells = numbers("--cells", cells, {}, Model::Net::size);
+        settings.cells = numbers("--cells", cells, {}, Net::size);
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
             words("--checkpointing", checkpointing, {"never", "always", "except-last"});

@@ -13,6 +13,7 @@ struct Tiny {
     using Input = gpipe::Tensor<float, width>;
     using Output = gpipe::Tensor<float, width>;
     using Parameters = gpipe::Tensor<float, width>;
+    static constexpr bool accepts_none = true;
 
     void initialize(auto& context) const {
         for (float& w : context.parameters()) w = 1;
@@ -36,6 +37,7 @@ struct Tiny {
 /// Half the squared distance from the target.
 struct TinyLoss {
     using Target = gpipe::Tensor<float, Tiny::width>;
+    static constexpr bool accepts_none = true;
     gpipe::LossValue<> operator()(auto& context, auto y, auto target, auto dy) const {
         float sum = 0;
         for (std::size_t i = 0; i < y.size(); ++i) {
