@@ -193,6 +193,11 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
         if (i == count) {
             layout.loss_scratch = {low_end, 1};
+            // Where no layer of the cell learns, the loss's gradient is written all the same.
+            if (learner == count)
+                layout.places[count - 1].output_gradient = {
+                    count % 2 == 0 ? layout.temporary - temporary_gradient(count - 1) : m.low_base,
+                    1};
             continue;
         }
         LayerPlaces& places = layout.places[i];
