@@ -23,8 +23,8 @@ template <class Policy, Problem problem, std::size_t device, std::size_t positio
 struct CheckPrograms {
     static constexpr bool ok = problem == Problem::sound;
     static_assert(problem != Problem::shape,
-                  "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
-                  "that were asked for");
+                  "gpipe: the programs of Policy are not for the cells and micro-batches that were "
+                  "asked for, or have no device");
     static_assert(problem != Problem::no_such_cell,
                   "gpipe: the programs of Policy name a cell or micro-batch that does not exist, "
                   "at this device and position");
@@ -50,11 +50,10 @@ struct CheckPrograms {
 
 namespace detail {
 
-// What verify() says of programs for K devices, one cell each, and M micro-batches.
-constexpr Verdict verify_for(Programs const& programs, std::size_t devices,
+// What verify() says of programs that were asked for so many cells and micro-batches.
+constexpr Verdict verify_for(Programs const& programs, std::size_t cells,
                              std::size_t micro_batches) {
-    if (programs.devices() != devices || programs.cells() != devices ||
-        programs.micro_batches() != micro_batches)
+    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
         return {Problem::shape};
     return verify(programs);
 }

@@ -1,0 +1,39 @@
+// expect GPIPE_MORE_CELLS: gpipe: there are more cells \(the first number\) than layers \(the second\)
+// expect GPIPE_MORE_CELLS: CheckCells<(5, 4>|.*K=5UL?, Layers=4UL?)
+// expect GPIPE_NO_CELLS: gpipe: the number of cells is zero; a pipeline has at least one
+// expect GPIPE_NO_CELLS: CheckCells<(0, 4>|.*K=0UL?, Layers=4UL?)
+// expect GPIPE_SUM_TOO_LARGE: gpipe: the balance sums to the first number, but the pipeline has as many
+// expect GPIPE_SUM_TOO_LARGE: CheckBalanceSum<(5, 4>|.*Sum=5UL?, Layers=4UL?)
+// expect GPIPE_SUM_TOO_SMALL: gpipe: the balance sums to the first number, but the pipeline has as many
+// expect GPIPE_SUM_TOO_SMALL: CheckBalanceSum<(3, 4>|.*Sum=3UL?, Layers=4UL?)
+// expect GPIPE_ZERO_ENTRY: gpipe: an entry of the balance is zero \(the first number is its index\)
+// expect GPIPE_ZERO_ENTRY: CheckBalanceEntry<(1, 3>|.*Index=1UL?, Cells=3UL?)
+// expect GPIPE_ZERO_ENTRY_AND_SUM: gpipe: an entry of the balance is zero \(the first number is its ind
+// expect GPIPE_EMPTY_BALANCE: gpipe: the balance sums to the first number, but the pipeline has as many
+#include <gpipe/training.hpp>
+#include <support/blank_layers.hpp>
+#include <support/blank_loss.hpp>
+
+#if defined(GPIPE_MORE_CELLS)
+using Cut = gpipe::Cells<5>;
+#elif defined(GPIPE_NO_CELLS)
+using Cut = gpipe::Cells<0>;
+#elif defined(GPIPE_SUM_TOO_LARGE)
+using Cut = gpipe::Balance<2, 3>;
+#elif defined(GPIPE_SUM_TOO_SMALL)
+using Cut = gpipe::Balance<2, 1>;
+#elif defined(GPIPE_ZERO_ENTRY)
+using Cut = gpipe::Balance<2, 0, 2>;
+#elif defined(GPIPE_ZERO_ENTRY_AND_SUM)
+using Cut = gpipe::Balance<2, 0>;
+#elif defined(GPIPE_EMPTY_BALANCE)
+using Cut = gpipe::Balance<>;
+#else
+using Cut = gpipe::Balance<3, 1>;
+using Finest = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, blank::Linear<4>>>, gpipe::Cells<4>,
+                               gpipe::Loss<blank::Loss<4>>>;
+static_assert(Finest::cell_count == 4);
+#endif
+using Train = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, blank::Linear<4>>>, Cut,
+                              gpipe::Loss<blank::Loss<4>>>;
+static_assert(Train::cell_count == Cut::cells);

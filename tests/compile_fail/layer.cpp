@@ -1,0 +1,148 @@
+// expect GPIPE_NO_INPUT: gpipe: a layer must name its input: using Input = gpipe::Tensor<...>
+// expect GPIPE_NO_INPUT: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_NO_OUTPUT: gpipe: a layer must name its output: using Output = gpipe::Tensor<...>
+// expect GPIPE_NO_OUTPUT: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_INPUT_IS_NO_TENSOR: gpipe: a layer must name its input: using Input = gpipe::Tensor<
+// expect GPIPE_NO_FORWARD: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\) const
+// expect GPIPE_NO_FORWARD: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_FORWARD_NOT_CONST: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
+// expect GPIPE_FORWARD_RETURNS: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
+// expect GPIPE_FORWARD_WRITABLE_INPUT: x is a view of const elements
+// expect GPIPE_FORWARD_WRITABLE_INPUT: gpipe: a layer needs: void forward
+// expect GPIPE_FORWARD_PRIVATE: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
+// expect GPIPE_NO_BACKWARD: gpipe: a layer needs: void backward\(auto& context, auto x, auto dy, auto dx
+// expect GPIPE_NO_BACKWARD: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_BACKWARD_RETURNS: gpipe: a layer needs: void backward\(auto& context, auto x, auto dy
+// expect GPIPE_READS_NEITHER: gpipe: a layer needs: void backward\(auto& context, auto dy, auto dx\)
+// expect GPIPE_READS_OUTPUT: gpipe: a layer needs: void backward\(auto& context, auto y, auto dy, auto dx
+// expect GPIPE_READS_BOTH: gpipe: a layer needs: void backward\(auto& context, auto x, auto y, auto dy, a
+// expect GPIPE_NO_INITIALIZE: gpipe: a layer with Parameters needs: void initialize\(auto& context\) const
+// expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_INTEGER_PARAMETERS: gpipe: Parameters must be tensors of elements that carry a gradient
+// expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_NO_CLASS: gpipe: a layer must be a copyable class
+// expect GPIPE_NOT_COPYABLE: gpipe: a layer must be a copyable class
+// expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4UL?, L=Mistake)
+// expect GPIPE_INSIDE_REPEAT: gpipe: a layer needs: void forward
+#include <gpipe/pipeline.hpp>
+#include <support/blank_layers.hpp>
+
+#include <memory>
+
+struct Four : blank::Map<4> {};
+using Tensor = blank::Floats<4>;
+using ReadView = gpipe::BatchView<float const, 4>;
+using WriteView = gpipe::BatchView<float, 4>;
+
+// The control: all that a layer may have, in its plainest spelling.
+struct Whole {
+    using Input = Tensor;
+    using Output = gpipe::Tensors<Tensor>;
+    using Parameters = gpipe::Tensors<Tensor, gpipe::Tensor<double>>;
+    using Saved = Tensor;
+    using Scratch = gpipe::Tensors<gpipe::Tensor<char, 3>, Tensor>;
+    static constexpr auto backward_reads = gpipe::Reads::both;
+    static constexpr int cost = 3;
+    static constexpr float decay[] = {1, 0};
+    template <class C> void initialize(C& context) const { context.parameters(); }
+    template <class C> void forward(C&, ReadView, WriteView) const {}
+    template <class C> void backward(C&, ReadView, ReadView, ReadView, WriteView) const {}
+};
+struct Neither : blank::Map<4> {
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    static constexpr double cost = 0.5;
+    void backward(auto&, auto, auto) const {}
+};
+
+struct Parts {
+    using Input = Tensor;
+    using Output = Tensor;
+};
+struct Forward : Parts {
+    void forward(auto&, auto, auto) const {}
+};
+
+#if defined(GPIPE_NO_INPUT)
+struct Mistake {
+    using Output = Tensor;
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+#elif defined(GPIPE_NO_OUTPUT)
+struct Mistake {
+    using Input = Tensor;
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+#elif defined(GPIPE_INPUT_IS_NO_TENSOR)
+struct Mistake : Four {
+    using Input = float;
+};
+#elif defined(GPIPE_NO_FORWARD)
+struct Mistake : Parts {
+    void backward(auto&, auto, auto, auto) const {}
+};
+#elif defined(GPIPE_FORWARD_NOT_CONST)
+struct Mistake : Four {
+    void forward(auto&, auto, auto) {}
+};
+#elif defined(GPIPE_FORWARD_RETURNS)
+struct Mistake : Four {
+    int forward(auto&, auto, auto) const { return 0; }
+};
+#elif defined(GPIPE_FORWARD_WRITABLE_INPUT)
+struct Mistake : Four {
+    void forward(auto&, WriteView, WriteView) const {}
+};
+#elif defined(GPIPE_FORWARD_PRIVATE)
+class Mistake : public Four {
+    void forward(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_NO_BACKWARD)
+struct Mistake : Forward {};
+#elif defined(GPIPE_BACKWARD_RETURNS)
+struct Mistake : Forward {
+    bool backward(auto&, auto, auto, auto) const { return true; }
+};
+#elif defined(GPIPE_READS_NEITHER)
+struct Mistake : Four {
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+};
+#elif defined(GPIPE_READS_OUTPUT)
+struct Mistake : Neither {
+    static constexpr auto backward_reads = gpipe::Reads::output;
+};
+#elif defined(GPIPE_READS_BOTH)
+struct Mistake : Four {
+    static constexpr auto backward_reads = gpipe::Reads::both;
+};
+#elif defined(GPIPE_NO_INITIALIZE)
+struct Mistake : Four {
+    using Parameters = Tensor;
+};
+#elif defined(GPIPE_INTEGER_PARAMETERS)
+struct Mistake : Four {
+    using Parameters = gpipe::Tensors<Tensor, gpipe::Tensor<int, 4>>;
+    void initialize(auto&) const {}
+};
+#elif defined(GPIPE_NO_CLASS)
+using Mistake = int;
+#elif defined(GPIPE_NOT_COPYABLE)
+struct Mistake : Four {
+    std::unique_ptr<int> once;
+};
+#elif defined(GPIPE_INSIDE_REPEAT)
+struct Mistake : Parts {};
+#else
+using Mistake = Four;
+#endif
+
+#if defined(GPIPE_INSIDE_REPEAT)
+using Net = gpipe::Pipeline<gpipe::Repeat<2, Four>, gpipe::Repeat<3, Four, Four, Mistake>>;
+#else
+using Net = gpipe::Pipeline<Four, Mistake, Four>;
+#endif
+static_assert(Net::size > 0);
+
+using Control = gpipe::Pipeline<Whole, Neither>;
+static_assert(Control::size == 2);

@@ -1,0 +1,58 @@
+// expect GPIPE_MAY_THROW: gpipe: an optimizer may not throw, for updates run after the commit of a step
+// expect GPIPE_MAY_THROW: CheckOptimizer<(Mistake>|.*O=Mistake)
+// expect GPIPE_NO_STATES: gpipe: an optimizer must say how many arrays it keeps for each parameter tens
+// expect GPIPE_NO_STATES: CheckOptimizer<(Mistake>|.*O=Mistake)
+// expect GPIPE_SIGNATURE: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
+// expect GPIPE_NOT_CONST: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
+// expect GPIPE_RETURNS: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
+// expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
+#include <gpipe/training.hpp>
+#include <support/blank_layers.hpp>
+#include <support/blank_loss.hpp>
+
+#include <memory>
+
+using gpipe::UpdateContext;
+using gpipe::UpdateTensor;
+
+#if defined(GPIPE_MAY_THROW)
+struct Mistake {
+    static constexpr std::size_t states = 1;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 1>) const {}
+};
+#elif defined(GPIPE_NO_STATES)
+struct Mistake {
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+};
+#elif defined(GPIPE_SIGNATURE)
+struct Mistake {
+    static constexpr std::size_t states = 1;
+    template <class T> void operator()(UpdateTensor<T, 1>) const noexcept {}
+};
+#elif defined(GPIPE_NOT_CONST)
+struct Mistake {
+    static constexpr std::size_t states = 1;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 1>) noexcept {}
+};
+#elif defined(GPIPE_RETURNS)
+struct Mistake {
+    static constexpr std::size_t states = 1;
+    template <class T> bool operator()(UpdateContext, UpdateTensor<T, 1>) const noexcept {
+        return true;
+    }
+};
+#elif defined(GPIPE_NOT_COPYABLE)
+struct Mistake {
+    static constexpr std::size_t states = 0;
+    std::unique_ptr<int> once;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+};
+#else
+struct Mistake {
+    static constexpr int states = 0;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+};
+#endif
+using Train = gpipe::Training<gpipe::Pipeline<blank::Linear<4>>, gpipe::Loss<blank::Loss<4>>,
+                              gpipe::Optimizer<Mistake>>;
+static_assert(Train::layer_count == 1);

@@ -1,0 +1,54 @@
+// expect GPIPE_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
+// expect GPIPE_NO_LOSS: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
+// expect GPIPE_NO_POLICIES: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
+// expect GPIPE_UNKNOWN: gpipe: policy Index is none that this template knows
+// expect GPIPE_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1UL?, Policy=Unknown)
+// expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2UL?, Policy=int)
+// expect GPIPE_NO_POLICY: gpipe: policy Index is none that this template knows
+// expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1UL?, Policy=OtherKind)
+// expect GPIPE_UNKNOWN_KIND: gpipe: policy Index is none that this template knows
+// expect GPIPE_TWICE: gpipe: policy Index is given twice: there is one of each kind
+// expect GPIPE_TWICE: CheckPolicyOnce<(2, gpipe::MicroBatches<8>|.*Index=2UL?, Policy=gpipe::MicroBat)
+// expect GPIPE_CELLS_AND_BALANCE: gpipe: policy Index is given twice: there is one of each kind
+// expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2UL?, Policy=gpipe::Balanc)
+// expect GPIPE_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
+// expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
+#include <gpipe/training.hpp>
+#include <support/blank_layers.hpp>
+#include <support/blank_loss.hpp>
+
+using Net = gpipe::Pipeline<blank::Linear<4>, blank::Linear<4>>;
+using Loss = gpipe::Loss<blank::Loss<4>>;
+
+struct Unknown {};
+struct OtherKind {
+    using policy_kind = Unknown;
+};
+struct NoPass {
+    using policy_kind = gpipe::policy::Checkpointing;
+};
+
+#if defined(GPIPE_NO_MICRO_BATCHES)
+using Train = gpipe::Training<Net, Loss, gpipe::MicroBatches<0>>;
+#elif defined(GPIPE_NO_LOSS)
+using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>>;
+#elif defined(GPIPE_NO_POLICIES)
+using Train = gpipe::Training<Net>;
+#elif defined(GPIPE_UNKNOWN)
+using Train = gpipe::Training<Net, Loss, Unknown>;
+#elif defined(GPIPE_NO_POLICY)
+using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, int>;
+#elif defined(GPIPE_UNKNOWN_KIND)
+using Train = gpipe::Training<Net, Loss, OtherKind>;
+#elif defined(GPIPE_TWICE)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::MicroBatches<8>>;
+#elif defined(GPIPE_CELLS_AND_BALANCE)
+using Train = gpipe::Training<Net, gpipe::Cells<2>, Loss, gpipe::Balance<1, 1>>;
+#elif defined(GPIPE_NO_PIPELINE)
+using Train = gpipe::Training<blank::Linear<4>, Loss>;
+#elif defined(GPIPE_NO_PASS)
+using Train = gpipe::Training<Net, Loss, NoPass>;
+#else
+using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss>;
+#endif
+static_assert(Train::micro_batch_count == 4);
