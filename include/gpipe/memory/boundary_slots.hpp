@@ -54,22 +54,31 @@ constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
     struct Slot {
         bool free = true;
         std::size_t last[2] = {no_action, no_action};
+        std::size_t freed = 0; // rank of the last use
     };
     Array<Slot> slots(2 * micro_batches);
+    // Of the slots that a writer may take, the one that came free last: the devices on either side
+    // are sure of the slots that they freed themselves, so each takes its own and leaves the
+    // other's.
     auto const take = [&](std::size_t writer) {
-        std::size_t s = 0;
-        for (;; ++s) {
+        std::size_t best = result.slots;
+        for (std::size_t s = 0; s < result.slots; ++s) {
             Slot const& slot = slots[s];
             if (slot.free && (slot.last[0] == no_action || happens_before(slot.last[0], writer)) &&
-                (slot.last[1] == no_action || happens_before(slot.last[1], writer)))
-                break;
+                (slot.last[1] == no_action || happens_before(slot.last[1], writer)) &&
+                (best == result.slots || slots[best].freed < slot.freed))
+                best = s;
         }
-        slots[s].free = false;
-        if (s + 1 > result.slots) result.slots = s + 1;
-        return s;
+        slots[best].free = false;
+        if (best == result.slots) ++result.slots;
+        return best;
     };
     auto const touch = [&](std::size_t s, std::size_t action) {
         slots[s].last[programs[action].cell == use.cell] = action;
+    };
+    auto const give_back = [&](std::size_t s, std::size_t rank) {
+        slots[s].free = true;
+        slots[s].freed = rank;
     };
 
     for (std::size_t rank = 0; rank < order.size(); ++rank) {
@@ -88,11 +97,11 @@ constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
         }
         if (uses_input(a)) {
             touch(result.input[m], i);
-            if (--input_uses[m] == 0) slots[result.input[m]].free = true;
+            if (--input_uses[m] == 0) give_back(result.input[m], rank);
         }
         if (producer && a.kind == Kind::backward && use.gradient) {
             touch(result.gradient[m], i);
-            slots[result.gradient[m]].free = true;
+            give_back(result.gradient[m], rank);
         }
     }
     return result;
