@@ -1,0 +1,360 @@
+// The command line of train_gpt: its parts, and, where the build has the program (TRAIN_GPT_PATH),
+// the program itself.
+
+#include <gpt/generate.hpp>
+#include <gpt/text.hpp>
+#include <support/json.hpp>
+#include <support/options.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+// A folder of its own for each test, removed with what was written there.
+class Folder {
+  public:
+    Folder() { REQUIRE(mkdtemp(path_) != nullptr); }
+    Folder(Folder const&) = delete;
+    ~Folder() {
+        for (std::string const& file : files_) std::remove(file.c_str());
+        rmdir(path_);
+    }
+    std::string file(std::string const& name, std::string const& content) {
+        files_.push_back(std::string(path_) + '/' + name);
+        std::ofstream(files_.back(), std::ios::binary) << content;
+        return files_.back();
+    }
+    std::string path() const { return path_; }
+
+  private:
+    char path_[32] = "/tmp/gpipe_cli_XXXXXX";
+    std::vector<std::string> files_;
+};
+
+struct Parsed {
+    bool flag = false;
+    std::string text = "none";
+    std::uint64_t whole = 3;
+    double real = 0.5;
+    std::string choice = "a";
+};
+
+support::Options options_for(Parsed& parsed) {
+    support::Options options("program", "Does something.");
+    options.flag("flag", "set", parsed.flag);
+    options.text("text", "FILE", "read", parsed.text);
+    options.number("whole", "count", parsed.whole, 1, 100);
+    options.number("real", "measure", parsed.real, 0.25, 10);
+    options.choice("choice", "choose", parsed.choice, {"a", "b-c"});
+    return options;
+}
+
+Parsed parse(std::vector<char const*> arguments) {
+    Parsed parsed;
+    support::Options options = options_for(parsed);
+    arguments.insert(arguments.begin(), "program");
+    options.read(static_cast<int>(arguments.size()), arguments.data());
+    return parsed;
+}
+
+std::string complaint(std::vector<char const*> arguments) {
+    try {
+        parse(std::move(arguments));
+    } catch (support::UsageError const& error) {
+        return error.what();
+    }
+    return {};
+}
+
+TEST_CASE("options are read with a blank or with an equals sign, and keep their defaults") {
+    Parsed const none = parse({});
+    CHECK(!none.flag);
+    CHECK(none.text == "none");
+    CHECK(none.whole == 3);
+    Parsed const some =
+        parse({"--flag", "--whole", "100", "--real=0.25", "--text", "--flag", "--choice", "b-c"});
+    CHECK(some.flag);
+    CHECK(some.whole == 100);
+    CHECK(some.real == 0.25);
+    CHECK(some.text == "--flag");
+    CHECK(some.choice == "b-c");
+    CHECK(parse({"--text="}).text.empty());
+    CHECK(parse({"--whole", "5", "--whole", "6"}).whole == 6);
+}
+
+TEST_CASE("a mistake on the command line is told by name, value and range") {
+    CHECK(complaint({"--nothing"}) == "unknown option '--nothing'");
+    CHECK(complaint({"--whol", "3"}) == "unknown option '--whol'");
+    CHECK(complaint({"file"}) == "unknown option 'file'");
+    CHECK(complaint({"-flag"}) == "unknown option '-flag'");
+    CHECK(complaint({""}) == "unknown option ''");
+    CHECK(complaint({"--whole"}) == "--whole needs a value");
+    CHECK(complaint({"--flag=1"}) == "--flag takes no value");
+    CHECK(complaint({"--choice", "b"}) == "--choice takes one of a, b-c, not 'b'");
+    for (char const* bad : {"0", "101", "-1", "x", "3x", "3.5", "", " 3", "99999999999999999999"})
+        CHECK(complaint({"--whole", bad}) ==
+              "--whole takes a whole number from 1 to 100, not '" + std::string(bad) + "'");
+    for (char const* bad : {"0.2", "10.1", "nan", "inf", "1e999", "x", "1.5.", "", "-0.5"})
+        CHECK(complaint({"--real", bad}) ==
+              "--real takes a number from 0.25 to 10, not '" + std::string(bad) + "'");
+}
+
+TEST_CASE("help tells of every option and its default") {
+    Parsed parsed;
+    std::string const help = options_for(parsed).help();
+    for (char const* words : {"--flag", "--text FILE", "--whole n", "--real x", "--choice a|b-c",
+                              "(default 3)", "(default none)", "(default 0.5)", "--help"})
+        CHECK(help.find(words) != std::string::npos);
+}
+
+TEST_CASE("a JSON object escapes its texts and has no numbers that JSON has not") {
+    support::JsonObject object;
+    object.add("a", 1).add("b", 0.5).add("c", "x\"\\\n").add("d", true);
+    object.add("e", std::numeric_limits<double>::quiet_NaN());
+    CHECK(object.text() == R"({"a": 1, "b": 0.5, "c": "x\"\\\u000a", "d": true, "e": null})");
+}
+
+TEST_CASE("a text numbers its characters in order and holds a tenth out") {
+    gpt::Text const text(std::string(80, 'b') + "\xff" + std::string(9, 'a') + std::string(10, 'c'),
+                         "name", 4);
+    CHECK(text.size() == 100);
+    CHECK(text.classes() == 4);
+    CHECK(text.id('a') == 0);
+    CHECK(text.id('\xff') == 3);
+    CHECK(text.id('z') == -1);
+    CHECK(text.character(1) == 'b');
+    CHECK(text.training().size() == 90);
+    CHECK(text.held_out().size() == 10);
+    CHECK(text.held_out()[0] == 2);
+    // Of a short one, a context and its last target.
+    CHECK(gpt::Text("0123456789", "name", 4).held_out().size() == 5);
+    CHECK_THROWS_AS(gpt::Text("012345678", "name", 4), gpt::BadText);
+}
+
+TEST_CASE("targets are the next characters, and samples that are spread do not overlap") {
+    std::vector<std::int32_t> tokens(100);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
+    std::mt19937_64 random(1);
+    gpt::Samples drawn(50, 7);
+    drawn.draw(tokens, random);
+    for (std::size_t i = 0; i < drawn.inputs.size(); ++i) {
+        CHECK(drawn.targets[i] == drawn.inputs[i] + 1);
+        if (i % 7 > 0) CHECK(drawn.inputs[i] == drawn.inputs[i - 1] + 1);
+    }
+    CHECK(gpt::spread(tokens, 7, 1000).size() == 14);
+    gpt::Samples const few = gpt::spread(tokens, 7, 5);
+    CHECK(few.size() == 5);
+    for (std::size_t i = 1; i < 5; ++i) CHECK(few.inputs[i * 7] >= few.inputs[(i - 1) * 7] + 7);
+    CHECK(gpt::spread(std::span(tokens).first(8), 7, 5).size() == 1);
+}
+
+// A stand-in for a Training that wants the character after the last one it sees, most of the time.
+struct SmallModel {
+    using Element = float;
+    static constexpr std::size_t context = 4;
+    static constexpr std::size_t vocabulary = 8;
+};
+struct Counting {
+    std::size_t seen_most = 0;
+    void predict(std::vector<std::int32_t> const& window, std::vector<float>& logits) {
+        for (std::size_t t = 0; t < 4; ++t)
+            for (std::size_t i = 0; i < 8; ++i)
+                logits[t * 8 + i] = i == static_cast<std::size_t>(window[t] + 1) % 5 ? 20.0f : 0.0f;
+        logits[5] = 1000; // no character of the text
+    }
+};
+
+TEST_CASE("generated text continues the prompt, beyond one context, in the text's characters") {
+    gpt::Text const text("abcdeabcdeabcde", "name", 4);
+    Counting model;
+    CHECK(gpt::generate<SmallModel>(model, text, "a", 11, 1.0, 1) == "bcdeabcdeab");
+    CHECK(gpt::generate<SmallModel>(model, text, "cde", 3, 0.1, 2) == "abc");
+    std::string const hot = gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3);
+    CHECK(hot.find_first_not_of("abcde") == std::string::npos);
+    CHECK(hot != gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 4));
+    CHECK(hot == gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3));
+}
+
+TEST_CASE("a file that cannot be trained on is refused with its name and why") {
+    Folder folder;
+    auto const why = [](std::string const& path) -> std::string {
+        try {
+            gpt::Text(path, 64);
+        } catch (gpt::BadText const& error) {
+            return error.what();
+        }
+        return {};
+    };
+    CHECK(why(folder.path() + "/none") ==
+          "cannot read '" + folder.path() + "/none': No such file or directory");
+    CHECK(why(folder.path()) == "cannot read '" + folder.path() + "': Is a directory");
+    std::string const empty = folder.file("empty", "");
+    CHECK(why(empty) == "'" + empty + "' is empty");
+    std::string const brief = folder.file("brief", std::string(129, 'a'));
+    CHECK(why(brief) == "'" + brief +
+                            "' has 129 characters; a context of 64 to train on and one to hold out "
+                            "take 130");
+    CHECK(why(folder.file("enough", std::string(130, 'a'))).empty());
+    std::string const secret = folder.file("secret", std::string(500, 'a'));
+    REQUIRE(chmod(secret.c_str(), 0) == 0);
+    if (access(secret.c_str(), R_OK) != 0) // not so for root
+        CHECK(why(secret) == "cannot read '" + secret + "': Permission denied");
+}
+
+#ifdef TRAIN_GPT_PATH
+
+struct Ran {
+    int status;
+    std::string out, err;
+    std::size_t lines(std::string const& text) const {
+        return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+    }
+    // The value of a member of the JSON object, as it was printed.
+    std::string member(std::string const& name) const {
+        std::string const key = "\"" + name + "\": ";
+        auto const at = out.find(key);
+        if (at == std::string::npos) return "missing";
+        auto const begin = at + key.size();
+        return out.substr(begin, out.find_first_of(",}", begin) - begin);
+    }
+};
+
+Ran train_gpt(Folder& folder, std::string const& arguments) {
+    std::string const out = folder.file("out", "");
+    std::string const err = folder.file("err", "");
+    std::string const command =
+        TRAIN_GPT_PATH " " + arguments + " </dev/null >" + out + " 2>" + err;
+    int const status = std::system(command.c_str());
+    auto const content = [](std::string const& path) {
+        std::ostringstream text;
+        text << std::ifstream(path).rdbuf();
+        return text.str();
+    };
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
+}
+
+std::string const counting = [] {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += std::to_string(i) + ' ';
+    return text;
+}();
+
+TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    std::string const with_text = "--text " + text + ' ';
+    std::vector<std::string> const mistakes = {"",
+                                               "--text",
+                                               "--text /nonexistent/file",
+                                               "--text " + folder.path(),
+                                               "--text " + folder.file("empty", ""),
+                                               "--text " +
+                                                   folder.file("brief", "to be or not to be"),
+                                               text,
+                                               with_text + "--unknown",
+                                               with_text + "surplus",
+                                               with_text + "--steps",
+                                               with_text + "--steps 0",
+                                               with_text + "--steps -1",
+                                               with_text + "--steps many",
+                                               with_text + "--steps 1e3",
+                                               with_text + "--steps 10x",
+                                               with_text + "--batch 0",
+                                               with_text + "--batch 100000",
+                                               with_text + "--cells 0",
+                                               with_text + "--cells 3",
+                                               with_text + "--cells 16",
+                                               with_text + "--micro-batches 0",
+                                               with_text + "--micro-batches 1.5",
+                                               with_text + "--checkpointing sometimes",
+                                               with_text + "--seed -1",
+                                               with_text + "--seed x",
+                                               with_text + "--learning-rate 0",
+                                               with_text + "--learning-rate nan",
+                                               with_text + "--learning-rate fast",
+                                               with_text + "--dropout 1",
+                                               with_text + "--temperature 0",
+                                               with_text + "--json=yes"};
+    for (std::string const& arguments : mistakes) {
+        CAPTURE(arguments);
+        Ran const ran = train_gpt(folder, arguments);
+        CHECK(ran.status == 2);
+        CHECK(ran.out.empty());
+        CHECK(ran.lines(ran.err) == 1);
+        CHECK(ran.err.find("train_gpt: ") == 0);
+    }
+}
+
+TEST_CASE("train_gpt's help tells of its options") {
+    Folder folder;
+    Ran const ran = train_gpt(folder, "--help");
+    CHECK(ran.status == 0);
+    CHECK(ran.err.empty());
+    for (char const* option : {"--text", "--steps", "--batch", "--cells", "--micro-batches",
+                               "--checkpointing", "--seed", "--learning-rate", "--json"})
+        CHECK(ran.out.find(option) != std::string::npos);
+}
+
+TEST_CASE("train_gpt says the same of every cut, checkpointing and number of threads") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const run = [&](std::string const& arguments) {
+        Ran const ran =
+            train_gpt(folder, "--text " + text +
+                                  " --steps 3 --batch 5 --micro-batches 3 --dropout 0.1 "
+                                  "--sample 3 --json " +
+                                  arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        CHECK(ran.lines(ran.out) == 1);
+        return ran;
+    };
+    Ran const first = run("--cells 1");
+    CHECK(first.member("steps") == "3");
+    CHECK(first.member("cells") == "1");
+    CHECK(first.member("micro_batches") == "3");
+    CHECK(first.member("checkpointing") == "\"never\"");
+    CHECK(first.member("planned_bytes") == first.member("used_bytes"));
+    for (char const* name : {"parameters", "tokens_per_second", "planned_bytes"})
+        CHECK(std::stod(first.member(name)) > 0);
+    for (char const* arguments :
+         {"--cells 2", "--cells 4 --threads 2 --checkpointing always", "--cells 8 --threads 1",
+          "--cells 2 --checkpointing except-last"}) {
+        CAPTURE(arguments);
+        Ran const other = run(arguments);
+        for (char const* name : {"first_loss", "final_loss", "held_out_loss"})
+            CHECK(other.member(name) == first.member(name));
+    }
+    CHECK(run("--cells 1 --seed 2").member("first_loss") != first.member("first_loss"));
+}
+
+TEST_CASE("train_gpt learns, and writes what it learnt") {
+    Folder folder;
+    std::string words;
+    for (int i = 0; i < 200; ++i) words += "abcdefgh\n";
+    std::string const text = folder.file("text", words);
+    Ran const ran = train_gpt(folder, "--text " + text + " --steps 60 --batch 8 --sample 30");
+    CHECK(ran.status == 0);
+    CHECK(ran.out.find("held-out loss 0.") == 0);
+    CHECK(ran.out.find("abcdefgh\nabcdefgh\n") != std::string::npos);
+    CHECK(ran.err.find("60/60") != std::string::npos);
+    CHECK(ran.err.find("oneDNN") != std::string::npos);
+}
+
+#endif
+
+} // namespace
