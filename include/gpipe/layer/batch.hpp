@@ -5,9 +5,10 @@
 
 #include <array>
 #include <cstddef>
-#include <ranges>
+#include <iterator>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -29,9 +30,13 @@ class Batch : public Batch<detail::as_tensors<Group>, writable> {
 template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     template <class T>
     using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
+    // A contiguous range with data() and size(); <ranges> would cost more than all other includes.
     template <class Range, class T> static consteval bool fits() {
-        if constexpr (std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range>) {
-            using Given = std::remove_reference_t<std::ranges::range_reference_t<Range>>;
+        if constexpr (requires(Range & range) {
+                          std::data(range);
+                          std::size(range);
+                      }) {
+            using Given = std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
             return std::is_convertible_v<Given(*)[], Element<T>(*)[]>;
         } else {
             return false;
@@ -44,9 +49,8 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     template <class... Ranges>
         requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
     Batch(Ranges&&... ranges)
-        : data_{const_cast<std::byte*>(
-              reinterpret_cast<std::byte const*>(std::ranges::data(ranges)))...},
-          elements_{static_cast<std::size_t>(std::ranges::size(ranges))...} {}
+        : data_{const_cast<std::byte*>(reinterpret_cast<std::byte const*>(std::data(ranges)))...},
+          elements_{static_cast<std::size_t>(std::size(ranges))...} {}
 
     /// N. Throws std::invalid_argument if a range is not a whole number of samples, or if two
     /// disagree; `what` names the batch in the message.

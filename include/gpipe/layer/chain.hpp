@@ -48,7 +48,7 @@ template <class L>
 void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
                       std::size_t index, std::size_t layers) {
     if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0) {
-        InitializeContext<L> context{parameters, seed, index, layers};
+        InitializeContextOf<L> context{parameters, seed, index, layers};
         static_cast<L const*>(layer)->initialize(context);
     }
 }

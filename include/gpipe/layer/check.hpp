@@ -53,7 +53,7 @@ constexpr void call_backward(L const& layer, Context& context, X x, Y y, DY dy,
 }
 
 template <class L>
-concept WritesOutput = requires(L const layer, ForwardContext<L, AnyStream> context) {
+concept WritesOutput = requires(L const layer, ForwardContextOf<L, AnyStream> context) {
     {
         layer.forward(context, std::declval<InputViews<L>>(), std::declval<OutputViews<L>>())
         } -> std::same_as<void>;
@@ -61,7 +61,7 @@ concept WritesOutput = requires(L const layer, ForwardContext<L, AnyStream> cont
 
 // Each form of backward, for a given view of the input gradient (None where none is wanted).
 template <class L, class DX> consteval bool has_backward() {
-    using C = BackwardContext<L, AnyStream>;
+    using C = BackwardContextOf<L, AnyStream>;
     using X = InputViews<L>;
     using Y = OutputReadViews<L>;
     using DY = OutputGradientViews<L>;
@@ -113,7 +113,7 @@ template <class L> consteval bool backward_fits() {
 template <class L> consteval bool initialize_fits() {
     if constexpr (has_boundaries<L>) {
         if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0)
-            return requires(L const l, InitializeContext<L> c) {
+            return requires(L const l, InitializeContextOf<L> c) {
                 { l.initialize(c) } -> std::same_as<void>;
             };
         else

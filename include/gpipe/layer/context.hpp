@@ -11,15 +11,14 @@ namespace gpipe {
 
 namespace detail {
 
-// What forward and backward both may ask for.
-template <class Layer, class Stream> class CallContext {
+// What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
+// type, so layers with the same tensors share them.
+template <class Parameters, class Stream> class CallContext {
   public:
     CallContext(LayerRow const& row, Frame const& frame) : row_(row), frame_(frame) {}
 
     /// The parameters: a TensorView<T const, ...>, a tuple of them for several.
-    auto parameters() const {
-        return tensor_views<typename Traits::Parameters, Access::read>(row_.parameters);
-    }
+    auto parameters() const { return tensor_views<Parameters, Access::read>(row_.parameters); }
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
     /// Position of the micro-batch's first sample in the mini-batch.
@@ -40,7 +39,6 @@ template <class Layer, class Stream> class CallContext {
     }
 
   protected:
-    using Traits = LayerTraits<Layer>;
     LayerRow const& row_;
     Frame const& frame_;
 };
@@ -48,21 +46,19 @@ template <class Layer, class Stream> class CallContext {
 } // namespace detail
 
 /// What a layer's forward gets as its first argument.
-template <class Layer, class Stream>
-class ForwardContext : public detail::CallContext<Layer, Stream> {
-    using Traits = LayerTraits<Layer>;
-
+template <class Parameters, class Saved, class Scratch, class Stream>
+class ForwardContext : public detail::CallContext<Parameters, Stream> {
   public:
-    using detail::CallContext<Layer, Stream>::CallContext;
+    using detail::CallContext<Parameters, Stream>::CallContext;
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
-        return batch_views<typename Traits::Saved, detail::Access::write>(
+        return batch_views<Saved, detail::Access::write>(
             {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<typename Traits::Scratch, detail::Access::write>(
+        return batch_views<Scratch, detail::Access::write>(
             {this->row_.forward_scratch.in(this->frame_)}, this->frame_.samples,
             this->frame_.capacity);
     }
@@ -72,43 +68,37 @@ class ForwardContext : public detail::CallContext<Layer, Stream> {
 };
 
 /// What a layer's backward gets as its first argument.
-template <class Layer, class Stream>
-class BackwardContext : public detail::CallContext<Layer, Stream> {
-    using Traits = LayerTraits<Layer>;
-
+template <class Parameters, class Saved, class Scratch, class Stream>
+class BackwardContext : public detail::CallContext<Parameters, Stream> {
   public:
-    using detail::CallContext<Layer, Stream>::CallContext;
+    using detail::CallContext<Parameters, Stream>::CallContext;
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
-        return tensor_views<typename Traits::Parameters, detail::Access::write>(
-            this->row_.gradients);
+        return tensor_views<Parameters, detail::Access::write>(this->row_.gradients);
     }
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
-        return batch_views<typename Traits::Saved, detail::Access::read>(
+        return batch_views<Saved, detail::Access::read>(
             {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<typename Traits::Scratch, detail::Access::write>(
+        return batch_views<Scratch, detail::Access::write>(
             {this->row_.backward_scratch.in(this->frame_)}, this->frame_.samples,
             this->frame_.capacity);
     }
 };
 
 /// What a layer's initialize gets: called once for each layer, before the first step.
-template <class Layer> class InitializeContext {
+template <class Parameters> class InitializeContext {
   public:
     InitializeContext(std::byte* parameters, std::uint64_t seed, std::size_t layer,
                       std::size_t layers)
         : parameters_(parameters), seed_(seed), layer_(layer), layers_(layers) {}
 
     /// The parameters, all zero, to be written.
-    auto parameters() const {
-        return tensor_views<typename LayerTraits<Layer>::Parameters, detail::Access::write>(
-            parameters_);
-    }
+    auto parameters() const { return tensor_views<Parameters, detail::Access::write>(parameters_); }
     /// Random numbers for parameter tensor `tensor`; each call starts the sequence anew.
     InitialRandom random(std::size_t tensor) const {
         return {seed_, static_cast<std::uint32_t>(layer_), static_cast<std::uint32_t>(tensor)};
@@ -123,5 +113,17 @@ template <class Layer> class InitializeContext {
     std::size_t layer_;
     std::size_t layers_;
 };
+
+namespace detail {
+
+template <class L, class Stream>
+using ForwardContextOf = ForwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                                        typename ScratchOf<L>::type, Stream>;
+template <class L, class Stream>
+using BackwardContextOf = BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                                          typename ScratchOf<L>::type, Stream>;
+template <class L> using InitializeContextOf = InitializeContext<typename ParametersOf<L>::type>;
+
+} // namespace detail
 
 } // namespace gpipe

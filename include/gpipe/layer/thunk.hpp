@@ -8,7 +8,7 @@ namespace gpipe::detail {
 
 template <class L, class Stream>
 void forward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std::byte* y) {
-    ForwardContext<L, Stream> context{row, frame};
+    ForwardContextOf<L, Stream> context{row, frame};
     static_cast<L const*>(row.layer)->forward(
         context, batch_views<typename L::Input, Access::read>(x, frame.samples, frame.capacity),
         batch_views<typename L::Output, Access::write>({y}, frame.samples, frame.capacity));
@@ -17,7 +17,7 @@ void forward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std:
 template <class L, class Stream, bool wants_input_gradient>
 void backward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std::byte* y,
                     std::byte* dy, std::byte* dx) {
-    BackwardContext<L, Stream> context{row, frame};
+    BackwardContextOf<L, Stream> context{row, frame};
     auto const input_gradient = [&] {
         if constexpr (!wants_input_gradient && accepts_none<L>)
             return None{};

@@ -28,6 +28,16 @@ template <class L> struct ScratchOf<L, std::void_t<typename L::Scratch>> {
     using type = as_tensors<typename L::Scratch>;
 };
 
+template <class L> inline constexpr Reads declared_reads = Reads::input;
+template <class L>
+    requires requires { L::backward_reads; }
+inline constexpr Reads declared_reads<L> = L::backward_reads;
+
+template <class L> inline constexpr double cost_of = 1;
+template <class L>
+    requires requires { L::cost; }
+inline constexpr double cost_of<L> = static_cast<double>(L::cost);
+
 template <class L>
 concept NamesInput = requires {
     typename L::Input;
@@ -45,13 +55,10 @@ concept NamesOutput = requires {
 /// would write, where nobody wants that; declared as `static constexpr bool accepts_none = true`.
 /// It must be declared because `auto dx` accepts anything; without it such a gradient goes to
 /// scratch.
+template <class L> inline constexpr bool accepts_none = false;
 template <class L>
-inline constexpr bool accepts_none = [] {
-    if constexpr (requires { L::accepts_none; })
-        return static_cast<bool>(L::accepts_none);
-    else
-        return false;
-}();
+    requires(static_cast<bool>(L::accepts_none))
+inline constexpr bool accepts_none<L> = true;
 
 /// What a layer's type says of itself, with the defaults filled in.
 template <class L> struct LayerTraits {
@@ -61,12 +68,7 @@ template <class L> struct LayerTraits {
     using Saved = typename detail::SavedOf<L>::type;
     using Scratch = typename detail::ScratchOf<L>::type;
 
-    static constexpr Reads backward_reads = [] {
-        if constexpr (requires { L::backward_reads; })
-            return L::backward_reads;
-        else
-            return Reads::input;
-    }();
+    static constexpr Reads backward_reads = detail::declared_reads<L>;
     static constexpr bool reads_input =
         backward_reads == Reads::input || backward_reads == Reads::both;
     static constexpr bool reads_output =
@@ -74,12 +76,7 @@ template <class L> struct LayerTraits {
 
     /// Whether the layer declares the work of one sample's forward, and that work (else 1).
     static constexpr bool has_cost = requires { L::cost; };
-    static constexpr double cost = [] {
-        if constexpr (has_cost)
-            return static_cast<double>(L::cost);
-        else
-            return 1.0;
-    }();
+    static constexpr double cost = detail::cost_of<L>;
 
     /// The share of the optimizer's weight decay that parameter tensor `t` takes: declared as
     /// `static constexpr float decay[] = {1, 0}`, one entry per parameter tensor; 1 by default.

@@ -70,10 +70,12 @@ struct Moment {
 
 } // namespace detail
 
-/// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
-/// `last_cell`: the loss follows. `adjacent`: see CellLayout.
+namespace detail {
+
+// With the temporaries of even layers at the low or at the high end.
 constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last,
-                                  bool adjacent, std::size_t capacity) {
+                                  bool adjacent, std::size_t capacity, bool recomputes,
+                                  bool even_lies_low) {
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -84,6 +86,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
     std::size_t const learner =
         chain.lowest_learner <= first ? 0 : std::min(chain.lowest_learner - first, count);
 
+    auto const lies_low = [&](std::size_t i) { return (i % 2 == 0) == even_lies_low; };
     auto const learns = [&](std::size_t i) { return i >= learner; };
     auto const keeps_output = [&](std::size_t i) {
         if (i + 1 == count)
@@ -111,27 +114,27 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         full[i] = layout.kept;
     }
 
-    // Forward. A temporary output of layer i lives at moments i and i + 1; even ones lie low. What
+    // Forward. A temporary output of layer i lives at moments i and i + 1. What
     // a layer without a backward saves is scratch. A recomputed last layer that saves writes its
     // output here as well, since its slot in the next cell may be gone.
     auto const temporary_output = [&](std::size_t i) {
         if (keeps_output(i)) return std::size_t{0};
         if (i + 1 < count) return output_bytes(i);
-        return layers[i].saved.count > 0 ? output_bytes(i) : 0;
+        return recomputes && layers[i].saved.count > 0 ? output_bytes(i) : 0;
     };
     auto const forward_moment = [&](std::size_t i) {
         detail::Moment moment{adjacent ? full[i] : 0};
         std::size_t const before = i > 0 ? temporary_output(i - 1) : 0;
         std::size_t const own = temporary_output(i);
-        moment.low = i % 2 == 0 ? own : before;
-        moment.high = i % 2 == 0 ? before : own;
+        moment.low = lies_low(i) ? own : before;
+        moment.high = lies_low(i) ? before : own;
         moment.scratch = scratch_bytes(i) + (learns(i) ? 0 : saved_bytes(i));
         // A low output must lie above the stack of the next moment as well.
-        moment.low_base = adjacent && i % 2 == 0 && i + 1 < count ? full[i + 1] : moment.stack;
+        moment.low_base = adjacent && lies_low(i) && i + 1 < count ? full[i + 1] : moment.stack;
         return moment;
     };
     // Backward. Moment i runs layer i; `count` is the loss. The output gradient of layer i is
-    // written at moment i + 1 and read at i; even ones lie low. The cell's outermost gradients lie
+    // written at moment i + 1 and read at i. The cell's outermost gradients lie
     // in boundary slots, but for the loss's, and for an input gradient that nobody wants.
     auto const temporary_gradient = [&](std::size_t i) {
         bool const here = i + 1 == count ? last_cell : learns(i);
@@ -157,11 +160,11 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         if (!adjacent) moment.stack = 0;
         std::size_t const own = i < count ? temporary_gradient(i) : 0;
         std::size_t const below = gradient_below(i);
-        moment.low = i % 2 == 0 ? own : below;
-        moment.high = i % 2 == 0 ? below : own;
+        moment.low = lies_low(i) ? own : below;
+        moment.high = lies_low(i) ? below : own;
         moment.scratch = i < count ? scratch_bytes(i) : chain.loss_scratch.slots(capacity);
         moment.low_base = moment.stack;
-        if (i % 2 == 0 && own > 0) { // written one moment earlier, over a higher stack
+        if (lies_low(i) && own > 0) { // written one moment earlier, over a higher stack
             std::size_t const above = i + 1 < count
                                           ? (layers[i + 1].reads_output ? full[i + 1] : top[i + 1])
                                           : layout.kept;
@@ -186,7 +189,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         places.forward_scratch = {low_end, 1};
         if (!learns(i)) places.saved = {low_end + scratch_bytes(i), 1};
         if (std::size_t const own = temporary_output(i))
-            places.output = {i % 2 == 0 ? m.low_base : layout.temporary - own, 1};
+            places.output = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
     }
     for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i) {
         detail::Moment const m = backward_moment(i);
@@ -196,7 +199,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
             // Where no layer of the cell learns, the loss's gradient is written all the same.
             if (learner == count)
                 layout.places[count - 1].output_gradient = {
-                    count % 2 == 0 ? layout.temporary - temporary_gradient(count - 1) : m.low_base,
+                    lies_low(count) ? layout.temporary - temporary_gradient(count - 1) : m.low_base,
                     1};
             continue;
         }
@@ -204,11 +207,24 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         places.backward_scratch = {low_end, 1};
         if (i == learner && discarded_gradient(i) > 0)
             layout.discarded_gradient = {
-                i % 2 == 0 ? layout.temporary - discarded_gradient(i) : m.low_base, 1};
+                lies_low(i) ? layout.temporary - discarded_gradient(i) : m.low_base, 1};
         if (std::size_t const own = temporary_gradient(i))
-            places.output_gradient = {i % 2 == 0 ? m.low_base : layout.temporary - own, 1};
+            places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
     }
     return layout;
+}
+
+} // namespace detail
+
+/// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
+/// `adjacent`: see CellLayout. `recomputes`: whether the cell's forward is ever run again. Which of
+/// neighbouring temporaries lies low is tried both ways.
+constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last,
+                                  bool adjacent, std::size_t capacity, bool recomputes = true) {
+    CellLayout low = detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, true);
+    CellLayout high =
+        detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, false);
+    return high.temporary < low.temporary ? high : low;
 }
 
 } // namespace gpipe

@@ -69,6 +69,9 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
 
     auto const order = linear_order(programs);
     HappensBefore const happens_before(programs);
+    Array<bool> recomputes(cells);
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        if (programs[i].kind == Kind::recompute) recomputes[programs[i].cell] = true;
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         std::size_t at = 0;
@@ -115,7 +118,8 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
         std::size_t temporary = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity);
+            plan.layouts[c] =
+                lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity, recomputes[c]);
             plan.blocks_at[c] = at;
             if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
             temporary = std::max(temporary, plan.layouts[c].temporary);

@@ -63,6 +63,9 @@ template <DeviceRuntime Device> class Engine {
 
     explicit Engine(Device& runs_on) : device(runs_on) {}
 
+    /// To be called once, when the members above are filled: from then on a run allocates nothing.
+    void prepare() { ranges_.resize(micro_batches); }
+
     /// Runs every action of the table whose micro-batch has samples. False if a layer threw:
     /// failure() then tells which, the first in the programs' linear order whatever the timing.
     bool run(StepTable const& table, RunArguments const& arguments) {
@@ -103,8 +106,7 @@ template <DeviceRuntime Device> class Engine {
     static constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
 
     void begin_run(RunArguments const& arguments) {
-        if (arguments.samples != arguments_.samples || ranges_.size() != micro_batches) {
-            ranges_.resize(micro_batches);
+        if (arguments.samples != arguments_.samples) {
             for (std::size_t m = 0; m < micro_batches; ++m)
                 ranges_[m] = micro_batch_range(arguments.samples, micro_batches, m);
         }

@@ -197,6 +197,7 @@ template <DeviceRuntime Device> class Machine {
         engine_.inputs.resize(micro_batches * model_.input_tensors);
         engine_.targets.resize(micro_batches * model_.target_tensors);
         engine_.output_sizes = model_.infos[model_.infos.size() - 1].output;
+        engine_.prepare();
     }
 
     void fill_tables() {
