@@ -13,11 +13,11 @@ namespace gpipe::detail {
 /// The least limit under which a chain fits into the cells: the smallest bottleneck, exactly.
 ///
 /// Bisection over a probe (Nicol 1994; Pinar and Aykanat 2004): fill one cell after the other as
-/// far as the limit allows, leaving a layer for each cell that follows. A probe that succeeds
-/// lowers the upper end to the bottleneck attained; one that fails raises the lower end to the
-/// least cost at which any of its cells would have grown, for below that the probe would do the
-/// same again. Each probe bounds the cuts of those that follow, so later ones hardly search. At
-/// most 63 probes of O(cells log layers).
+/// far as the limit allows. Cells left empty at the end do no harm: dividing others among them
+/// never raises the bottleneck. A probe that succeeds lowers the upper end to the bottleneck
+/// attained; one that fails raises the lower end to the least cost at which any of its cells would
+/// have grown, for below that the probe would do the same again. Each probe bounds the cuts of
+/// those that follow, so later ones hardly search. At most 63 probes of O(cells log layers).
 constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::size_t cells,
                                     Units largest) {
     Units const total = sums[layers];
@@ -26,14 +26,13 @@ constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::
     // Under mean + largest, a cell that is full is above the mean, so the last cell gets less.
     Units high = total - mean > largest ? mean + largest : total;
 
-    Array<std::size_t> storage(3 * (cells + 1));
-    std::size_t* shortest = storage.data();        // cuts of the probe under `low`, or before them
-    std::size_t* longest = shortest + (cells + 1); // cuts of the probe under `high`, or behind them
-    std::size_t* probe = longest + (cells + 1);
-    for (std::size_t k = 0; k <= cells; ++k) {
+    Array<std::size_t> storage(3 * cells);
+    std::size_t* shortest = storage.data(); // ends under `low` at the most: lower bounds of a probe
+    std::size_t* longest = shortest + cells; // ends under `high` at the least: upper bounds
+    std::size_t* probe = longest + cells;
+    for (std::size_t k = 0; k < cells; ++k) {
         shortest[k] = k;
-        longest[k] = layers - (cells - k);
-        probe[k] = 0;
+        longest[k] = layers;
     }
 
     while (low < high) {
@@ -55,8 +54,7 @@ constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::
                 }
             }
             if (sums[end] - before > attained) attained = sums[end] - before;
-            if (end < layers - (cells - k) && sums[end + 1] - before < growth)
-                growth = sums[end + 1] - before;
+            if (end < layers && sums[end + 1] - before < growth) growth = sums[end + 1] - before;
             probe[k] = end;
             start = end;
         }
@@ -68,8 +66,6 @@ constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::
             low = rest < growth ? rest : growth;
             std::swap(shortest, probe);
         }
-        // The arrays change places, so their fixed ends go with them.
-        shortest[cells] = longest[cells] = layers;
     }
     return low;
 }

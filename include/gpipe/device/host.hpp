@@ -63,16 +63,17 @@ class Host {
           chooses_(options.threads == 0), marks_(std::make_unique<detail::Counter[]>(lanes_)),
           finished_(std::make_unique<detail::Counter[]>(lanes_)) {
         threads_.reserve(lanes_ - 1);
-        for (std::size_t lane = 1; lane < lanes_; ++lane)
-            threads_.emplace_back([this, lane] { work(lane); });
+        try {
+            for (std::size_t lane = 1; lane < lanes_; ++lane)
+                threads_.emplace_back([this, lane] { work(lane); });
+        } catch (...) { // the system has no further thread: those that run must end first
+            stop();
+            throw;
+        }
     }
     Host(Host const&) = delete;
     Host& operator=(Host const&) = delete;
-    ~Host() {
-        walk_ = nullptr;
-        begin_.publish(++epoch_);
-        for (std::thread& thread : threads_) thread.join();
-    }
+    ~Host() { stop(); }
 
     std::size_t lanes() const { return lanes_; }
     /// Whether a run may use one lane instead of all.
@@ -99,6 +100,11 @@ class Host {
     void record(std::size_t stream, std::uint32_t position) { marks_[stream].publish(position); }
 
   private:
+    void stop() {
+        walk_ = nullptr;
+        begin_.publish(++epoch_);
+        for (std::thread& thread : threads_) thread.join();
+    }
     void work(std::size_t lane) {
         for (std::uint32_t epoch = 1;; ++epoch) {
             begin_.wait(epoch);
