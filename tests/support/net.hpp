@@ -55,7 +55,7 @@ using Train = Training<Net<T>, MeanSquare<T, 3>, gpipe::Adam, Device>;
 template <class T> using Plain = Reference<Net<T>, MeanSquare<T, 3>, gpipe::Adam>;
 
 struct NamedCheckpointing {
-    char const* name;
+    std::string name;
     gpipe::checkpoint::Dynamic policy;
 };
 inline NamedCheckpointing const checkpointings[] = {
@@ -63,7 +63,7 @@ inline NamedCheckpointing const checkpointings[] = {
     {"except last", gpipe::checkpoint::ExceptLast{}},
     {"always", gpipe::checkpoint::Always{}}};
 struct NamedSchedule {
-    char const* name;
+    std::string name;
     gpipe::schedule::Dynamic policy;
     Backward order;
 };

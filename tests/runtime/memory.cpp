@@ -1,0 +1,293 @@
+// Promises P3 and P4: what a training allocates, what it uses, and how little that is.
+
+#include "support/counting.hpp"
+#include "support/live_bytes.hpp"
+#include "support/net.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Host;
+using toy::Deferred;
+
+using Real = float;
+constexpr std::size_t L = toy::layers<Real>;
+
+// Nets whose activations outweigh their parameters.
+using Wide = gpipe::Pipeline<toy::Linear<Real, 5, 24>, toy::Tanh<Real, 24>,
+                             toy::Linear<Real, 24, 40>, toy::Tanh<Real, 40>, toy::Saver<Real, 40>,
+                             toy::Linear<Real, 40, 16>, toy::Scale<Real, 16>, toy::Square<Real, 16>,
+                             toy::Tanh<Real, 16>, toy::StrictLinear<Real, 16, 3>>;
+using Equal = gpipe::Pipeline<gpipe::Repeat<16, toy::Linear<Real, 8, 8>>>;
+// Nobody learns below layer 3, and that layer is strict.
+using Late =
+    gpipe::Pipeline<toy::Scale<Real, 5>, toy::Saver<Real, 5>, toy::Tanh<Real, 5>,
+                    toy::StrictLinear<Real, 5, 12>, toy::Saver<Real, 12>, toy::Linear<Real, 12, 3>>;
+
+template <class N, class Device>
+using TrainOf = toy::Training<N, toy::MeanSquare<Real, N::Output::size>, Adam, Device>;
+
+template <class T>
+typename T::Options options(std::size_t samples, std::size_t cells, std::size_t micro_batches,
+                            gpipe::schedule::Dynamic schedule,
+                            gpipe::checkpoint::Dynamic checkpointing) {
+    typename T::Options o;
+    o.samples = samples;
+    o.seed = 5;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.schedule = schedule;
+    o.checkpointing = checkpointing;
+    return o;
+}
+
+// Everything in the arenas that does not outlive a step becomes NaN, in every element type.
+constexpr std::byte poison{0xFF};
+template <class T> void poison_all(T& train) {
+    for (std::size_t d = 0; d < train.programs().devices(); ++d) {
+        auto const arena = train.arena(d);
+        auto const& plan = train.plan().devices[d];
+        std::byte* const gradients = arena.data() + plan.parameters;
+        std::byte* const optimizer = gradients + plan.gradients;
+        std::byte* const rest = optimizer + plan.optimizer;
+        std::fill(gradients, optimizer, poison);
+        std::fill(rest, arena.data() + arena.size(), poison);
+    }
+}
+// Lines of 256 bytes that still hold nothing but poison, and where the first of them is.
+template <class T> std::size_t untouched(T& train, std::string& where) {
+    std::size_t lines = 0;
+    for (std::size_t d = 0; d < train.programs().devices(); ++d) {
+        auto const arena = train.arena(d);
+        for (std::size_t at = 0; at < arena.size(); at += 256) {
+            auto const line = arena.subspan(at, 256);
+            if (std::any_of(line.begin(), line.end(), [](std::byte b) { return b != poison; }))
+                continue;
+            if (lines++ == 0) {
+                auto const& plan = train.plan().devices[d];
+                where = "device " + std::to_string(d) + ", byte " + std::to_string(at) +
+                        " (parameters to " + std::to_string(plan.parameters) + ", gradients to " +
+                        std::to_string(plan.parameters + plan.gradients) + ", optimizer to " +
+                        std::to_string(plan.parameters + plan.gradients + plan.optimizer) +
+                        ", boundary " + std::to_string(plan.boundary) + ", activations " +
+                        std::to_string(plan.activations) + ")";
+            }
+        }
+    }
+    return lines;
+}
+
+template <class N> std::vector<Real> inputs(std::size_t samples) {
+    return toy::numbers<Real>(samples * N::Input::size, 3);
+}
+template <class N> std::vector<Real> targets(std::size_t samples) {
+    return toy::numbers<Real>(samples * N::Output::size, 4);
+}
+
+template <class N, class T> toy::LiveBytesOf live_bytes_of(T& train) {
+    toy::LiveBytesOf of;
+    auto const layers = N::layers();
+    of.layers.assign(layers.begin(), layers.end());
+    of.first.assign(train.plan().first.begin(), train.plan().first.end());
+    static constexpr std::size_t loss_scratch[] = {N::Output::bytes};
+    of.loss_scratch = {loss_scratch, 1};
+    of.states = Adam::states;
+    of.samples = (train.samples() + train.micro_batches() - 1) / train.micro_batches();
+    return of;
+}
+
+template <class N> void every_line_is_used() {
+    std::size_t const size = N::size;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{3}, size})
+                for (std::size_t micro_batches : {1, 2, 5}) {
+                    std::size_t const samples = 40 * micro_batches;
+                    using T = TrainOf<N, Deferred>;
+                    std::size_t allocated = 0;
+                    auto o = options<T>(samples, cells, micro_batches, schedule.policy,
+                                        checkpointing.policy);
+                    o.device = {2, &allocated};
+                    T train(N{}, {}, Adam{}, o);
+                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                         ", M = ", micro_batches);
+                    CHECK(allocated == train.planned_bytes());
+                    CHECK(train.used_bytes() == train.planned_bytes());
+
+                    // A twin whose memory is not poisoned: nothing may be read before it is
+                    // written.
+                    T clean(N{}, {}, Adam{}, o);
+                    poison_all(train);
+                    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
+                          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
+                    std::string where;
+                    std::size_t const lines = untouched(train, where);
+                    INFO(where);
+                    CHECK(lines == 0);
+                    poison_all(train);
+                    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
+                          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
+                    poison_all(train);
+                    CHECK(train.evaluate(inputs<N>(samples), targets<N>(samples)).loss ==
+                          clean.evaluate(inputs<N>(samples), targets<N>(samples)).loss);
+                }
+}
+
+// Planned bytes against the largest sum of live bytes: of the boundary, of what is inside the
+// cells, and in all. Returns the largest ratio in all for GPipe with checkpointing, M = 32 and K up
+// to 4.
+template <class N> double worst_ratio(double near) {
+    double worst = 0;
+    std::size_t const size = N::size;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells :
+                 {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{4}, size})
+                for (std::size_t micro_batches : {1, 2, 4, 8, 32}) {
+                    using T = TrainOf<N, Deferred>;
+                    T train(N{}, {}, Adam{},
+                            options<T>(64 * micro_batches, cells, micro_batches, schedule.policy,
+                                       checkpointing.policy));
+                    auto const least = toy::live_bytes(train.programs(), live_bytes_of<N>(train));
+                    for (std::size_t d = 0; d < least.size(); ++d) {
+                        auto const& planned = train.plan().devices[d];
+                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                             ", M = ", micro_batches, ", device ", d, ": planned ",
+                             planned.boundary, " at the boundary and ", planned.activations,
+                             " inside, ", planned.total(), " in all; least ", least[d].boundary,
+                             ", ", least[d].inside, ", ", least[d].total);
+                        CHECK(planned.total() >= least[d].total);
+                        CHECK(planned.boundary <= least[d].boundary);
+                        // Without checkpointing the temporaries are not put where blocks are free.
+                        std::size_t const c = d;
+                        bool const checkpoints = train.plan().layouts[c].adjacent;
+                        std::size_t const apart =
+                            checkpoints ? 0 : train.plan().layouts[c].temporary;
+                        CHECK(double(planned.activations) <=
+                              near * double(least[d].inside) + double(apart));
+                        // The boundary is fullest when the cell is nearly done.
+                        double const ratio = double(planned.total()) / double(least[d].total);
+                        if (checkpoints)
+                            CHECK(double(planned.total()) <= near * double(least[d].total) +
+                                                                 double(train.plan().slot_size[c]));
+                        if (checkpoints && least[d].total > 0 && micro_batches == 32 &&
+                            cells <= 4 && schedule.name == "GPipe")
+                            worst = std::max(worst, ratio);
+                    }
+                }
+    return worst;
+}
+
+} // namespace
+
+TEST_CASE("P3 a step, an evaluation and a prediction allocate nothing, not even the first") {
+    for (std::size_t threads : {1, 2, 3, 0})
+        for (toy::NamedSchedule const& schedule : toy::schedules)
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L}) {
+                    using T = toy::Train<Real, Host>;
+                    auto o = options<T>(13, cells, 4, schedule.policy, checkpointing.policy);
+                    o.device.threads = threads;
+                    toy::Watch watch;
+                    T train(toy::make_net<Real>(watch), {&watch}, Adam{}, o);
+                    toy::Data<Real> const data(13), few(2), many(40);
+                    std::vector<Real> outputs(40 * 3);
+                    std::size_t const before = toy::allocations;
+                    train.step(data.inputs, data.targets);
+                    std::size_t const first = toy::allocations;
+                    for (int i = 0; i < 40; ++i) train.step(data.inputs, data.targets);
+                    train.step(few.inputs, few.targets);
+                    train.evaluate(many.inputs, many.targets);
+                    train.predict(many.inputs, outputs);
+                    train.step(data.inputs, data.targets);
+                    std::size_t const after = toy::allocations;
+                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", ", threads,
+                         " threads");
+                    CHECK(first == before);
+                    CHECK(after == before);
+                }
+}
+
+TEST_CASE("P3 the counting allocator counts") {
+    std::size_t const before = toy::allocations;
+    auto const* const memory = new std::vector<int>(100);
+    CHECK(toy::allocations == before + 2);
+    delete memory;
+    CHECK(toy::allocations == before + 2);
+}
+
+TEST_CASE("P3 the arenas are all that a device is asked for, and a step of the planned size writes "
+          "every line of them") {
+    every_line_is_used<Wide>();
+    every_line_is_used<Late>();
+    every_line_is_used<Equal>();
+}
+
+TEST_CASE("P3 the plan is close to the largest sum of live bytes") {
+    CHECK(worst_ratio<Equal>(1.0) <= 1.05);
+    CHECK(worst_ratio<Wide>(1.05) <= 1.05);
+    CHECK(worst_ratio<Late>(1.08) <= 1.05);
+}
+
+TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inputs and gradients "
+          "together") {
+    for (std::size_t cells = 1; cells <= 16; ++cells)
+        for (std::size_t micro_batches : {1, 2, 4, 7, 16})
+            for (toy::NamedSchedule const& schedule : toy::schedules)
+                for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+                    using T = TrainOf<Equal, Deferred>;
+                    T train(Equal{}, {}, Adam{},
+                            options<T>(8 * micro_batches, cells, micro_batches, schedule.policy,
+                                       checkpointing.policy));
+                    for (std::size_t c = 1; c < cells; ++c) {
+                        // In flight at a boundary: from the forward of the cell before to its
+                        // backward. In 1F1B that is min(M, K - c + 1) where c - 1 is the device.
+                        std::size_t const in_flight =
+                            gpipe::peak_micro_batches(train.programs(), c - 1);
+                        std::size_t const slots = train.plan().boundaries[c].slots;
+                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                             ", M = ", micro_batches, ", boundary ", c);
+                        CHECK(slots <= in_flight + 1);
+                        if (micro_batches > 1 && schedule.name == "GPipe")
+                            CHECK(slots == micro_batches + 1);
+                    }
+                }
+}
+
+TEST_CASE("P4 with checkpointing a cell keeps its boundary inputs and one set of activations: "
+          "O(N + L/K x N/M)") {
+    // Equal layers of width 8 and a micro-batch of 64 samples: every tensor is one slot of s bytes.
+    constexpr std::size_t s = 64 * 8 * sizeof(Real);
+    auto const activations = [](std::size_t cells, std::size_t micro_batches,
+                                gpipe::checkpoint::Dynamic policy, std::size_t device) {
+        using T = TrainOf<Equal, Deferred>;
+        T train(
+            Equal{}, {}, Adam{},
+            options<T>(64 * micro_batches, cells, micro_batches, gpipe::schedule::GPipe{}, policy));
+        auto const& bytes = train.plan().devices[device];
+        return bytes.boundary + bytes.activations;
+    };
+    for (std::size_t cells : {2, 4, 8})
+        for (std::size_t micro_batches : {2, 4, 8, 16}) {
+            std::size_t const layers = 16 / cells;
+            INFO("K = ", cells, ", M = ", micro_batches);
+            // M inputs and a gradient at the boundary; in the cell the outputs of all layers but
+            // the last, and of the gradients at most two.
+            for (gpipe::checkpoint::Dynamic policy :
+                 {gpipe::checkpoint::Dynamic(gpipe::checkpoint::ExceptLast{}),
+                  gpipe::checkpoint::Dynamic(gpipe::checkpoint::Always{})}) {
+                std::size_t const bytes = activations(cells, micro_batches, policy, 1);
+                CHECK(bytes >= (micro_batches + 1) * s + (layers - 1) * s);
+                CHECK(bytes <= (micro_batches + 1) * s + (layers + 3) * s);
+            }
+            // Without it, one set of activations per micro-batch.
+            CHECK(activations(cells, micro_batches, gpipe::checkpoint::Never{}, 0) >=
+                  micro_batches * (layers - 1) * s);
+        }
+}
