@@ -29,8 +29,10 @@ struct CellRow {
     std::byte* temporaries = nullptr;
     bool is_first = false;
     bool is_last = false;
-    bool recomputes_last_layer = true; ///< false where only the next cell would read the result
-    bool discards = false;             ///< whether `learner`'s input gradient goes nowhere
+    /// One past the last layer that a recompute runs: `last`; one less where only the next cell
+    /// would read the result; `first` where nobody would read anything.
+    LayerRow const* recompute_last = nullptr;
+    bool discards = false; ///< whether `learner`'s input gradient goes nowhere
     Place discarded;
 };
 
@@ -61,7 +63,7 @@ namespace detail {
 inline void run_forward(CellRow const& cell, Step const& step, Frame const& frame,
                         GroupAddress input, LayerRow const*& at) {
     bool const again = step.kind == Kind::recompute;
-    LayerRow const* const end = again && !cell.recomputes_last_layer ? cell.last - 1 : cell.last;
+    LayerRow const* const end = again ? cell.recompute_last : cell.last;
     GroupAddress x = input;
     for (at = cell.first; at != end; ++at) {
         std::byte* const y =

@@ -179,8 +179,10 @@ template <DeviceRuntime Device> class Machine {
             cell.temporaries = arena_data_[programs_.device_of(c)] + plan_.temporaries_at[c];
             cell.is_first = c == 0;
             cell.is_last = c + 1 == cells;
-            cell.recomputes_last_layer =
+            bool const recomputes_last_layer =
                 cell.is_last || model_.infos[first_[c + 1] - 1].saved.count > 0;
+            cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
+            if (learner_ >= first_[c + 1] && !cell.is_last) cell.recompute_last = cell.first;
             cell.discards = learner_ >= first_[c] && learner_ < first_[c + 1];
             cell.discarded = plan_.layouts[c].discarded_gradient;
         }
