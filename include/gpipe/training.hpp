@@ -24,7 +24,6 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 namespace gpipe {
 
@@ -110,11 +109,12 @@ template <class Net, class... Policies> class Training {
             return true;
         else if constexpr (!detail::check_schedule<Schedule, cell_count, micro_batch_count>())
             return false;
-        else if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic> &&
-                           CheckCheckpointing<Checkpointing>::ok)
-            return detail::check_lowered<Schedule, Checkpointing, cell_count, micro_batch_count>();
-        else
+        else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
             return true;
+        else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
+            return false;
+        else
+            return detail::check_lowered<Schedule, Checkpointing, cell_count, micro_batch_count>();
     }
     static_assert(check_programs());
 
@@ -268,7 +268,7 @@ template <class Net, class... Policies> class Training {
     void time_actions() { machine_.time_actions(); }
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
-    std::vector<ActionTime> const& times() const { return machine_.times(); }
+    Array<ActionTime> const& times() const { return machine_.times(); }
 
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait
@@ -290,7 +290,7 @@ template <class Net, class... Policies> class Training {
         Model model;
         model.infos = Net::layers();
         model.costs = Net::costs();
-        model.layers.resize(Net::size);
+        model.layers = Array<LayerParts>(Net::size);
         Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
             model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
                                    updates[leaf], objects[leaf]};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/device/counter.hpp>
 #include <gpipe/device/device.hpp>
@@ -12,7 +13,6 @@
 #include <new>
 #include <thread>
 #include <utility>
-#include <vector>
 
 namespace gpipe::device {
 
@@ -61,11 +61,10 @@ class Host {
         : lanes_(std::clamp<std::size_t>(
               options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
           chooses_(options.threads == 0), marks_(std::make_unique<detail::Counter[]>(lanes_)),
-          finished_(std::make_unique<detail::Counter[]>(lanes_)) {
-        threads_.reserve(lanes_ - 1);
+          finished_(std::make_unique<detail::Counter[]>(lanes_)), threads_(lanes_ - 1) {
         try {
             for (std::size_t lane = 1; lane < lanes_; ++lane)
-                threads_.emplace_back([this, lane] { work(lane); });
+                threads_[lane - 1] = std::thread([this, lane] { work(lane); });
         } catch (...) { // the system has no further thread: those that run must end first
             stop();
             throw;
@@ -103,7 +102,8 @@ class Host {
     void stop() {
         walk_ = nullptr;
         begin_.publish(++epoch_);
-        for (std::thread& thread : threads_) thread.join();
+        for (std::thread& thread : threads_)
+            if (thread.joinable()) thread.join();
     }
     void work(std::size_t lane) {
         for (std::uint32_t epoch = 1;; ++epoch) {
@@ -125,7 +125,7 @@ class Host {
     detail::Counter begin_;
     std::unique_ptr<detail::Counter[]> marks_;    // by lane: how far it has come
     std::unique_ptr<detail::Counter[]> finished_; // by lane: the last run it has finished
-    std::vector<std::thread> threads_;
+    Array<std::thread> threads_;
 };
 
 static_assert(DeviceRuntime<Host>);

@@ -15,7 +15,6 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 namespace gpipe {
 
@@ -41,30 +40,31 @@ struct RunArguments {
 template <DeviceRuntime Device> class Engine {
   public:
     Device& device;
-    std::vector<LayerRow> layers;
-    std::vector<std::string_view> layer_names;
-    std::vector<CellRow> cells;
+    Array<LayerRow> layers;
+    Array<std::string_view> layer_names;
+    Array<CellRow> cells;
     LossRow loss;
-    std::vector<std::vector<UpdateRow>> updates; ///< by device
+    Array<UpdateRow> updates;      ///< device by device
+    Array<std::size_t> updates_at; ///< by device, and the end
     struct Bytes {
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
-    std::vector<Bytes> gradients; ///< by device
-    std::vector<std::size_t> stream_of_device;
+    Array<Bytes> gradients; ///< by device
+    Array<std::size_t> stream_of_device;
     std::size_t capacity = 0; ///< samples that a micro-batch has room for
     std::size_t micro_batches = 0;
-    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
-    std::vector<double> loss_sums;   ///< [micro-batch][sums]
-    std::vector<std::byte*> inputs;  ///< [micro-batch][tensor], the caller's arrays
-    std::vector<std::byte*> targets; ///< likewise
+    std::size_t sums = 2;      ///< numbers that the loss leaves per micro-batch
+    Array<double> loss_sums;   ///< [micro-batch][sums]
+    Array<std::byte*> inputs;  ///< [micro-batch][tensor], the caller's arrays
+    Array<std::byte*> targets; ///< likewise
     std::size_t input_tensors = 1;
     std::size_t target_tensors = 1;
 
     explicit Engine(Device& runs_on) : device(runs_on) {}
 
     /// To be called once, when the members above are filled: from then on a run allocates nothing.
-    void prepare() { ranges_.resize(micro_batches); }
+    void prepare() { ranges_ = Array<SampleRange>(micro_batches); }
 
     /// Runs every action of the table whose micro-batch has samples. False if a layer threw:
     /// failure() then tells which, the first in the programs' linear order whatever the timing.
@@ -82,15 +82,15 @@ template <DeviceRuntime Device> class Engine {
     }
 
     /// Applies the optimizer to every parameter, `scale` turning sums of gradients into means.
-    void update(std::size_t lanes, std::vector<std::size_t> const& lane_of_device,
-                void const* optimizer, std::uint64_t step, double scale) {
+    void update(std::size_t lanes, Array<std::size_t> const& lane_of_device, void const* optimizer,
+                std::uint64_t step, double scale) {
         device.run(lanes, [&](std::size_t lane) {
-            for (std::size_t d = 0; d < updates.size(); ++d) {
+            for (std::size_t d = 0; d < gradients.size(); ++d) {
                 if (lanes > 1 && lane_of_device[d] != lane) continue;
-                if (updates[d].empty()) continue;
+                if (updates_at[d] == updates_at[d + 1]) continue;
                 device.launch(stream_of_device[d], [this, d, optimizer, step, scale] {
-                    for (UpdateRow const& row : updates[d])
-                        row.update(optimizer, {step, 1}, row, scale);
+                    for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i)
+                        updates[i].update(optimizer, {step, 1}, updates[i], scale);
                 });
             }
         });
@@ -99,8 +99,8 @@ template <DeviceRuntime Device> class Engine {
     std::optional<Failure> const& failure() const { return failure_; }
 
     /// From the next run on, notes when every action runs; `actions` of the largest table.
-    void time_actions(std::size_t actions) { times_.assign(actions, {}); }
-    std::vector<ActionTime> const& times() const { return times_; }
+    void time_actions(std::size_t actions) { times_ = Array<ActionTime>(actions); }
+    Array<ActionTime> const& times() const { return times_; }
 
   private:
     static constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
@@ -226,12 +226,12 @@ template <DeviceRuntime Device> class Engine {
 
   private:
     RunArguments arguments_;
-    std::vector<SampleRange> ranges_;
+    Array<SampleRange> ranges_;
     std::uint32_t base_ = 0; ///< what positions count from in the next run
     std::atomic<std::uint32_t> first_failed_{no_rank};
     std::mutex failing_;
     std::optional<Failure> failure_;
-    std::vector<ActionTime> times_;
+    Array<ActionTime> times_;
     std::chrono::steady_clock::time_point origin_;
 };
 

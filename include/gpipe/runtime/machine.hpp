@@ -14,7 +14,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace gpipe {
 
@@ -36,12 +35,14 @@ template <DeviceRuntime Device> class Machine {
               plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch},
                           first_, programs_, model_.states,
                           (samples + programs_.micro_batches() - 1) / programs_.micro_batches())),
-          device_(options, programs_.devices()), engine_(device_) {
+          device_(options, programs_.devices()), arenas_(programs_.devices()),
+          arena_data_(programs_.devices()), engine_(device_) {
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
-            arenas_.push_back(device_.allocate(d, plan_.devices[d].total()));
-            arena_data_.push_back(arenas_.back().data());
+            arenas_[d] = device_.allocate(d, plan_.devices[d].total());
+            arena_data_[d] = arenas_[d].data();
         }
         fill_layers();
+        fill_updates();
         fill_cells();
         fill_tables();
     }
@@ -87,7 +88,7 @@ template <DeviceRuntime Device> class Machine {
     std::uint64_t steps() const { return steps_; }
     std::uint64_t seed() const { return seed_; }
     std::size_t samples() const { return samples_; }
-    std::size_t lanes() const { return plans_.back().training.lanes(); }
+    std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
     std::span<std::byte> arena(std::size_t device) {
         return {arenas_[device].data(), arenas_[device].size()};
     }
@@ -100,7 +101,7 @@ template <DeviceRuntime Device> class Machine {
     void time_actions() {
         engine_.time_actions(std::max(programs_.size(), forwards_.programs.size()));
     }
-    std::vector<ActionTime> const& times() const { return engine_.times(); }
+    Array<ActionTime> const& times() const { return engine_.times(); }
 
     /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
     template <class Cost> Lanes merged(Cost const& cost) const {
@@ -115,16 +116,15 @@ template <DeviceRuntime Device> class Machine {
     struct LanePlan {
         StepTable training;
         StepTable forward;
-        std::vector<std::size_t> lane_of_device;
+        Array<std::size_t> lane_of_device;
     };
 
     void fill_layers() {
         std::size_t const count = model_.layers.size();
-        engine_.layers.resize(count);
-        engine_.layer_names.resize(count);
-        engine_.updates.resize(programs_.devices());
+        engine_.layers = Array<LayerRow>(count);
+        engine_.layer_names = Array<std::string_view>(count);
         for (std::size_t c = 0; c < programs_.cells(); ++c) {
-            std::size_t const d = programs_.device_of(c);
+            std::byte* const arena = arena_data_[programs_.device_of(c)];
             for (std::size_t i = first_[c]; i < first_[c + 1]; ++i) {
                 LayerParts const& parts = model_.layers[i];
                 LayerPlaces const& places = plan_.layouts[c].places[i - first_[c]];
@@ -135,8 +135,8 @@ template <DeviceRuntime Device> class Machine {
                 else if (i > learner_)
                     row.backward = parts.functions.backward;
                 row.layer = parts.object;
-                row.parameters = arena_data_[d] + plan_.parameters[i];
-                row.gradients = arena_data_[d] + plan_.gradients[i];
+                row.parameters = arena + plan_.parameters[i];
+                row.gradients = arena + plan_.gradients[i];
                 row.output = places.output;
                 row.output_gradient = places.output_gradient;
                 row.saved = places.saved;
@@ -144,32 +144,52 @@ template <DeviceRuntime Device> class Machine {
                 row.backward_scratch = places.backward_scratch;
                 row.index = static_cast<std::uint32_t>(i);
                 engine_.layer_names[i] = parts.info.name;
-                add_updates(parts.updates, row, arena_data_[d] + plan_.optimizer[i],
-                            engine_.updates[d]);
             }
         }
         for (std::size_t i = 0; i < count; ++i)
             model_.layers[i].functions.initialize(model_.layers[i].object,
                                                   engine_.layers[i].parameters, seed_, i, count);
-        for (std::size_t d = 0; d < programs_.devices(); ++d)
-            engine_.gradients.push_back(
-                {arena_data_[d] + plan_.devices[d].parameters, plan_.devices[d].gradients});
     }
 
-    void add_updates(UpdateSpecs specs, LayerRow const& row, std::byte* states,
-                     std::vector<UpdateRow>& rows) const {
+    void fill_updates() {
+        std::size_t const devices = programs_.devices();
+        std::size_t tensors = 0;
+        for (LayerParts const& parts : model_.layers) tensors += parts.updates.count;
+        engine_.updates = Array<UpdateRow>(tensors);
+        engine_.updates_at = Array<std::size_t>(devices + 1);
+        engine_.gradients = Array<typename Engine<Device>::Bytes>(devices);
         std::size_t at = 0;
+        for (std::size_t d = 0; d < devices; ++d) {
+            engine_.gradients[d] = {arena_data_[d] + plan_.devices[d].parameters,
+                                    plan_.devices[d].gradients};
+            for (std::size_t c = 0; c < programs_.cells(); ++c) {
+                if (programs_.device_of(c) != d) continue;
+                for (std::size_t i = first_[c]; i < first_[c + 1]; ++i)
+                    at = add_updates(model_.layers[i].updates, engine_.layers[i],
+                                     arena_data_[d] + plan_.optimizer[i], at);
+            }
+            engine_.updates_at[d + 1] = at;
+        }
+    }
+    std::size_t add_updates(UpdateSpecs specs, LayerRow const& row, std::byte* states,
+                            std::size_t at) {
+        std::size_t offset = 0;
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
-            rows.push_back({spec.update, row.parameters + at, row.gradients + at,
-                            states + model_.states * at, spec.elements, spec.decay});
-            at += spec.bytes;
+            engine_.updates[at++] = {spec.update,
+                                     row.parameters + offset,
+                                     row.gradients + offset,
+                                     states + model_.states * offset,
+                                     spec.elements,
+                                     spec.decay};
+            offset += spec.bytes;
         }
+        return at;
     }
 
     void fill_cells() {
         std::size_t const cells = programs_.cells();
-        engine_.cells.resize(cells);
+        engine_.cells = Array<CellRow>(cells);
         for (std::size_t c = 0; c < cells; ++c) {
             CellRow& cell = engine_.cells[c];
             LayerRow const* const rows = engine_.layers.data();
@@ -192,12 +212,12 @@ template <DeviceRuntime Device> class Machine {
         engine_.capacity = plan_.capacity;
         engine_.micro_batches = micro_batches;
         engine_.sums = model_.sums;
-        engine_.loss_sums.resize(micro_batches * model_.sums);
-        totals_.resize(model_.sums);
+        engine_.loss_sums = Array<double>(micro_batches * model_.sums);
+        totals_ = Array<double>(model_.sums);
         engine_.input_tensors = model_.input_tensors;
         engine_.target_tensors = model_.target_tensors;
-        engine_.inputs.resize(micro_batches * model_.input_tensors);
-        engine_.targets.resize(micro_batches * model_.target_tensors);
+        engine_.inputs = Array<std::byte*>(micro_batches * model_.input_tensors);
+        engine_.targets = Array<std::byte*>(micro_batches * model_.target_tensors);
         engine_.output_sizes = model_.infos[model_.infos.size() - 1].output;
         engine_.prepare();
     }
@@ -205,24 +225,23 @@ template <DeviceRuntime Device> class Machine {
     void fill_tables() {
         forwards_ = forward_programs(programs_, plan_);
         std::size_t const most = device_.lanes();
-        for (std::size_t lanes : {std::size_t{1}, most}) {
-            Placement const place = place_devices(programs_, lanes, Device::enqueues, cost_);
-            LanePlan plan;
-            plan.training =
+        plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
+        for (std::size_t n = 0; n < plans_.size(); ++n) {
+            Placement const place =
+                place_devices(programs_, n == 0 ? 1 : most, Device::enqueues, cost_);
+            plans_[n].training =
                 training_table(programs_, merge_lanes(programs_, place, cost_), plan_, arena_data_);
-            plan.forward = forward_table(
+            plans_[n].forward = forward_table(
                 forwards_, merge_lanes(forwards_.programs, place, cost_, forwards_.also), plan_,
                 arena_data_);
-            plan.lane_of_device.assign(place.lane.begin(), place.lane.end());
-            engine_.stream_of_device.assign(place.stream.begin(), place.stream.end());
-            plans_.push_back(std::move(plan));
-            if (most == 1) break;
+            plans_[n].lane_of_device = place.lane;
+            engine_.stream_of_device = place.stream;
         }
         if constexpr (requires { device_.chooses_lanes(); })
             lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
     }
     LanePlan const& lane_plan() const {
-        return lane_choice_.alone() ? plans_.front() : plans_.back();
+        return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
 
     // Tells the engine where samples [first, first + count) of the caller's arrays lie.
@@ -247,7 +266,7 @@ template <DeviceRuntime Device> class Machine {
         for (std::size_t m = 0; m < micro_batches; ++m)
             for (std::size_t i = 0; i < totals_.size(); ++i)
                 totals_[i] += engine_.loss_sums[m * totals_.size() + i];
-        return totals_;
+        return {totals_.data(), totals_.size()};
     }
 
     Model model_;
@@ -261,12 +280,12 @@ template <DeviceRuntime Device> class Machine {
     MemoryPlan plan_;
     ForwardPrograms forwards_;
     Device device_;
-    std::vector<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
-    std::vector<std::byte*> arena_data_;
+    Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
+    Array<std::byte*> arena_data_;
     Engine<Device> engine_;
-    std::vector<LanePlan> plans_; ///< one lane; as many as the device has
+    Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
-    std::vector<double> totals_;
+    Array<double> totals_;
 };
 
 } // namespace gpipe

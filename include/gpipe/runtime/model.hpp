@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstddef>
-#include <vector>
 
 namespace gpipe {
 
@@ -61,7 +60,7 @@ struct LayerParts {
 
 /// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.
 struct Model {
-    std::vector<LayerParts> layers;
+    Array<LayerParts> layers;
     Array<LayerInfo> infos;
     Array<double> costs;
     LossRow loss;

@@ -6,14 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace gpipe {
 
 /// A merged program with all addresses.
 struct StepTable {
-    std::vector<std::size_t> begin; ///< by lane; one more at the end
-    std::vector<Step> steps;
+    Array<std::size_t> begin; ///< by lane; one more at the end
+    Array<Step> steps;
     std::uint32_t longest = 0; ///< positions on the busiest stream
 
     std::size_t lanes() const { return begin.size() - 1; }
@@ -77,16 +76,16 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
 template <class Fill>
 StepTable fill_table(Programs const& programs, Lanes const& lanes, Fill fill) {
     auto const order = linear_order(programs);
-    std::vector<std::size_t> rank(order.size());
+    Array<std::size_t> rank(order.size());
     for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
     StepTable table;
-    table.begin.assign(lanes.begin.begin(), lanes.begin.end());
+    table.begin = lanes.begin;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
-    table.steps.reserve(lanes.steps.size());
-    for (LaneStep const& lane_step : lanes.steps) {
-        Step step = base_step(programs, lane_step, rank[lane_step.action]);
-        fill(step);
-        table.steps.push_back(step);
+    table.steps = Array<Step>(lanes.steps.size());
+    for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
+        LaneStep const& lane_step = lanes.steps[i];
+        table.steps[i] = base_step(programs, lane_step, rank[lane_step.action]);
+        fill(table.steps[i]);
     }
     return table;
 }
@@ -95,7 +94,7 @@ StepTable fill_table(Programs const& programs, Lanes const& lanes, Fill fill) {
 
 /// The table of a training step. `arenas`: where each device's arena begins.
 inline StepTable training_table(Programs const& programs, Lanes const& lanes,
-                                MemoryPlan const& plan, std::vector<std::byte*> const& arenas) {
+                                MemoryPlan const& plan, Array<std::byte*> const& arenas) {
     return detail::fill_table(programs, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
@@ -121,7 +120,7 @@ inline StepTable training_table(Programs const& programs, Lanes const& lanes,
 
 /// The table of an evaluation over the same arenas.
 inline StepTable forward_table(ForwardPrograms const& forwards, Lanes const& lanes,
-                               MemoryPlan const& plan, std::vector<std::byte*> const& arenas) {
+                               MemoryPlan const& plan, Array<std::byte*> const& arenas) {
     Programs const& programs = forwards.programs;
     return detail::fill_table(programs, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
