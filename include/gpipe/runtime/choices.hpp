@@ -32,8 +32,15 @@ inline std::size_t checked_samples(std::size_t samples) {
     return samples;
 }
 
-/// Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
-inline void prove(Programs const& programs, char const* policy) {
+/// Throws std::invalid_argument, naming device, position and action, unless the programs are sound
+/// and for so many cells and micro-batches.
+inline void prove(Programs const& programs, char const* policy, std::size_t cells,
+                  std::size_t micro_batches) {
+    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
+            "and %zu",
+            policy, programs.cells(), programs.micro_batches(), cells, micro_batches);
     Verdict const verdict = verify(programs);
     if (verdict) return;
     detail::throw_error<std::invalid_argument>(
@@ -48,9 +55,9 @@ inline void prove(Programs const& programs, char const* policy) {
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
                                 std::size_t cells, std::size_t micro_batches) {
     Programs const plain = schedule.programs(cells, micro_batches);
-    prove(plain, "schedule");
+    prove(plain, "schedule", cells, micro_batches);
     Programs lowered = checkpointing.lower(plain);
-    prove(lowered, "checkpointing policy");
+    prove(lowered, "checkpointing policy", cells, micro_batches);
     return lowered;
 }
 
