@@ -1,0 +1,208 @@
+// The two devices by themselves: the host's counters and pool, and the device for tests.
+
+#include "support/deferred.hpp"
+
+#include <gpipe/device/host.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <doctest/doctest.h>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using gpipe::detail::Counter;
+using gpipe::device::Host;
+using toy::Deferred;
+
+TEST_CASE("a counter wakes every sleeper, however long it slept") {
+    for (int round = 0; round < 5; ++round) {
+        Counter counter;
+        std::atomic<int> woken{0};
+        std::vector<std::thread> sleepers;
+        for (std::uint32_t i = 0; i < 6; ++i)
+            sleepers.emplace_back([&, i] {
+                counter.wait(1 + i / 2); // some for the first mark, some for later ones
+                ++woken;
+            });
+        // Long enough for them to have given up polling.
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        CHECK(woken == 0);
+        for (std::uint32_t value = 1; value <= 3; ++value) counter.publish(value);
+        for (auto& sleeper : sleepers) sleeper.join();
+        CHECK(woken == 6);
+    }
+}
+
+TEST_CASE("a counter hands over what was written before it was published") {
+    // Two threads take turns; each reads what the other wrote.
+    Counter there, back;
+    std::uint32_t const rounds = 20000;
+    std::uint32_t value = 0; // not atomic: the counters order the accesses
+    std::thread other([&] {
+        for (std::uint32_t i = 1; i <= rounds; ++i) {
+            there.wait(i);
+            value = 2 * value + i;
+            back.publish(i);
+        }
+    });
+    std::uint32_t expected = 0;
+    bool right = true;
+    for (std::uint32_t i = 1; i <= rounds; ++i) {
+        value += 1;
+        expected = 2 * (expected + 1) + i;
+        there.publish(i);
+        back.wait(i);
+        right = right && value == expected;
+    }
+    other.join();
+    CHECK(right);
+}
+
+TEST_CASE("a counter goes on beyond 32 bits") {
+    Counter counter;
+    std::uint32_t value = 0x7FFFFFF0;
+    counter.publish(value);
+    counter.publish(value = 0xFFFFFFF0u);
+    CHECK(counter.reached(0xFFFFFFF0u));
+    CHECK(!counter.reached(0xFFFFFFF1u));
+    CHECK(!counter.reached(3)); // 19 further on, not long past
+    std::thread writer([&] {
+        for (int i = 0; i < 19; ++i) counter.publish(++value);
+    });
+    counter.wait(3);
+    writer.join();
+    CHECK(counter.load() == 3);
+}
+
+TEST_CASE("the host walks every lane once per run, each on a thread of its own, the caller first") {
+    for (std::size_t lanes : {1, 2, 3, 8}) {
+        Host host({lanes}, 8);
+        CHECK(host.lanes() == lanes);
+        std::vector<std::thread::id> first(lanes);
+        for (int run = 0; run < 50; ++run) {
+            std::vector<std::thread::id> walked(lanes);
+            host.run(lanes, [&](std::size_t lane) { walked[lane] = std::this_thread::get_id(); });
+            if (run == 0) first = walked;
+            CHECK(walked == first); // a lane stays on its thread
+            CHECK(walked[0] == std::this_thread::get_id());
+            CHECK(std::set<std::thread::id>(walked.begin(), walked.end()).size() == lanes);
+        }
+    }
+}
+
+TEST_CASE("the host has at most as many lanes as devices, and as many as cores if left alone") {
+    CHECK(Host({8}, 3).lanes() == 3);
+    CHECK(Host({1}, 3).lanes() == 1);
+    CHECK(Host({0}, 1).lanes() == 1);
+    unsigned const cores = std::max(1u, std::thread::hardware_concurrency());
+    CHECK(Host({0}, 64).lanes() == std::min(cores, 64u));
+}
+
+TEST_CASE("lanes of the host wait for each other's marks, with many more threads than cores") {
+    constexpr std::size_t lanes = 16;
+    Host host({lanes}, lanes);
+    std::array<std::uint64_t, lanes> sums{};
+    std::uint32_t base = 0;
+    for (int run = 0; run < 100; ++run) {
+        // A value passes through all lanes in turn, twice.
+        std::uint64_t value = static_cast<std::uint64_t>(run);
+        host.run(lanes, [&](std::size_t lane) {
+            for (std::uint32_t round = 1; round <= 2; ++round) {
+                if (lane > 0)
+                    host.wait(lane, lane - 1, base + round);
+                else if (round > 1)
+                    host.wait(lane, lanes - 1, base + round - 1);
+                host.launch(lane, [&] { value = value * 3 + lane; });
+                host.record(lane, base + round);
+            }
+            sums[lane] = value;
+        });
+        std::uint64_t expected = static_cast<std::uint64_t>(run);
+        for (int round = 0; round < 2; ++round)
+            for (std::size_t lane = 0; lane < lanes; ++lane) expected = expected * 3 + lane;
+        CHECK(value == expected);
+        CHECK(sums[lanes - 1] == expected);
+        base += 3;
+    }
+}
+
+TEST_CASE("a host that ran nothing, and one that just ran, are destroyed at once") {
+    for (int i = 0; i < 200; ++i) {
+        Host idle({4}, 4);
+        Host busy({4}, 4);
+        std::atomic<int> walks{0};
+        busy.run(4, [&](std::size_t) { ++walks; });
+        CHECK(walks == 4);
+    }
+}
+
+TEST_CASE("memory of a device is zero and aligned to 256 bytes") {
+    Host host({1}, 1);
+    Deferred deferred({0, nullptr}, 1);
+    for (std::size_t bytes : {1, 255, 256, 100000}) {
+        auto const check = [bytes](auto const& buffer) {
+            CHECK(buffer.size() == bytes);
+            CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256 == 0);
+            std::size_t set = 0;
+            for (std::size_t i = 0; i < bytes; ++i) set += buffer.data()[i] != std::byte{0};
+            CHECK(set == 0);
+        };
+        check(host.allocate(0, bytes));
+        check(deferred.allocate(0, bytes));
+    }
+    CHECK(host.allocate(0, 0).data() == nullptr);
+}
+
+TEST_CASE(
+    "the deferred device runs nothing before run() drains, keeps streams and marks, and takes "
+    "every order that they allow") {
+    // Streams 0: a, mark 1, b; 1: wait for it, c; 2: d. So a before b, a before c.
+    std::set<std::string> seen;
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        Deferred device({seed, nullptr}, 3);
+        std::string log;
+        device.run(1, [&](std::size_t) {
+            device.launch(0, [&] { log += 'a'; });
+            device.record(0, 1);
+            device.launch(0, [&] { log += 'b'; });
+            device.wait(1, 0, 1);
+            device.launch(1, [&] { log += 'c'; });
+            device.launch(2, [&] { log += 'd'; });
+            CHECK(log.empty());
+        });
+        CHECK(log.size() == 4);
+        CHECK(log.find('a') < log.find('b'));
+        CHECK(log.find('a') < log.find('c'));
+        seen.insert(log);
+    }
+    // Of 24 orders, 8 have a before b and c.
+    CHECK(seen.size() == 8);
+}
+
+TEST_CASE("the deferred device refuses a wait for a mark that nobody has recorded yet") {
+    Deferred device({0, nullptr}, 2);
+    CHECK_THROWS_AS(device.run(1,
+                               [&](std::size_t) {
+                                   device.wait(1, 0, 1);
+                                   device.record(0, 1);
+                               }),
+                    std::logic_error);
+}
+
+TEST_CASE("the deferred device notices who writes beside its memory") {
+    Deferred device({0, nullptr}, 1);
+    auto const buffer = device.allocate(0, 512);
+    CHECK(buffer.intact());
+    std::byte const old = buffer.data()[-1];
+    buffer.data()[-1] = std::byte{0};
+    CHECK(!buffer.intact());
+    buffer.data()[-1] = old;
+    buffer.data()[512] = std::byte{0};
+    CHECK(!buffer.intact());
+}

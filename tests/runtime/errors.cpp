@@ -1,0 +1,332 @@
+// What is refused at run time, in which words; what may be changed between steps.
+
+#include "support/net.hpp"
+
+#include <cmath>
+#include <doctest/doctest.h>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::SGD;
+using gpipe::device::Host;
+
+using Real = float;
+constexpr std::size_t L = toy::layers<Real>;
+using Train = toy::Train<Real, Host>;
+
+Train::Options options(std::size_t samples, std::size_t cells, std::size_t micro_batches) {
+    Train::Options o;
+    o.samples = samples;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.device.threads = 2;
+    return o;
+}
+
+// The words of the exception of type E that f throws; what happened instead, if it does not.
+template <class E, class F> std::string words(F f) {
+    try {
+        f();
+    } catch (E const& error) {
+        return error.what();
+    } catch (std::exception const& error) {
+        return std::string("another exception: ") + error.what();
+    }
+    return "nothing was thrown";
+}
+bool has(std::string const& text, std::initializer_list<char const*> parts) {
+    bool all = text.rfind("gpipe: ", 0) == 0;
+    for (char const* part : parts) all = all && text.find(part) != std::string::npos;
+    if (!all) MESSAGE(text);
+    return all;
+}
+
+std::string refusal(Train::Options o) {
+    toy::Watch watch;
+    return words<std::invalid_argument>(
+        [&] { Train train(toy::make_net<Real>(watch), {}, Adam{}, o); });
+}
+
+// Schedules that are wrong, each in one way.
+template <void (*spoil)(std::vector<std::vector<gpipe::Action>>&)> struct Spoilt {
+    using policy_kind = gpipe::policy::Schedule;
+    static gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
+        auto const right = gpipe::schedule::GPipe::programs(devices, micro_batches);
+        std::vector<std::vector<gpipe::Action>> actions(devices);
+        for (std::size_t d = 0; d < devices; ++d)
+            actions[d].assign(right.program(d).begin(), right.program(d).end());
+        spoil(actions);
+        gpipe::Programs result(devices, devices, micro_batches, right.size() + 4);
+        for (auto const& program : actions) {
+            for (auto const& action : program) result.add(action);
+            result.next_device();
+        }
+        return result;
+    }
+};
+using Actions = std::vector<std::vector<gpipe::Action>>;
+void twice(Actions& actions) { actions[1].push_back(gpipe::backward(1, 2)); }
+void missing(Actions& actions) { actions[1].pop_back(); }
+void too_early(Actions& actions) { std::swap(actions[1][2], actions[1][3]); }
+void elsewhere(Actions& actions) { actions[1][2] = gpipe::forward(0, 2); }
+void no_such(Actions& actions) { actions[1][2] = gpipe::forward(1, 77); }
+// Cell 0 wants the gradient of micro-batch 2 before it has sent micro-batch 3; cell 1 begins its
+// backwards with micro-batch 3.
+void deadlock(Actions& actions) {
+    std::swap(actions[0][3], actions[0][4]);
+    std::swap(actions[0][3], actions[0][5]);
+}
+struct OtherShape {
+    using policy_kind = gpipe::policy::Schedule;
+    static gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches + 1);
+    }
+};
+
+} // namespace
+
+TEST_CASE("options that do not fit are refused with their numbers") {
+    CHECK(has(refusal(options(0, 2, 2)), {"Options::samples", "zero"}));
+    CHECK(has(refusal(options(4, L + 1, 2)), {"11", "10"}));
+    CHECK(has(refusal(options(4, 0, 2)), {"cell"}));
+
+    toy::Watch watch;
+    using Constant = gpipe::Training<toy::Net<Real>, gpipe::Cells<3>, gpipe::MicroBatches<5>,
+                                     gpipe::Loss<toy::MeanSquare<Real, 3>>>;
+    auto const build = [&](std::size_t cells, std::size_t micro_batches) {
+        Constant::Options o;
+        o.samples = 4;
+        o.cells = cells;
+        o.micro_batches = micro_batches;
+        Constant train(toy::make_net<Real>(watch), {}, {}, o);
+        return train.micro_batches();
+    };
+    CHECK(has(words<std::invalid_argument>([&] { build(4, 0); }), {"Options::cells", "4", "3"}));
+    CHECK(has(words<std::invalid_argument>([&] { build(0, 6); }),
+              {"Options::micro_batches", "6", "5"}));
+    CHECK(build(3, 5) == 5); // the same number again is no contradiction
+    CHECK(build(0, 0) == 5);
+}
+
+TEST_CASE("micro-batches that are not asked for are four times the cells") {
+    toy::Watch watch;
+    CHECK(Train(toy::make_net<Real>(watch), {}, Adam{}, options(4, 3, 0)).micro_batches() == 12);
+}
+
+TEST_CASE("a schedule that is wrong is refused with device, position and action") {
+    auto const with = [](auto schedule) {
+        auto o = options(4, 3, 4);
+        o.schedule = schedule;
+        return refusal(o);
+    };
+    CHECK(has(with(Spoilt<&twice>{}), {"schedule", "twice", "device 1", "position 8",
+                                       "backward of cell 1", "micro-batch 2"}));
+    CHECK(has(with(Spoilt<&missing>{}),
+              {"missing", "device 1", "backward of cell 1", "micro-batch 0"}));
+    CHECK(has(with(Spoilt<&elsewhere>{}),
+              {"another device", "device 1", "position 2", "forward of cell 0", "micro-batch 2"}));
+    CHECK(has(with(Spoilt<&no_such>{}), {"does not exist", "device 1", "position 2", "77"}));
+    CHECK(has(with(Spoilt<&deadlock>{}), {"deadlock", "device", "position", "micro-batch"}));
+    CHECK(with(gpipe::schedule::GPipe{}) == "nothing was thrown");
+    // Another order of forwards is no mistake.
+    CHECK(with(Spoilt<&too_early>{}) == "nothing was thrown");
+}
+
+TEST_CASE("a schedule for another number of cells or micro-batches is refused") {
+    auto o = options(4, 3, 4);
+    o.schedule = OtherShape{};
+    CHECK(has(refusal(o), {"schedule", "3 cells and 5 micro-batches", "not for 3 and 4"}));
+}
+
+TEST_CASE("batches that do not fit are refused with their numbers, and nothing happens") {
+    toy::Watch watch;
+    Train train(toy::make_net<Real>(watch), {}, Adam{}, options(8, 2, 2));
+    toy::Data<Real> const right(8), many(9), none(0);
+    std::vector<Real> torn(12), outputs(8 * 3);
+    auto const step = [&](auto const& inputs, auto const& targets) {
+        return words<std::invalid_argument>([&] { train.step(inputs, targets); });
+    };
+    CHECK(has(step(many.inputs, many.targets), {"9 samples", "planned for 8"}));
+    CHECK(has(step(none.inputs, none.targets), {"empty"}));
+    CHECK(has(step(right.inputs, many.targets), {"8 inputs", "9 targets"}));
+    CHECK(has(step(torn, right.targets), {"inputs", "12 elements", "5"}));
+    CHECK(has(step(right.inputs, std::vector<Real>(23)), {"targets", "23 elements", "3"}));
+    CHECK(has(words<std::invalid_argument>([&] { train.evaluate(none.inputs, none.targets); }),
+              {"empty"}));
+    CHECK(has(words<std::invalid_argument>([&] { train.predict(many.inputs, outputs); }),
+              {"9 inputs", "8 outputs"}));
+    CHECK(train.steps() == 0);
+    CHECK(watch.count(0, toy::Phase::forward) == 0);
+    CHECK(step(right.inputs, right.targets) == "nothing was thrown");
+}
+
+TEST_CASE("the tensors of a batch must hold equally many samples") {
+    using Pair = gpipe::Batch<gpipe::Tensors<gpipe::Tensor<float, 2>, gpipe::Tensor<int, 3>>>;
+    std::vector<float> const a(8);
+    std::vector<int> const b(12), c(9);
+    CHECK(Pair(a, b).samples("inputs") == 4);
+    CHECK(has(words<std::invalid_argument>([&] { Pair(a, c).samples("inputs"); }),
+              {"inputs", "4 and 3"}));
+    // Ranges of another element type, or too few of them, do not compile.
+    static_assert(!std::is_constructible_v<Pair, std::vector<float>&, std::vector<float>&>);
+    static_assert(!std::is_constructible_v<Pair, std::vector<double>&, std::vector<int>&>);
+    static_assert(!std::is_constructible_v<Pair, std::vector<float>&>);
+}
+
+TEST_CASE("a mini-batch of which every target is ignored is refused, and the next one trains") {
+    using Net =
+        gpipe::Pipeline<toy::Linear<Real, 5, 4>, toy::Tanh<Real, 4>, toy::Linear<Real, 4, 3>>;
+    using T = toy::Training<Net, toy::CrossEntropy<Real, 3>, Adam, Host>;
+    T::Options o;
+    o.samples = 6;
+    o.cells = 2;
+    o.micro_batches = 3;
+    T train(Net{}, {}, Adam{}, o);
+    toy::Reference<Net, toy::CrossEntropy<Real, 3>, Adam> plain(Net{}, {}, Adam{}, 0, 3,
+                                                                toy::Backward::descending);
+    auto const inputs = toy::numbers<Real>(6 * 5, 1);
+    std::vector<std::int32_t> const ignored(6, -1), classes{0, -1, 2, 1, -1, -1};
+    CHECK(has(words<std::domain_error>([&] { train.step(inputs, ignored); }), {"weight", "0"}));
+    CHECK(has(words<std::domain_error>([&] { train.evaluate(inputs, ignored); }), {"weight"}));
+    CHECK(train.steps() == 0);
+    for (int step = 0; step < 3; ++step) {
+        auto const result = train.step(inputs, classes);
+        CHECK(result.weight == 1 + 3 + 2);
+        CHECK(result.loss == plain.step(inputs, classes));
+    }
+    CHECK(toy::difference(train, plain) == "");
+}
+
+TEST_CASE("the loss's metrics are sums over the mini-batch divided by its weight") {
+    toy::Watch watch;
+    Train train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options(7, 3, 4));
+    toy::Data<Real> const data(7);
+    auto const before = train.evaluate(data.inputs, data.targets);
+    CHECK(before.metric.size() == 1);
+    CHECK(before.weight == 7);
+    // The mean of |d| is at most the root of the mean of d^2.
+    CHECK(before.metric[0] / 3 <= std::sqrt(before.loss / 3));
+    float loss = train.step(data.inputs, data.targets); // reads as a number
+    CHECK(std::isfinite(loss));
+}
+
+TEST_CASE("parameters and gradients are read and written by layer") {
+    toy::Watch watch, other;
+    for (std::size_t cells : {std::size_t{1}, std::size_t{4}, L}) {
+        Train train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options(6, cells, 3));
+        toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 0, 3,
+                               toy::Backward::descending);
+        toy::Data<Real> const data(6);
+        CHECK(train.step(data.inputs, data.targets).loss == plain.step(data.inputs, data.targets));
+
+        // By type and by number it is the same memory.
+        auto [weights, bias] = train.parameters<0>();
+        CHECK(weights.data() == train.parameter<Real>(0, 0).data());
+        CHECK(bias.data() == train.parameter<Real>(0, 1).data());
+        CHECK(train.parameter<Real>(0, 0).size() == 30);
+        CHECK(train.parameter<Real>(0, 1).size() == 6);
+        auto [weight_gradient, bias_gradient] = train.gradients<0>();
+        CHECK(weight_gradient.data() == train.gradient<Real>(0, 0).data());
+        CHECK(bias_gradient.data() == train.gradient<Real>(0, 1).data());
+        CHECK(train.parameters<4>().data() == train.parameter<Real>(4, 0).data());
+        CHECK(train.tensors(0) == 2);
+        CHECK(train.tensors(1) == 0);
+        CHECK(train.tensors(4) == 1);
+
+        // What is written is what is used.
+        std::vector<Real> outputs(6 * 3), others(6 * 3);
+        train.predict(data.inputs, outputs);
+        train.parameters<9>();
+        for (Real& value : train.parameter<Real>(9, 0)) value = 0;
+        for (Real& value : train.parameter<Real>(9, 1)) value = 3;
+        train.predict(data.inputs, others);
+        CHECK(outputs != others);
+        CHECK(others == std::vector<Real>(6 * 3, 3));
+
+        CHECK_THROWS_AS(train.parameter<Real>(L, 0), std::out_of_range);
+        CHECK_THROWS_AS(train.parameter<Real>(1, 0), std::out_of_range);
+        CHECK_THROWS_AS(train.gradient<Real>(0, 2), std::out_of_range);
+        struct Odd {
+            std::byte bytes[7];
+        };
+        CHECK_THROWS_AS(train.parameter<Odd>(0, 0), std::invalid_argument);
+    }
+}
+
+TEST_CASE("the learning rate may change between steps") {
+    toy::Watch watch, other;
+    Train train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options(6, 4, 3));
+    toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 0, 3,
+                           toy::Backward::descending);
+    toy::Data<Real> const data(6);
+    for (float rate : {1e-2f, 0.0f, 5e-3f, 1.0f}) {
+        train.optimizer().learning_rate = rate;
+        plain.optimizer().learning_rate = rate;
+        auto const before = plain.parameter(0, 0);
+        train.step(data.inputs, data.targets);
+        plain.step(data.inputs, data.targets);
+        CHECK(toy::difference(train, plain) == "");
+        CHECK((plain.parameter(0, 0) == before) == (rate == 0));
+    }
+}
+
+namespace {
+
+// An optimizer of a user's own: it makes every parameter 1 + its share of the decay.
+struct Shares {
+    static constexpr std::size_t states = 0;
+    template <class T>
+    void operator()(gpipe::UpdateContext context, gpipe::UpdateTensor<T, 0> tensor) const noexcept {
+        for (std::size_t i = 0; i < tensor.size; ++i)
+            tensor.parameter[i] =
+                static_cast<T>(1 + context.decay + static_cast<float>(context.step));
+    }
+};
+
+} // namespace
+
+TEST_CASE("every parameter tensor has its share of the weight decay, and the optimizer is told the "
+          "step") {
+    toy::Watch watch;
+    using T = toy::Training<toy::Net<Real>, toy::MeanSquare<Real, 3>, Shares, Host>;
+    T::Options o;
+    o.samples = 6;
+    o.cells = 3;
+    o.micro_batches = 2;
+    T train(toy::make_net<Real>(watch), {}, {}, o);
+    toy::Data<Real> const data(6);
+    for (float step = 1; step <= 3; ++step) {
+        train.step(data.inputs, data.targets);
+        for (std::size_t layer = 0; layer < L; ++layer)
+            for (std::size_t t = 0; t < train.tensors(layer); ++t)
+                for (Real const value : train.parameter<Real>(layer, t))
+                    CHECK(value == (layer == 6 ? 1 : 2) + step); // toy::Square declares 0
+    }
+}
+
+TEST_CASE("weight decay shrinks what has a share of it, and nothing else") {
+    toy::Watch watch;
+    using T = toy::Training<toy::Net<Real>, toy::MeanSquare<Real, 3>, gpipe::AdamW, Host>;
+    auto const train_with = [&](float decay) {
+        T::Options o;
+        o.samples = 6;
+        o.cells = 2;
+        o.micro_batches = 2;
+        T train(toy::make_net<Real>(watch), {}, {.learning_rate = 1e-2f, .weight_decay = decay}, o);
+        toy::Data<Real> const data(6);
+        train.step(data.inputs, data.targets);
+        std::vector<std::vector<Real>> values;
+        for (std::size_t layer : {0, 6}) {
+            auto const tensor = train.parameter<Real>(layer, 0);
+            values.emplace_back(tensor.begin(), tensor.end());
+        }
+        return values;
+    };
+    auto const without = train_with(0), with = train_with(10);
+    CHECK(with[0] != without[0]);
+    CHECK(with[1] == without[1]);
+}
