@@ -1,0 +1,218 @@
+// What it costs to compile a whole Training, by the number of distinct layer types and by compiler:
+// seconds and peak memory, beside an empty file, and a stack of 1,000 equal blocks beside one of 4.
+#include "support/compilers.hpp"
+#include "support/generate.hpp"
+#include "support/list.hpp"
+#include "support/record.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace benchmark;
+
+struct Settings {
+    std::vector<std::size_t> layers;
+    std::vector<std::string> compilers;
+    std::size_t cells = 4;
+    std::size_t micro_batches = 32;
+    std::size_t rounds = 1;
+    std::size_t repeat_rounds = 5;
+    std::string include =
+        (std::filesystem::path(__FILE__).parent_path().parent_path() / "include").string();
+    std::string options;
+    std::string bodies = "calls";
+    bool plans = false;
+    std::string keep;
+    bool json = false;
+};
+
+// One source and what its compilations took, by round.
+struct Subject {
+    std::string name;
+    std::filesystem::path file;
+    std::size_t layers = 0;
+    std::vector<double> processor{};
+    std::vector<double> wall{};
+    double megabytes = 0;
+};
+
+class Bench {
+  public:
+    Bench(Settings const& settings, Compiler const& compiler, std::filesystem::path directory)
+        : settings_(settings), compiler_(compiler), directory_(std::move(directory)) {}
+
+    // False if the compiler fails.
+    bool run() {
+        Subject const empty = write("empty file", "empty", 0, "int main() {}\n");
+        Subject const header =
+            write("headers alone", "headers", 0, "#include <gpipe/gpipe.hpp>\nint main() {}\n");
+        std::vector<Subject> subjects{empty, header};
+        for (std::size_t layers : settings_.layers)
+            subjects.push_back(write("L = " + std::to_string(layers),
+                                     "layers" + std::to_string(layers), layers,
+                                     distinct_layers(layers, shape())));
+        std::vector<Subject> repeats{
+            write("Repeat<4>", "repeat4", 4 * repeat_group, repeated_layers(4, shape())),
+            write("Repeat<1000>", "repeat1000", 1000 * repeat_group,
+                  repeated_layers(1000, shape()))};
+        if (!settings_.json)
+            std::printf("%s\n  %-14s %8s %8s %8s\n", compiler_.name.c_str(), "", "user+sys", "wall",
+                        "MiB");
+        bool const good = compile_all(subjects, settings_.rounds) &&
+                          compile_all(repeats, settings_.repeat_rounds);
+        if (!good) return false;
+        for (Subject const& subject : subjects) report(subject, "empty file", subjects[0]);
+        report(repeats[0], "empty file", subjects[0]);
+        report(repeats[1], "Repeat<4>", repeats[0]);
+        if (settings_.layers.size() > 1) report_growth(subjects);
+        return true;
+    }
+
+  private:
+    ProgramShape shape() const {
+        return {settings_.cells, settings_.micro_batches, settings_.bodies == "loops",
+                settings_.plans};
+    }
+
+    Subject write(std::string name, std::string const& file, std::size_t layers,
+                  std::string const& text) const {
+        std::filesystem::path const path = directory_ / (file + compiler_.suffix);
+        std::ofstream(path) << text;
+        return {std::move(name), path, layers};
+    }
+
+    bool compile_all(std::vector<Subject>& subjects, std::size_t rounds) const {
+        for (std::size_t round = 0; round < rounds; ++round)
+            for (Subject& subject : subjects) {
+                auto const used = compile(compiler_, settings_.include, settings_.options,
+                                          subject.file, directory_ / "object.o");
+                if (used.status != 0) {
+                    std::fprintf(stderr, "compile_time: %s fails on %s\n", compiler_.name.c_str(),
+                                 subject.name.c_str());
+                    return false;
+                }
+                subject.processor.push_back(used.processor_seconds);
+                subject.wall.push_back(used.wall_seconds);
+                subject.megabytes = std::max(subject.megabytes, used.megabytes);
+            }
+        return true;
+    }
+
+    void report(Subject const& subject, char const* baseline, Subject const& other) const {
+        if (settings_.json) {
+            Record record("compile_time");
+            record.add("compiler", compiler_.name).add("source", subject.name);
+            record.add("K", settings_.cells).add("M", settings_.micro_batches);
+            record.add("L", subject.layers).add("bodies", settings_.bodies);
+            record.add("plans", settings_.plans);
+            record.add("wall_seconds", median(subject.wall)).add("peak_mib", subject.megabytes);
+            record.compare("seconds (user + system)", subject.processor, baseline, other.processor);
+            record.print();
+        } else {
+            std::printf("  %-14s %8.2f %8.2f %8.0f %8.2f of %s\n", subject.name.c_str(),
+                        median(subject.processor), median(subject.wall), subject.megabytes,
+                        median(subject.processor) / median(other.processor), baseline);
+            std::fflush(stdout);
+        }
+    }
+
+    // How time grows with L beyond what the headers take, between neighbouring L.
+    void report_growth(std::vector<Subject> const& subjects) const {
+        double const headers = median(subjects[1].processor);
+        for (std::size_t i = 3; i < subjects.size(); ++i) {
+            Subject const& less = subjects[i - 1];
+            Subject const& more = subjects[i];
+            double const exponent =
+                growth({double(less.layers), double(more.layers)},
+                       {median(less.processor) - headers, median(more.processor) - headers});
+            double const per_layer = (median(more.processor) - median(less.processor)) * 1e3 /
+                                     (double(more.layers) - double(less.layers));
+            if (settings_.json) {
+                Record record("compile_time");
+                record.add("compiler", compiler_.name).add("source", "growth");
+                record.add("K", settings_.cells).add("M", settings_.micro_batches);
+                record.add("L", more.layers).add("L_before", less.layers);
+                record.add("bodies", settings_.bodies).add("plans", settings_.plans);
+                record.add("milliseconds_per_layer", per_layer);
+                record.compare("power of L", exponent, "linear", 1.0);
+                record.print();
+            } else {
+                std::printf("  L = %zu to %zu: %.1f ms per layer, time ~ L^%.2f\n", less.layers,
+                            more.layers, per_layer, exponent);
+            }
+        }
+    }
+
+    Settings const& settings_;
+    Compiler const& compiler_;
+    std::filesystem::path directory_;
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+    Settings settings;
+    std::string layers = "16,64,256,1024";
+    std::string compilers = "g++,clang++,nvcc";
+    support::Options options("compile_time",
+                             "Seconds and memory that it takes to compile a whole Training, by the "
+                             "number of\ndistinct layer types and by compiler.");
+    options.text("layers", "L,...", "numbers of distinct layer types", layers);
+    options.text("compilers", "NAME,...", "compilers, of g++, clang++, nvcc; those found",
+                 compilers);
+    options.number("cells", "K", settings.cells, 1, 4);
+    options.number("micro-batches", "M", settings.micro_batches, 1, 1024);
+    options.number("rounds", "compilations of each source", settings.rounds, 1, 1000);
+    options.number("repeat-rounds", "the same of those with Repeat", settings.repeat_rounds, 1,
+                   1000);
+    options.choice("bodies", "products as calls of a function elsewhere, or as loops",
+                   settings.bodies, {"calls", "loops"});
+    options.flag("plan", "have the memory planned at compile time, too", settings.plans);
+    options.text("include", "DIRECTORY", "where gpipe/gpipe.hpp is", settings.include);
+    options.text("options", "WORDS", "further options of the compilers", settings.options);
+    options.text("keep", "DIRECTORY", "write the sources there and keep them", settings.keep);
+    options.flag("json", "one JSON object per line", settings.json);
+    if (auto const status = options.parse(argc, argv)) return *status;
+    try {
+        settings.layers = numbers("--layers", layers, {}, 1'000'000);
+        settings.compilers = words("--compilers", compilers, {"g++", "clang++", "nvcc"});
+        for (std::size_t count : settings.layers)
+            if (count < settings.cells)
+                throw support::UsageError("--layers takes numbers of at least --cells");
+        if (!std::filesystem::exists(settings.include + "/gpipe/gpipe.hpp"))
+            throw support::UsageError("there is no gpipe/gpipe.hpp in '" + settings.include + "'");
+    } catch (support::UsageError const& error) {
+        return options.refuse(error.what());
+    }
+
+    bool const keeps = !settings.keep.empty();
+    std::filesystem::path directory = settings.keep;
+    if (keeps) {
+        std::error_code error;
+        std::filesystem::create_directories(directory, error);
+        if (error) return options.refuse("cannot make the directory '" + settings.keep + "'");
+    } else {
+        std::string name = (std::filesystem::temp_directory_path() / "gpipe-XXXXXX").string();
+        if (!mkdtemp(name.data())) return options.refuse("cannot make a temporary directory");
+        directory = name;
+    }
+    bool good = true;
+    bool any = false;
+    for (std::string const& name : settings.compilers) {
+        auto const compiler = find_compiler(name);
+        if (!compiler) {
+            std::fprintf(stderr, "compile_time: no %s here\n", name.c_str());
+            continue;
+        }
+        any = true;
+        good = Bench(settings, *compiler, directory).run() && good;
+    }
+    if (!keeps) std::filesystem::remove_all(directory);
+    return any && good ? 0 : 1;
+}
