@@ -1,0 +1,87 @@
+// memory/: slots, blocks and bytes are constants.
+#include <support/blank_layers.hpp>
+#include <support/schedules.hpp>
+
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/pipeline.hpp>
+#include <gpipe/schedule/gpipe.hpp>
+
+#include <cstddef>
+
+namespace {
+
+using gpipe::Programs;
+using gpipe::checkpoint::Always;
+using gpipe::checkpoint::ExceptLast;
+using gpipe::checkpoint::Never;
+using gpipe::schedule::GPipe;
+using toy::OneForwardOneBackward;
+
+constexpr std::size_t slots(Programs const& programs, std::size_t cell, bool gradient = true) {
+    return gpipe::assign_boundary_slots(programs, gpipe::linear_order(programs),
+                                        gpipe::HappensBefore(programs), {cell, gradient})
+        .slots;
+}
+
+// GPipe: M inputs and one for the gradients. 1F1B: what is in flight at the producer and one. Each
+// boundary is an evaluation of its own.
+template <std::size_t K, std::size_t M, std::size_t k>
+constexpr bool slots_are_in_flight_and_one() {
+    static_assert(slots(GPipe::programs(K, M), k) == M + 1);
+    static_assert(slots(GPipe::programs(K, M), k, false) == M);
+    static_assert(slots(ExceptLast::lower(GPipe::programs(K, M)), k) <= M + 1);
+    static_assert(slots(OneForwardOneBackward::programs(K, M), k) ==
+                  (M < K - k + 1 ? M : K - k + 1) + 1);
+    return true;
+}
+static_assert(slots_are_in_flight_and_one<2, 1, 1>() && slots_are_in_flight_and_one<2, 4, 1>());
+static_assert(slots_are_in_flight_and_one<4, 8, 1>() && slots_are_in_flight_and_one<4, 8, 2>());
+static_assert(slots_are_in_flight_and_one<4, 8, 3>() && slots_are_in_flight_and_one<4, 3, 2>());
+static_assert(slots_are_in_flight_and_one<8, 12, 4>());
+
+// Blocks: one per cell under re-materialisation, else one per micro-batch in flight.
+constexpr std::size_t blocks(Programs const& programs, std::size_t cell) {
+    return gpipe::assign_blocks(programs).count[cell];
+}
+static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 0) == 1);
+static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 3) == 1);
+static_assert(blocks(Always::lower(OneForwardOneBackward::programs(4, 8)), 1) == 1);
+static_assert(blocks(Never::lower(GPipe::programs(4, 8)), 0) == 8);
+static_assert(blocks(Never::lower(OneForwardOneBackward::programs(4, 8)), 0) == 4);
+static_assert(blocks(Never::lower(OneForwardOneBackward::programs(4, 8)), 3) == 1);
+
+// A plan, byte by byte. Two cells of one layer each, 64 floats a boundary: 256 bytes a sample.
+using Net = gpipe::Pipeline<blank::Linear<64>, blank::Linear<64>>;
+template <class Pass> constexpr gpipe::MemoryPlan plan(std::size_t states, std::size_t capacity) {
+    auto const layers = Net::layers();
+    gpipe::Array<std::size_t> first(3);
+    first[1] = 1;
+    first[2] = 2;
+    return gpipe::plan_memory({layers.data(), 2, gpipe::lowest_learner(layers.data(), 2)}, first,
+                              Pass::lower(GPipe::programs(2, 4)), states, capacity);
+}
+constexpr gpipe::DeviceBytes device(std::size_t d) { return plan<ExceptLast>(2, 3).devices[d]; }
+static_assert(device(0).parameters == 64 * 64 * 4 + 256);
+static_assert(device(0).gradients == device(0).parameters);
+static_assert(device(0).optimizer == 2 * device(0).parameters);
+static_assert(device(0).boundary == 0);           // the caller's own arrays
+static_assert(device(1).boundary == 5 * 3 * 256); // M + 1 slots for 3 samples
+// The first cell's only output and its gradient lie in slots of the second; what is left is a
+// scratch input gradient that blank layers do not decline.
+static_assert(device(0).activations == 3 * 256);
+// Output and its gradient; the loss has no scratch.
+static_assert(device(1).activations == 2 * 3 * 256);
+static_assert(plan<ExceptLast>(2, 3).total() == device(0).total() + device(1).total());
+// Never keeps the last cell's output once per micro-batch in flight.
+static_assert(plan<Never>(2, 3).devices[1].activations == (4 + 1) * 3 * 256);
+
+// The lowest learner is above what carries no gradient.
+constexpr std::size_t lowest() {
+    using L = gpipe::Pipeline<blank::Map<4>, blank::Map<4>, blank::Linear<4>, blank::Map<4>>;
+    auto const layers = L::layers();
+    return gpipe::lowest_learner(layers.data(), layers.size());
+}
+static_assert(lowest() == 2);
+
+} // namespace

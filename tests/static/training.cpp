@@ -1,0 +1,127 @@
+// Training: policies in any order, and everything known before the run as a constant.
+#include <support/blank_layers.hpp>
+#include <support/blank_loss.hpp>
+#include <support/schedules.hpp>
+
+#include <gpipe/gpipe.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace {
+
+using namespace gpipe::literals;
+using gpipe::Balance;
+using gpipe::Cells;
+using gpipe::MicroBatches;
+using gpipe::Optimizer;
+using gpipe::Repeat;
+using gpipe::Training;
+using gpipe::checkpoint::Always;
+using gpipe::checkpoint::ExceptLast;
+using gpipe::checkpoint::Never;
+
+using Net = gpipe::Pipeline<blank::Costly<64>, Repeat<6, blank::Costly<64>>, blank::Costly<64>>;
+using Loss = gpipe::Loss<blank::Loss<64>>;
+
+// In any order, each with a default.
+using A =
+    Training<Net, Cells<4>, MicroBatches<32>, Loss, Optimizer<gpipe::AdamW>,
+             toy::OneForwardOneBackward, Always, gpipe::transport::Local, gpipe::device::Host>;
+using B = Training<Net, gpipe::device::Host, Always, Loss, toy::OneForwardOneBackward,
+                   gpipe::transport::Local, Optimizer<gpipe::AdamW>, MicroBatches<32>, Cells<4>>;
+static_assert(A::constant && A::cell_count == 4 && A::micro_batch_count == 32);
+static_assert(A::layer_count == 8);
+static_assert(B::cell_count == 4 && B::micro_batch_count == 32 && B::bubble() == A::bubble());
+static_assert(A::peak_bytes(1, 8) == B::peak_bytes(1, 8));
+static_assert(A::bubble() == gpipe::ratio(3, 35));
+static_assert(A::peak_bytes(0, 8) < 2_GiB && A::peak_bytes(0, 8) > 64 * 64 * 4 * 2);
+static_assert(A::peak_micro_batches(0) == 4 && A::peak_micro_batches(3) == 1);
+
+using Default = Training<Net, Loss>;
+static_assert(Default::constant && Default::cell_count == 1 && Default::micro_batch_count == 4);
+static_assert(Default::bubble() == gpipe::ratio(0, 1));
+static_assert(Default::peak_micro_batches(0) == 4);
+static_assert(Training<Net, Loss, Cells<8>>::micro_batch_count == 32);
+
+// Balance by hand.
+using ByHand = Training<Net, Balance<3, 1, 4>, Loss>;
+static_assert(ByHand::cell_count == 3 && ByHand::first_layers()[0] == 0);
+static_assert(ByHand::first_layers()[1] == 3 && ByHand::first_layers()[2] == 4);
+static_assert(ByHand::first_layers()[3] == 8 && ByHand::first_layers().size() == 4);
+static_assert(A::first_layers()[1] == 2 && A::first_layers()[3] == 6);
+
+// Bubbles and slots over a sweep.
+template <std::size_t K, std::size_t M> constexpr bool gpipe_facts() {
+    using T = Training<Net, Cells<K>, MicroBatches<M>, Loss>;
+    static_assert(T::bubble() == gpipe::ratio(K - 1, M + K - 1));
+    static_assert(T::peak_micro_batches(K - 1) == M);
+    constexpr std::size_t slots = [] {
+        auto const plan = T::plan_for(1);
+        std::size_t most = 0;
+        for (auto const& boundary : plan.boundaries)
+            if (boundary.slots > most) most = boundary.slots;
+        return most;
+    }();
+    static_assert(slots == (K > 1 ? M + 1 : 0));
+    return true;
+}
+static_assert(gpipe_facts<1, 1>() && gpipe_facts<2, 4>() && gpipe_facts<3, 7>());
+static_assert(gpipe_facts<8, 2>());
+
+// Less is kept with checkpointing; more samples need more.
+template <class Checkpointing>
+using With = Training<Net, Cells<2>, MicroBatches<8>, Loss, Checkpointing>;
+static_assert(With<Always>::peak_bytes(0, 4) <= With<Never>::peak_bytes(0, 4));
+static_assert(With<ExceptLast>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 4));
+static_assert(With<Never>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 8));
+static_assert(With<ExceptLast>::plan_for(4).blocks.count[0] == 1);
+static_assert(With<Never>::plan_for(4).blocks.count[0] == 8);
+static_assert(With<Never>::plan_for(4).total() ==
+              With<Never>::peak_bytes(0, 4) + With<Never>::peak_bytes(1, 4));
+
+// What is chosen at construction is not constant.
+using Chosen = Training<Net, Cells<gpipe::dynamic>, Loss>;
+static_assert(!Chosen::constant && Chosen::micro_batch_count == gpipe::dynamic);
+template <class T>
+concept KnowsItsBubble = requires {
+    T::bubble();
+};
+template <class T>
+concept KnowsItsCut = requires {
+    T::first_layers();
+};
+template <class T>
+concept KnowsItsBytes = requires {
+    T::peak_bytes(0, 1);
+};
+static_assert(KnowsItsBubble<A> && KnowsItsCut<A> && KnowsItsBytes<A>);
+static_assert(!KnowsItsBubble<Chosen> && !KnowsItsCut<Chosen> && !KnowsItsBytes<Chosen>);
+using SomeSchedule = Training<Net, Cells<2>, Loss, gpipe::schedule::Dynamic>;
+static_assert(!SomeSchedule::constant && KnowsItsCut<SomeSchedule> &&
+              !KnowsItsBubble<SomeSchedule>);
+static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::constant);
+static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::constant);
+
+// 4,096 layers in 256 cells.
+using Deep = gpipe::Pipeline<Repeat<4096, blank::Costly<4>>>;
+using Loss4 = gpipe::Loss<blank::Loss<4>>;
+using Wide = Training<Deep, Cells<256>, MicroBatches<gpipe::dynamic>, Loss4>;
+static_assert(Deep::size == 4096 && Deep::leaves == 1);
+static_assert(Wide::first_layers()[1] == 16 && Wide::first_layers()[256] == 4096);
+
+// Optimizers.
+static_assert(gpipe::OptimizerFunctor<gpipe::SGD> && gpipe::OptimizerFunctor<gpipe::Adam>);
+static_assert(gpipe::OptimizerFunctor<gpipe::AdamW> && gpipe::OptimizerFunctor<gpipe::RMSProp>);
+struct MayThrow {
+    static constexpr std::size_t states = 0;
+    template <class T> void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, 0>) const {}
+};
+struct NoStates {
+    template <class T>
+    void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, 0>) const noexcept {}
+};
+static_assert(!gpipe::OptimizerFunctor<MayThrow> && !gpipe::OptimizerFunctor<NoStates>);
+static_assert(!gpipe::OptimizerFunctor<int>);
+
+} // namespace

@@ -1,0 +1,129 @@
+// The plan of an arena: every byte has one purpose, and every purpose its bytes.
+#include <support/random_chain.hpp>
+#include <support/schedules.hpp>
+
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/schedule/gpipe.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <utility>
+#include <vector>
+
+using gpipe::Array;
+using gpipe::MemoryPlan;
+using gpipe::Programs;
+
+namespace {
+
+using Interval = std::pair<std::size_t, std::size_t>; // offset, bytes
+
+// The parts of a device's arena, as the engine addresses them.
+std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& chain,
+                               Programs const& programs, std::size_t device, std::size_t states) {
+    std::vector<Interval> parts;
+    std::size_t temporary = 0;
+    std::size_t temporaries_at = 0;
+    bool adjacent = false;
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        if (programs.device_of(c) != device) continue;
+        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
+            std::size_t const bytes = chain.layers[i].parameters.slots(1);
+            parts.push_back({plan.parameters[i], bytes});
+            parts.push_back({plan.gradients[i], bytes});
+            parts.push_back({plan.optimizer[i], states * bytes});
+        }
+        if (c > 0)
+            parts.push_back({plan.slots_at[c], plan.boundaries[c].slots * plan.slot_size[c]});
+        adjacent = plan.layouts[c].adjacent;
+        if (!adjacent)
+            parts.push_back({plan.blocks_at[c], plan.blocks.count[c] * plan.layouts[c].kept});
+        temporary = std::max(temporary, plan.layouts[c].temporary);
+        temporaries_at = plan.temporaries_at[c];
+        if (adjacent) CHECK(plan.blocks_at[c] == plan.temporaries_at[c]);
+    }
+    parts.push_back({temporaries_at, temporary});
+    return parts;
+}
+
+void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
+                Programs const& programs, std::size_t states, std::size_t capacity) {
+    MemoryPlan const plan = gpipe::plan_memory(chain, first, programs, states, capacity);
+    std::size_t total = 0;
+    for (std::size_t d = 0; d < programs.devices(); ++d) {
+        auto parts = parts_of(plan, chain, programs, d, states);
+        std::sort(parts.begin(), parts.end());
+        std::size_t end = 0;
+        for (auto const& [offset, bytes] : parts) {
+            if (bytes == 0) continue;
+            REQUIRE(offset == end); // neither overlap nor gap
+            REQUIRE(offset % gpipe::slot_alignment == 0);
+            end = offset + bytes;
+        }
+        REQUIRE(end == plan.devices[d].total());
+        REQUIRE(plan.devices[d].gradients == plan.devices[d].parameters);
+        REQUIRE(plan.devices[d].optimizer == states * plan.devices[d].parameters);
+        total += end;
+    }
+    REQUIRE(plan.total() == total);
+    // A slot holds the boundary's tensors and, where one crosses, their gradient.
+    for (std::size_t c = 1; c < programs.cells(); ++c) {
+        gpipe::LayerInfo const& layer = chain.layers[first[c]];
+        REQUIRE(plan.slot_size[c] >= layer.input.slots(capacity));
+        bool const crosses = chain.lowest_learner < first[c];
+        if (crosses) REQUIRE(plan.slot_size[c] >= layer.input_gradient.slots(capacity));
+        for (std::size_t m = 0; m < programs.micro_batches(); ++m)
+            REQUIRE((plan.boundaries[c].gradient[m] != gpipe::no_slot) == crosses);
+    }
+}
+
+} // namespace
+
+TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, schedule and policy") {
+    std::mt19937_64 random(1);
+    for (int round = 0; round < 600; ++round) {
+        CAPTURE(round);
+        std::size_t const length = 1 + random() % 9;
+        toy::RandomChain const chain = toy::random_chain(random, length, {});
+        std::size_t const cells = 1 + random() % length;
+        Array<std::size_t> first(cells + 1);
+        std::vector<std::size_t> cuts;
+        for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
+        std::shuffle(cuts.begin(), cuts.end(), random);
+        cuts.resize(cells - 1);
+        std::sort(cuts.begin(), cuts.end());
+        for (std::size_t c = 1; c < cells; ++c) first[c] = cuts[c - 1];
+        first[cells] = length;
+        std::size_t const m = 1 + random() % 5;
+        for (Programs const& schedule :
+             {gpipe::schedule::GPipe::programs(cells, m),
+              toy::OneForwardOneBackward::programs(cells, m), toy::Dealt::programs(cells, m)})
+            for (auto const& lower :
+                 {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
+                  &gpipe::checkpoint::Always::lower})
+                check_plan(chain.shape(), first, lower(schedule), random() % 3, 1 + random() % 3);
+    }
+}
+
+TEST_CASE("more samples, and more that is kept, never take fewer bytes") {
+    std::mt19937_64 random(2);
+    for (int round = 0; round < 100; ++round) {
+        toy::RandomChain const chain = toy::random_chain(random, 6, {});
+        Array<std::size_t> first(4);
+        first[1] = 2, first[2] = 4, first[3] = 6;
+        auto const schedule = gpipe::schedule::GPipe::programs(3, 4);
+        auto const bytes = [&](Programs const& programs, std::size_t capacity) {
+            return gpipe::plan_memory(chain.shape(), first, programs, 1, capacity).total();
+        };
+        auto const never = gpipe::checkpoint::Never::lower(schedule);
+        auto const always = gpipe::checkpoint::Always::lower(schedule);
+        for (std::size_t capacity = 1; capacity < 5; ++capacity) {
+            CHECK(bytes(never, capacity) <= bytes(never, capacity + 1));
+            CHECK(bytes(always, capacity) <= bytes(never, capacity));
+        }
+    }
+}
