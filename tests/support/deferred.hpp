@@ -31,6 +31,7 @@ class GuardedBuffer {
     static constexpr std::size_t guard = 4 * gpipe::slot_alignment;
     static constexpr std::byte mark{0xA5};
 
+    GuardedBuffer() = default;
     explicit GuardedBuffer(std::size_t bytes)
         : memory_(static_cast<std::byte*>(
               ::operator new (bytes + 2 * guard, std::align_val_t{gpipe::slot_alignment}))),
@@ -53,7 +54,7 @@ class GuardedBuffer {
         }
     };
     std::unique_ptr<std::byte[], Free> memory_;
-    std::size_t size_;
+    std::size_t size_ = 0;
 };
 
 class Deferred {

@@ -24,7 +24,9 @@ struct Device;
 /// done;
 ///   walk may not throw;
 /// - positions of record and wait are 32-bit counts that only grow (and wrap);
-/// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor.
+/// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor; of
+/// a
+///   type that can be moved and that can be empty.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
                                  std::uint32_t position, void (*walk)(std::size_t),
@@ -36,6 +38,8 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
     { device.lanes() } -> std::same_as<std::size_t>;
     { device.allocate(n, n).data() } -> std::same_as<std::byte*>;
     { device.allocate(n, n).size() } -> std::same_as<std::size_t>;
+    requires std::movable<decltype(device.allocate(n, n))>;
+    requires std::default_initializable<decltype(device.allocate(n, n))>;
     device.run(n, walk);
     device.launch(n, work);
     device.wait(n, n, position);
