@@ -190,6 +190,21 @@ bool well_formed(Cut const& first, std::size_t layers) {
     return true;
 }
 
+// How many cells it takes under a limit, filled one after the other: as few as any cut has.
+std::size_t cells_needed(Whole const& costs, std::uint64_t limit) {
+    std::size_t needed = 1;
+    std::uint64_t cell = 0;
+    for (std::uint64_t const c : costs) {
+        if (c > limit) return costs.size() + 1;
+        if (cell + c > limit) {
+            ++needed;
+            cell = 0;
+        }
+        cell += c;
+    }
+    return needed;
+}
+
 template <class Error, class F> std::string message_of(F&& f) {
     try {
         f();
@@ -326,20 +341,7 @@ TEST_CASE("ten thousand layers in 256 cells: no smaller bottleneck, no earlier c
         Cut const first = by_bottleneck(scaled(costs), cells);
         REQUIRE(well_formed(first, layers));
         std::uint64_t const attained = quality(costs, first).bottleneck;
-        // Under the next smaller limit, cells filled one after the other do not suffice (or one
-        // layer alone is above it).
-        std::size_t needed = 1;
-        std::uint64_t cell = 0;
-        bool too_large = false;
-        for (std::uint64_t const c : costs) {
-            too_large = too_large || c > attained - 1;
-            if (cell + c > attained - 1) {
-                ++needed;
-                cell = 0;
-            }
-            cell += c;
-        }
-        CHECK((too_large || needed > cells));
+        CHECK(cells_needed(costs, attained - 1) > cells);
         for (std::size_t k = 1; k < cells; ++k) {
             std::uint64_t earlier = costs[first[k] - 1];
             for (std::size_t l = first[k]; l < first[k + 1]; ++l) earlier += costs[l];
@@ -369,11 +371,34 @@ TEST_CASE("a cut does not depend on the unit of the costs, from denormals to the
         Cut const least_variance = by_variance(scaled(costs), cells);
         // -1074: the costs are multiples of the smallest denormal. 993: 2^30 * 2^993 is the largest
         // power of two, and a sum of two such costs is beyond every double.
-        for (int const exponent : {-1074, -1050, -1022, -300, -1, 1, 300, 993}) {
+        for (int const exponent : {-1074, -1050, -1046, -1042, -1022, -300, -1, 1, 300, 993}) {
             CAPTURE(exponent);
             REQUIRE(by_bottleneck(scaled(costs, exponent), cells) == least_bottleneck);
             REQUIRE(by_variance(scaled(costs, exponent), cells) == least_variance);
         }
+    }
+}
+
+TEST_CASE("costs that differ in their last bit only are told apart") {
+    // With 512 to 1,023 layers, one unit of the sums is the last bit of these costs.
+    std::mt19937_64 random(12);
+    for (int n = 0; n < 500; ++n) {
+        Whole costs(512 + uniform(random, 512));
+        std::uint64_t const bits = 2 + uniform(random, 3);
+        for (std::uint64_t& c : costs) c = (std::uint64_t{1} << 52) + uniform(random, bits);
+        std::size_t const cells = 9 + uniform(random, 120);
+        Cut const first = by_bottleneck(scaled(costs), cells);
+        REQUIRE(cells_needed(costs, quality(costs, first).bottleneck - 1) > cells);
+    }
+}
+
+TEST_CASE("beside a cost 2^64 times theirs, others count as zero") {
+    for (int exponent = -64 - 7; exponent >= -1074; exponent -= 1) {
+        CAPTURE(exponent);
+        double const tiny = std::ldexp(1.999, exponent);
+        Costs const costs{1.0, tiny, tiny, tiny, tiny, tiny, tiny};
+        REQUIRE(by_bottleneck(costs, 3) == Cut{0, 1, 2, 7});
+        REQUIRE(by_variance(costs, 3) == Cut{0, 1, 2, 7});
     }
 }
 
