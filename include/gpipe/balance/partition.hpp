@@ -28,7 +28,7 @@ inline constexpr std::size_t variance_tie_limit = 4096;
 /// is, is in front).
 ///
 /// At most 63 probes of O(cells log layers), in practice about a dozen. In constant evaluation
-/// 4,096 layers in 256 cells take a fifth of the default limit of clang, the smallest.
+/// 4,096 layers in 256 cells take a quarter of the default limit of clang, the smallest.
 ///
 /// Throws std::invalid_argument (in constant evaluation: is not a constant) for zero cells, more
 /// cells than layers, and a cost that is negative or not finite.
