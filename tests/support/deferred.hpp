@@ -32,6 +32,7 @@ class GuardedBuffer {
     static constexpr std::byte mark{0xA5};
 
     GuardedBuffer() = default;
+    GuardedBuffer() = default;
     explicit GuardedBuffer(std::size_t bytes)
         : memory_(static_cast<std::byte*>(
               ::operator new (bytes + 2 * guard, std::align_val_t{gpipe::slot_alignment}))),
@@ -42,7 +43,7 @@ class GuardedBuffer {
     std::byte* data() const { return memory_.get() + guard; }
     std::size_t size() const { return size_; }
     bool intact() const {
-        for (std::size_t i = 0; i < guard; ++i)
+        for (std::size_t i = 0; memory_ && i < guard; ++i)
             if (memory_[i] != mark || memory_[guard + size_ + i] != mark) return false;
         return true;
     }
