@@ -32,7 +32,6 @@ class GuardedBuffer {
     static constexpr std::byte mark{0xA5};
 
     GuardedBuffer() = default;
-    GuardedBuffer() = default;
     explicit GuardedBuffer(std::size_t bytes)
         : memory_(static_cast<std::byte*>(
               ::operator new (bytes + 2 * guard, std::align_val_t{gpipe::slot_alignment}))),
