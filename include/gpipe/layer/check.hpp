@@ -124,9 +124,9 @@ template <class L> consteval bool initialize_fits() {
 }
 template <class L> consteval bool parameters_learn() {
     if constexpr (has_boundaries<L>) {
-        using Group = TensorGroup<typename LayerTraits<L>::Parameters>;
-        for (std::size_t t = 0; t < Group::count; ++t)
-            if (Group::gradient_bytes[t] == 0) return false;
+        // A range: nvcc warns of a comparison with a count that is zero.
+        for (std::size_t bytes : TensorGroup<typename LayerTraits<L>::Parameters>::gradient_bytes)
+            if (bytes == 0) return false;
     }
     return true;
 }
