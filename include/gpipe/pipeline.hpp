@@ -24,8 +24,8 @@ template <class... Items> class Pipeline {
     /// The number of places at which a layer's type is written; `size` without Repeat.
     static constexpr std::size_t leaves = Chain::leaves();
 
-    /// The type of layer I.
-    template <std::size_t I> using Layer = detail::LayerAt<Chain, I, Items...>;
+    /// The type of layer `index`.
+    template <std::size_t index> using Layer = detail::LayerAt<Chain, index, Items...>;
     using Input = typename Layer<0>::Input;
     using Output = typename Layer<size - 1>::Output;
 
@@ -84,9 +84,9 @@ template <class... Items> class Pipeline {
     }
 
   private:
-    template <std::size_t I, class Item>
+    template <std::size_t index, class Item>
     static void const* object(Pipeline const& self, std::size_t place) {
-        return detail::ItemOf<Item>::layer(detail::held<I>(self.holder_), place);
+        return detail::ItemOf<Item>::layer(detail::held<index>(self.holder_), place);
     }
     template <std::size_t... Is>
     std::array<void const*, leaves> objects(std::index_sequence<Is...>) const {

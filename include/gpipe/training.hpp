@@ -219,13 +219,15 @@ template <class Net, class... Policies> class Training {
     OptimizerFunctor_& optimizer() { return optimizer_; }
     OptimizerFunctor_ const& optimizer() const { return optimizer_; }
 
-    /// The parameters of layer I as its context gives them, writable between steps.
-    template <std::size_t I> auto parameters() {
-        return tensor_views<ParametersOf<I>, detail::Access::write>(machine_.layer(I).parameters);
+    /// The parameters of layer `index` as its context gives them, writable between steps.
+    template <std::size_t index> auto parameters() {
+        return tensor_views<ParametersOf<index>, detail::Access::write>(
+            machine_.layer(index).parameters);
     }
     /// The mean gradients of the last step; unspecified after a step that failed.
-    template <std::size_t I> auto gradients() {
-        return tensor_views<ParametersOf<I>, detail::Access::write>(machine_.layer(I).gradients);
+    template <std::size_t index> auto gradients() {
+        return tensor_views<ParametersOf<index>, detail::Access::write>(
+            machine_.layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements cannot be T.
@@ -280,8 +282,8 @@ template <class Net, class... Policies> class Training {
     }
 
   private:
-    template <std::size_t I>
-    using ParametersOf = typename LayerTraits<typename Net::template Layer<I>>::Parameters;
+    template <std::size_t index>
+    using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
     Model model() const {

@@ -8,15 +8,15 @@ namespace gpipe {
 
 namespace detail {
 
-// Indexed inheritance: the I-th type is found by one overload resolution, without recursion, in
-// time that does not depend on I.
-template <std::size_t I, class T> struct IndexedType {};
+// Indexed inheritance: the index-th type is found by one overload resolution, without recursion, in
+// time that does not depend on index.
+template <std::size_t index, class T> struct IndexedType {};
 
 template <class Indices, class... Ts> struct IndexedTypes;
 template <std::size_t... Is, class... Ts>
 struct IndexedTypes<std::index_sequence<Is...>, Ts...> : IndexedType<Is, Ts>... {};
 
-template <std::size_t I, class T> std::type_identity<T> find_type(IndexedType<I, T> const*);
+template <std::size_t index, class T> std::type_identity<T> find_type(IndexedType<index, T> const*);
 
 } // namespace detail
 
@@ -24,8 +24,8 @@ template <std::size_t I, class T> std::type_identity<T> find_type(IndexedType<I,
 template <class... Ts> struct List {
     static constexpr std::size_t size = sizeof...(Ts);
 
-    template <std::size_t I>
-    using at = typename decltype(detail::find_type<I>(
+    template <std::size_t index>
+    using at = typename decltype(detail::find_type<index>(
         static_cast<detail::IndexedTypes<std::index_sequence_for<Ts...>, Ts...> const*>(
             nullptr)))::type;
 };

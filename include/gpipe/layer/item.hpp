@@ -9,7 +9,7 @@ namespace gpipe {
 
 namespace detail {
 
-template <std::size_t I, class T> struct Held { T value{}; };
+template <std::size_t index, class T> struct Held { T value{}; };
 
 // A tuple by indexed inheritance: its cost is linear in the number of members (std::tuple is not).
 template <class Indices, class... Ts> struct HolderOf;
@@ -21,7 +21,7 @@ struct HolderOf<std::index_sequence<Is...>, Ts...> : Held<Is, Ts>... {
 };
 template <class... Ts> using Holder = HolderOf<std::index_sequence_for<Ts...>, Ts...>;
 
-template <std::size_t I, class T> constexpr T const& held(Held<I, T> const& member) {
+template <std::size_t index, class T> constexpr T const& held(Held<index, T> const& member) {
     return member.value;
 }
 

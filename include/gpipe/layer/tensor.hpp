@@ -61,7 +61,7 @@ template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
     static constexpr bool carries_gradient =
         (false || ... || CarriesGradient<typename Ts::Element>::value);
 
-    template <std::size_t I> using at = typename List<Ts...>::template at<I>;
+    template <std::size_t index> using at = typename List<Ts...>::template at<index>;
 };
 
 } // namespace gpipe

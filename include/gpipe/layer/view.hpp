@@ -30,8 +30,8 @@ template <class T, std::size_t... Extents> class TensorView {
 
     constexpr T* data() const { return data_; }
     static constexpr std::size_t size() { return (std::size_t{1} * ... * Extents); }
-    template <std::size_t I> static constexpr std::size_t extent() {
-        return Tensor<std::remove_const_t<T>, Extents...>::extents[I];
+    template <std::size_t index> static constexpr std::size_t extent() {
+        return Tensor<std::remove_const_t<T>, Extents...>::extents[index];
     }
     constexpr T* begin() const { return data_; }
     constexpr T* end() const { return data_ + size(); }
