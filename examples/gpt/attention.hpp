@@ -84,6 +84,7 @@ struct AttentionHead {
     // sum.
     static T softmax(T* __restrict p, std::size_t n, std::size_t columns) {
         std::size_t const whole = (n + lanes - 1) / lanes * lanes;
+        for (std::size_t j = columns; j < whole; ++j) p[j] = 0; // the product left these out
         // Written in whole vectors: to read one soon after parts of it were written takes long.
         T const* const shade = shaded.data() + (whole - n);
         for (std::size_t l = 0; l < lanes; ++l) p[whole - lanes + l] += shade[l];

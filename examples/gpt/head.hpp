@@ -26,7 +26,8 @@ template <class T, std::size_t context, std::size_t width, std::size_t vocabular
     /// Forward: the norm of x. Backward: the gradient of the logits that were not clipped.
     using Scratch = gpipe::Tensor<T, context, std::max(width, vocabulary)>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
-    static constexpr double cost = 2.0 * context * width * vocabulary;
+    /// Of the classes that a text has, about; more would be work that is never done.
+    static constexpr double cost = 2.0 * context * width * std::min<std::size_t>(vocabulary, 96);
     static constexpr float decay[] = {0, 0, 1};
 
     std::size_t classes = vocabulary;
