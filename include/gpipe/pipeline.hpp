@@ -84,19 +84,17 @@ template <class... Items> class Pipeline {
     }
 
   private:
-    template <std::size_t index, class Item>
-    static void const* object(Pipeline const& self, std::size_t place) {
-        return detail::ItemOf<Item>::layer(detail::held<index>(self.holder_), place);
-    }
     template <std::size_t... Is>
     std::array<void const*, leaves> objects(std::index_sequence<Is...>) const {
-        using Get = void const* (*)(Pipeline const&, std::size_t);
-        static constexpr Get gets[] = {&object<Is, Items>...};
+        // The names of these functions hold one item each, not the whole list.
+        using Get = void const* (*)(void const*, std::size_t);
+        static constexpr Get gets[] = {&detail::ItemOf<Items>::layer...};
+        void const* const items[] = {&detail::held<Is>(holder_)...};
         std::array<void const*, leaves> result{};
         std::size_t leaf = 0;
         for (std::size_t i = 0; i < Chain::items; ++i)
             for (std::size_t g = 0; g < Chain::extents[i].group; ++g)
-                result[leaf++] = gets[i](*this, g);
+                result[leaf++] = gets[i](items[i], g);
         return result;
     }
 

@@ -44,29 +44,22 @@ template <class T> struct ItemOf {
     using Group = List<T>;
     using First = T;
     using Last = T;
-    static constexpr void const* layer(T const& item, std::size_t) { return &item; }
+    // Layer `place` of the group that the item at this address holds.
+    static void const* layer(void const* item, std::size_t) { return item; }
 };
 template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
     static constexpr std::size_t count = n;
     using Group = List<Layers...>;
     using First = typename Group::template at<0>;
     using Last = typename Group::template at<Group::size - 1>;
-    static constexpr void const* layer(Repeat<n, Layers...> const& item, std::size_t i) {
+    static void const* layer(void const* item, std::size_t place) {
         return [&]<std::size_t... Is>(std::index_sequence<Is...>)->void const* {
-            void const* const layers[] = {&held<Is>(item)...};
-            return layers[i];
+            auto const& repeat = *static_cast<Repeat<n, Layers...> const*>(item);
+            void const* const layers[] = {&held<Is>(repeat)...};
+            return layers[place];
         }
         (std::index_sequence_for<Layers...>{});
     }
-};
-
-// A Repeat of nothing: its sentence, then as little else as possible.
-template <std::size_t n> struct ItemOf<Repeat<n>> {
-    static_assert(sizeof(Repeat<n>) > 0);
-    static constexpr std::size_t count = n;
-    using Group = List<>;
-    using First = void;
-    using Last = void;
 };
 
 } // namespace detail

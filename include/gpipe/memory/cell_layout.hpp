@@ -123,14 +123,15 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         return recomputes && layers[i].saved.count > 0 ? output_bytes(i) : 0;
     };
     auto const forward_moment = [&](std::size_t i) {
-        detail::Moment moment{adjacent ? full[i] : 0};
+        Moment moment{adjacent ? full[i] : 0};
         std::size_t const before = i > 0 ? temporary_output(i - 1) : 0;
         std::size_t const own = temporary_output(i);
         moment.low = lies_low(i) ? own : before;
         moment.high = lies_low(i) ? before : own;
         moment.scratch = scratch_bytes(i) + (learns(i) ? 0 : saved_bytes(i));
         // A low output must lie above the stack of the next moment as well.
-        moment.low_base = adjacent && lies_low(i) && i + 1 < count ? full[i + 1] : moment.stack;
+        bool const stays = adjacent && lies_low(i) && own > 0 && i + 1 < count;
+        moment.low_base = stays ? full[i + 1] : moment.stack;
         return moment;
     };
     // Backward. Moment i runs layer i; `count` is the loss. The output gradient of layer i is
@@ -152,7 +153,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         return discarded_gradient(i);
     };
     auto const backward_moment = [&](std::size_t i) {
-        detail::Moment moment;
+        Moment moment;
         if (i == count)
             moment.stack = layout.kept;
         else
@@ -173,29 +174,31 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
         return moment;
     };
 
-    // The height that the widest moment needs, then every place.
-    auto const height = [](detail::Moment const& m) {
-        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
-        return low_end + m.scratch + m.high;
+    // The height that the widest moment needs, then every place. Scratch lies above the low tensor,
+    // or under it where the stack has left enough room.
+    auto const low_end = [](Moment const& m) { return m.low_base + m.low; };
+    auto const scratch_at = [&](Moment const& m) {
+        return m.stack + m.scratch <= m.low_base ? m.stack : low_end(m);
+    };
+    auto const height = [&](Moment const& m) {
+        return std::max(low_end(m), scratch_at(m) + m.scratch) + m.high;
     };
     for (std::size_t i = 0; i < count; ++i)
         layout.temporary = std::max(layout.temporary, height(forward_moment(i)));
     for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i)
         layout.temporary = std::max(layout.temporary, height(backward_moment(i)));
     for (std::size_t i = 0; i < count; ++i) {
-        detail::Moment const m = forward_moment(i);
-        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
+        Moment const m = forward_moment(i);
         LayerPlaces& places = layout.places[i];
-        places.forward_scratch = {low_end, 1};
-        if (!learns(i)) places.saved = {low_end + scratch_bytes(i), 1};
+        places.forward_scratch = {scratch_at(m), 1};
+        if (!learns(i)) places.saved = {scratch_at(m) + scratch_bytes(i), 1};
         if (std::size_t const own = temporary_output(i))
             places.output = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
     }
     for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i) {
-        detail::Moment const m = backward_moment(i);
-        std::size_t const low_end = std::max(m.low_base + m.low, m.stack);
+        Moment const m = backward_moment(i);
         if (i == count) {
-            layout.loss_scratch = {low_end, 1};
+            layout.loss_scratch = {scratch_at(m), 1};
             // Where no layer of the cell learns, the loss's gradient is written all the same.
             if (learner == count)
                 layout.places[count - 1].output_gradient = {
@@ -204,7 +207,7 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
             continue;
         }
         LayerPlaces& places = layout.places[i];
-        places.backward_scratch = {low_end, 1};
+        places.backward_scratch = {scratch_at(m), 1};
         if (i == learner && discarded_gradient(i) > 0)
             layout.discarded_gradient = {
                 lies_low(i) ? layout.temporary - discarded_gradient(i) : m.low_base, 1};

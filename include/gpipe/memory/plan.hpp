@@ -118,8 +118,8 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
         std::size_t temporary = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            plan.layouts[c] =
-                lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity, recomputes[c]);
+            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
+                                           recomputes[c] && chain.lowest_learner < first[c + 1]);
             plan.blocks_at[c] = at;
             if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
             temporary = std::max(temporary, plan.layouts[c].temporary);
