@@ -26,9 +26,9 @@ using Wide = gpipe::Pipeline<toy::Linear<Real, 5, 24>, toy::Tanh<Real, 24>,
                              toy::Tanh<Real, 16>, toy::StrictLinear<Real, 16, 3>>;
 using Equal = gpipe::Pipeline<gpipe::Repeat<16, toy::Linear<Real, 8, 8>>>;
 // Nobody learns below layer 3, and that layer is strict.
-using Late =
-    gpipe::Pipeline<toy::Scale<Real, 5>, toy::Saver<Real, 5>, toy::Tanh<Real, 5>,
-                    toy::StrictLinear<Real, 5, 12>, toy::Saver<Real, 12>, toy::Linear<Real, 12, 3>>;
+using Late = gpipe::Pipeline<toy::Scale<Real, 5>, toy::Saver<Real, 5, true>, toy::Tanh<Real, 5>,
+                             toy::StrictLinear<Real, 5, 12>, toy::Saver<Real, 12, true>,
+                             toy::Linear<Real, 12, 3>>;
 
 template <class N, class Device>
 using TrainOf = toy::Training<N, toy::MeanSquare<Real, N::Output::size>, Adam, Device>;

@@ -130,8 +130,9 @@ template <class T, std::size_t N> struct Square {
     }
 };
 
-/// y = x / (1 + x^2), with its derivative saved, and a detour over scratch. Reads neither.
-template <class T, std::size_t N> struct Saver {
+/// y = x / (1 + x^2), with its derivative saved, and a detour over scratch. Reads neither. `eager`:
+/// fills saved() even where nobody will read it.
+template <class T, std::size_t N, bool eager = false> struct Saver {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     using Saved = Tensors<Tensor<T, N>, Tensor<std::int32_t, 2>>;
@@ -144,7 +145,7 @@ template <class T, std::size_t N> struct Saver {
         for (std::size_t i = 0; i < x.size(); ++i) square.data()[i] = x.data()[i] * x.data()[i];
         for (std::size_t i = 0; i < x.size(); ++i)
             y.data()[i] = x.data()[i] / (1 + square.data()[i]);
-        if (!ctx.saving()) return;
+        if (!eager && !ctx.saving()) return;
         auto [slope, mark] = ctx.saved();
         for (std::size_t i = 0; i < x.size(); ++i) {
             T const v = square.data()[i];

@@ -147,6 +147,7 @@ inline std::vector<LiveBytes> live_bytes(gpipe::Programs const& programs, LiveBy
             for (std::size_t a : list) {
                 if (programs[a].kind == Kind::backward) continue;
                 bool const again = programs[a].kind == Kind::recompute;
+                if (again && learner > top && !last_cell) continue; // nobody would read it
                 for (std::size_t i = bottom; i <= top; ++i) {
                     auto const& layer = of.layers[i];
                     if (again && i == top && !last_cell && layer.saved.count == 0) continue;
@@ -164,10 +165,13 @@ inline std::vector<LiveBytes> live_bytes(gpipe::Programs const& programs, LiveBy
                     }
                     live(bytes(layer.output), moment(a, i), to);
                 }
-                for (std::size_t i = bottom; i <= top; ++i)
-                    if (a == holder)
-                        live(bytes(of.layers[i].saved), moment(a, i),
-                             learner <= i ? after(back, i) : after(a, i));
+                for (std::size_t i = bottom; i <= top; ++i) {
+                    std::size_t const saved = bytes(of.layers[i].saved);
+                    if (i < learner) // like scratch
+                        live(saved, moment(a, i), after(a, i));
+                    else if (a == holder)
+                        live(saved, moment(a, i), after(back, i));
+                }
             }
             // The backward.
             if (last_cell)
