@@ -4,9 +4,12 @@
 #include "support/net.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <doctest/doctest.h>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -226,6 +229,50 @@ TEST_CASE_TEMPLATE("P6 the first failure is told again in every repetition of a 
     std::size_t const times = toy::long_tests() ? 5000 : 300;
     for (std::size_t i = 0; i < times; ++i)
         CHECK(fails_rightly(train, watch, data, {2, 0, Phase::forward}) == "");
+}
+
+namespace {
+
+// Two layers that fail at the same time: each waits until the other has begun, and the second
+// throws when the first has long done so.
+std::atomic<int> begun{0};
+struct Meets : toy::Linear<Real, 3, 3> {
+    void forward(auto& ctx, auto x, auto y) const {
+        toy::Linear<Real, 3, 3>::forward(ctx, x, y);
+        bool const first = ctx.layer() == 0 && ctx.first_sample() == 1;
+        bool const second = ctx.layer() == 1 && ctx.first_sample() == 0;
+        if (!ctx.training() || !(first || second)) return;
+        ++begun;
+        while (begun < 2) std::this_thread::yield();
+        if (second) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        throw Thrown{{ctx.layer(), ctx.first_sample(), Phase::forward}, nullptr};
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "P6 of two layers that fail at once the first in the programs' order is told, even if the "
+    "other throws last") {
+    using Race = toy::Training<gpipe::Pipeline<Meets, Meets>, toy::MeanSquare<Real, 3>, Adam, Host>;
+    Race::Options o;
+    o.samples = 3;
+    o.cells = 2;
+    o.micro_batches = 3;
+    o.checkpointing = gpipe::checkpoint::Never{}; // the last cell's forwards run early
+    o.device.threads = 2;
+    Race train({}, {}, {}, o);
+    auto const data = toy::numbers<Real>(9, 1);
+    for (int times = 0; times < 5; ++times) {
+        begun = 0;
+        try {
+            train.step(data, data);
+            FAIL("nothing was thrown");
+        } catch (Thrown const& thrown) {
+            CHECK(thrown.at == Fault{0, 1, Phase::forward});
+            CHECK(train.failure()->layer == 0);
+        }
+    }
 }
 
 TEST_CASE_TEMPLATE("P6 a failure in evaluate or predict surfaces, and training is as before",
