@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <span>
+#include <stdexcept>
 
 namespace gpipe {
 
@@ -26,8 +27,19 @@ class Programs {
 
     /// Puts a cell on a device (several cells per device in loop or V order).
     constexpr void place(std::size_t cell, std::size_t device) { device_of_[cell] = device; }
-    constexpr void add(Action action) { actions_[size_++] = action; }
-    constexpr void next_device() { begin_[++current_] = size_; }
+    /// Throws std::length_error beyond the capacity; in constant evaluation that is an error of the
+    /// compiler, at this line.
+    constexpr void add(Action action) {
+        if (size_ == actions_.size())
+            throw std::length_error("gpipe: programs hold more actions than their capacity");
+        actions_[size_++] = action;
+    }
+    /// Throws std::length_error beyond the number of devices.
+    constexpr void next_device() {
+        if (current_ == devices_)
+            throw std::length_error("gpipe: programs of more devices than were announced");
+        begin_[++current_] = size_;
+    }
 
     constexpr std::size_t devices() const { return devices_; }
     constexpr std::size_t cells() const { return cells_; }
