@@ -31,6 +31,10 @@ template <class A, class B> consteval bool layers_fit() {
         return true;
 }
 
+// Of an item that is one layer there is nothing to ask; one function for all of them.
+struct FitsAlone {
+    static constexpr bool at(std::size_t) { return true; }
+};
 // Layer by layer: whether As[i] fits Bs[i].
 template <class As, class Bs> struct PairsFit;
 template <class... As, class... Bs> struct PairsFit<List<As...>, List<Bs...>> {
@@ -41,12 +45,19 @@ template <class L> struct Rotated;
 template <class First, class... Rest> struct Rotated<List<First, Rest...>> {
     using type = List<Rest..., First>;
 };
-// Whether each layer of a list fits the next; the last entry: whether the last fits the first.
-template <class L> using SuccessorsFit = PairsFit<L, typename Rotated<L>::type>;
+// Whether each layer of an item's group fits the next; the last entry: whether the last fits the
+// first.
+template <class Item>
+struct FitsInside
+    : PairsFit<typename ItemOf<Item>::Group, typename Rotated<typename ItemOf<Item>::Group>::type> {
+};
+template <class Item>
+    requires(ItemOf<Item>::count == 1 && ItemOf<Item>::Group::size == 1)
+struct FitsInside<Item> : FitsAlone {};
 
 template <class L>
-void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
-                      std::size_t index, std::size_t layers) {
+[[gnu::cold]] void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
+                                    std::size_t index, std::size_t layers) {
     if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0) {
         InitializeContextOf<L> context{parameters, seed, index, layers};
         static_cast<L const*>(layer)->initialize(context);
@@ -120,6 +131,8 @@ template <class... Items> struct Chain {
     // One value per leaf.
     template <class Of> static constexpr auto table() {
         using Value = typename Of::Value;
+        if constexpr (leaves() == items && items > 0) // no groups: nothing to write by parts
+            return std::array<Value, items>{Of::template of<typename ItemOf<Items>::First>()...};
         using Write = void (*)(Value*);
         Write const writes[items + 1] = {&WriteGroup<Of, typename ItemOf<Items>::Group>::write...,
                                          nullptr};
@@ -175,7 +188,7 @@ template <class... Items> struct Chain {
         if (costs) verdict.cost = without_cost;
 
         using FitsAt = bool (*)(std::size_t);
-        FitsAt const inside[] = {&SuccessorsFit<typename ItemOf<Items>::Group>::at...};
+        FitsAt const inside[] = {&FitsInside<Items>::at...};
         using Between = PairsFit<List<typename ItemOf<Items>::Last...>,
                                  typename Rotated<List<typename ItemOf<Items>::First...>>::type>;
         auto const between = Between::all();

@@ -29,27 +29,17 @@ using OutputGradientViews =
 
 // Calls backward with exactly what the layer reads.
 template <class L, class Context, class X, class Y, class DY, class DX>
-constexpr void call_backward(L const& layer, Context& context, X x, Y y, DY dy,
-                             DX dx) requires(LayerTraits<L>::backward_reads == Reads::neither) {
-    static_cast<void>(x), static_cast<void>(y);
-    layer.backward(context, dy, dx);
-}
-template <class L, class Context, class X, class Y, class DY, class DX>
-constexpr void call_backward(L const& layer, Context& context, X x, Y y, DY dy,
-                             DX dx) requires(LayerTraits<L>::backward_reads == Reads::input) {
-    static_cast<void>(y);
-    layer.backward(context, x, dy, dx);
-}
-template <class L, class Context, class X, class Y, class DY, class DX>
-constexpr void call_backward(L const& layer, Context& context, X x, Y y, DY dy,
-                             DX dx) requires(LayerTraits<L>::backward_reads == Reads::output) {
-    static_cast<void>(x);
-    layer.backward(context, y, dy, dx);
-}
-template <class L, class Context, class X, class Y, class DY, class DX>
-constexpr void call_backward(L const& layer, Context& context, X x, Y y, DY dy,
-                             DX dx) requires(LayerTraits<L>::backward_reads == Reads::both) {
-    layer.backward(context, x, y, dy, dx);
+void call_backward(L const& layer, Context& context, [[maybe_unused]] X x, [[maybe_unused]] Y y,
+                   DY dy, DX dx) {
+    constexpr Reads reads = declared_reads<L>;
+    if constexpr (reads == Reads::neither)
+        layer.backward(context, dy, dx);
+    else if constexpr (reads == Reads::input)
+        layer.backward(context, x, dy, dx);
+    else if constexpr (reads == Reads::output)
+        layer.backward(context, y, dy, dx);
+    else
+        layer.backward(context, x, y, dy, dx);
 }
 
 template <class L>

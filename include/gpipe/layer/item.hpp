@@ -38,14 +38,17 @@ template <std::size_t n, class... Layers> struct Repeat : detail::Holder<Layers.
 
 namespace detail {
 
+// What all items that are one layer share. layer(): where layer `place` of the group lies that the
+// item at this address holds.
+struct SingleItem {
+    static void const* layer(void const* item, std::size_t) { return item; }
+};
 // An item of a Pipeline's list: a layer, or a Repeat of several. `count` times a group of layers.
-template <class T> struct ItemOf {
+template <class T> struct ItemOf : SingleItem {
     static constexpr std::size_t count = 1;
     using Group = List<T>;
     using First = T;
     using Last = T;
-    // Layer `place` of the group that the item at this address holds.
-    static void const* layer(void const* item, std::size_t) { return item; }
 };
 template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
     static constexpr std::size_t count = n;
