@@ -15,6 +15,9 @@ struct BoundarySlots {
     std::size_t slots = 0;
     Array<std::size_t> input;    ///< slot by micro-batch
     Array<std::size_t> gradient; ///< no_slot where no gradient crosses
+    /// Where a recompute leaves the output that nobody needs again: in the slot that its backward
+    /// will write the gradient to. no_slot where it has a place of its own.
+    Array<std::size_t> discarded_output;
 };
 
 /// What uses the tensors of the boundary before cell `cell`.
@@ -24,6 +27,7 @@ struct BoundaryUse {
     bool read_backward = true; ///< whether the cell's backward (or recompute) reads the input
     bool kept_by_producer =
         false; ///< whether the backward of the cell before reads it, as its output
+    bool discards_output = false; ///< whether a recompute of the cell needs room for its output
 };
 
 /// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
@@ -37,6 +41,7 @@ constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
                                               BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
     BoundarySlots result{0, Array<std::size_t>(micro_batches, no_slot),
+                         Array<std::size_t>(micro_batches, no_slot),
                          Array<std::size_t>(micro_batches, no_slot)};
 
     // How many uses of each tensor are still to come.
@@ -94,6 +99,11 @@ constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
         if (!producer && a.kind == Kind::backward && use.gradient) {
             result.gradient[m] = take(i);
             touch(result.gradient[m], i);
+        }
+        if (!producer && a.kind == Kind::recompute && use.discards_output) {
+            result.discarded_output[m] = take(i);
+            touch(result.discarded_output[m], i);
+            give_back(result.discarded_output[m], rank);
         }
         if (uses_input(a)) {
             touch(result.input[m], i);

@@ -70,6 +70,7 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
     auto const order = linear_order(programs);
     HappensBefore const happens_before(programs);
     Array<bool> recomputes(cells);
+    Array<bool> discards(cells);
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (programs[i].kind == Kind::recompute) recomputes[programs[i].cell] = true;
     for (std::size_t d = 0; d < devices; ++d) {
@@ -100,14 +101,19 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
             if (c == 0) continue;
             LayerInfo const& layer = chain.layers[first[c]];
             bool const gradient = chain.lowest_learner < first[c];
-            plan.boundaries[c] = assign_boundary_slots(
-                programs, order, happens_before,
-                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input,
-                 chain.lowest_learner < first[c] && chain.layers[first[c] - 1].reads_output});
             plan.slot_size[c] = layer.input.slots(capacity);
             if (gradient)
                 plan.slot_size[c] =
                     std::max(plan.slot_size[c], layer.input_gradient.slots(capacity));
+            // The output of a recompute, where it needs room at all, goes where the gradient will.
+            LayerInfo const& top = chain.layers[first[c + 1] - 1];
+            discards[c] = gradient && recomputes[c] && c + 1 < cells && top.saved.count > 0 &&
+                          top.output.slots(capacity) <= plan.slot_size[c];
+            plan.boundaries[c] = assign_boundary_slots(
+                programs, order, happens_before,
+                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input,
+                 chain.lowest_learner < first[c] && chain.layers[first[c] - 1].reads_output,
+                 discards[c]});
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
         }
@@ -118,8 +124,9 @@ constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> con
         std::size_t temporary = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
-                                           recomputes[c] && chain.lowest_learner < first[c + 1]);
+            plan.layouts[c] =
+                lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
+                             recomputes[c] && !discards[c] && chain.lowest_learner < first[c + 1]);
             plan.blocks_at[c] = at;
             if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
             temporary = std::max(temporary, plan.layouts[c].temporary);

@@ -51,7 +51,7 @@ struct Step {
     std::uint32_t action = 0;
     std::byte* block = nullptr;
     std::byte* input = nullptr;           ///< of the cell; null for the first
-    std::byte* output = nullptr;          ///< in the next cell's slot; null for the last
+    std::byte* output = nullptr;          ///< in a slot; null where it has its place in the cell
     std::byte* output_gradient = nullptr; ///< likewise
     std::byte* input_gradient = nullptr;  ///< in this cell's slot; null where none crosses
 };
@@ -67,7 +67,7 @@ inline void run_forward(CellRow const& cell, Step const& step, Frame const& fram
     GroupAddress x = input;
     for (at = cell.first; at != end; ++at) {
         std::byte* const y =
-            at + 1 == cell.last && !cell.is_last && !again ? step.output : at->output.in(frame);
+            at + 1 == cell.last && step.output ? step.output : at->output.in(frame);
         at->forward(*at, frame, x, y);
         x = {y};
     }

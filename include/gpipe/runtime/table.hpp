@@ -112,7 +112,9 @@ inline StepTable training_table(Programs const& programs, Lanes const& lanes,
             step.input_gradient = slot(c, plan.boundaries[c].gradient[m]);
         }
         if (c + 1 < programs.cells()) {
-            step.output = slot(c + 1, plan.boundaries[c + 1].input[m]);
+            step.output = step.kind == Kind::recompute
+                              ? slot(c, c > 0 ? plan.boundaries[c].discarded_output[m] : no_slot)
+                              : slot(c + 1, plan.boundaries[c + 1].input[m]);
             step.output_gradient = slot(c + 1, plan.boundaries[c + 1].gradient[m]);
         }
     });
