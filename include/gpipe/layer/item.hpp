@@ -51,6 +51,7 @@ template <class T> struct ItemOf : SingleItem {
     using Last = T;
 };
 template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
+    static_assert(sizeof(Repeat<n, Layers...>) > 0); // its own sentences first
     static constexpr std::size_t count = n;
     using Group = List<Layers...>;
     using First = typename Group::template at<0>;
