@@ -47,7 +47,7 @@ template <class Device> std::string trains_rightly(std::size_t cells, typename D
 }
 
 #if defined(__linux__)
-std::size_t threads_alive() {
+[[maybe_unused]] std::size_t threads_alive() {
     std::size_t count = 0;
     for ([[maybe_unused]] auto const& entry :
          std::filesystem::directory_iterator("/proc/self/task"))
