@@ -38,13 +38,13 @@ using Train = gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>,
 
 struct Settings {
     std::string text;
-    std::uint64_t steps = 2000;
-    std::uint64_t batch = 16;
+    std::uint64_t steps = 6000;
+    std::uint64_t batch = 8;
     std::string cells = "2";
-    std::uint64_t micro_batches = 4;
+    std::uint64_t micro_batches = 8;
     std::string checkpointing = "never";
     std::uint64_t seed = 1;
-    double learning_rate = 3e-3;
+    double learning_rate = 5e-3;
     double dropout = 0;
     std::uint64_t threads = 0;
     std::uint64_t sample = 400;
@@ -93,7 +93,7 @@ struct Settings {
 
     // A warm-up, then half a cosine (Loshchilov and Hutter, 2017) down to a hundredth.
     float rate(std::uint64_t step) const {
-        double const warm_up = std::min(100.0, 0.1 * static_cast<double>(steps) + 1);
+        double const warm_up = std::min(200.0, 0.1 * static_cast<double>(steps) + 1);
         double const done = static_cast<double>(step) + 1;
         double const way = static_cast<double>(step) / static_cast<double>(steps);
         double const cosine = 0.505 + 0.495 * std::cos(std::numbers::pi * way);
@@ -109,7 +109,7 @@ std::string format(char const* words, auto... values) {
 
 int run(Settings const& settings, gpt::Text const& text) {
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
-                Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.1f},
+                Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.2f},
                 settings.training()};
     train.time_actions();
     std::fprintf(stderr,

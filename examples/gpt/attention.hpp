@@ -2,6 +2,7 @@
 
 #include "gpt/blas.hpp"
 #include "gpt/dropout.hpp"
+#include "gpt/initial.hpp"
 #include "gpt/layer_norm.hpp"
 
 #include <gpipe/layer/tensor.hpp>
@@ -138,12 +139,8 @@ template <class T, std::size_t context, std::size_t width, std::size_t heads> st
     void initialize(auto& ctx) const {
         auto const [gain, shift, into, out, bias] = ctx.parameters();
         for (T& element : gain) element = 1;
-        auto random = ctx.random(2);
-        for (T& element : into) element = static_cast<T>(random.normal(0.02));
-        random = ctx.random(3);
-        // One summand of the residual stream per layer: their variances add up.
-        double const deviation = 0.02 / std::sqrt(static_cast<double>(ctx.layers()));
-        for (T& element : out) element = static_cast<T>(random.normal(deviation));
+        fill_normal(into, ctx.random(2), weight_deviation);
+        fill_normal(out, ctx.random(3), residual_deviation(ctx.layers()));
     }
 
     void forward(auto& ctx, gpipe::BatchView<T const, context, width> x,

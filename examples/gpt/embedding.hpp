@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gpt/initial.hpp"
+
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/view.hpp>
 
@@ -23,10 +25,8 @@ struct Embedding {
 
     void initialize(auto& ctx) const {
         auto const [tokens, positions] = ctx.parameters();
-        auto random = ctx.random(0);
-        for (T& element : tokens) element = static_cast<T>(random.normal(0.02));
-        random = ctx.random(1);
-        for (T& element : positions) element = static_cast<T>(random.normal(0.02));
+        fill_normal(tokens, ctx.random(0), embedding_deviation);
+        fill_normal(positions, ctx.random(1), embedding_deviation);
     }
 
     void forward(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,

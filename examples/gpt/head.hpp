@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpt/blas.hpp"
+#include "gpt/initial.hpp"
 #include "gpt/layer_norm.hpp"
 
 #include <gpipe/layer/tensor.hpp>
@@ -36,8 +37,7 @@ template <class T, std::size_t context, std::size_t width, std::size_t vocabular
     void initialize(auto& ctx) const {
         auto const [gain, shift, weights] = ctx.parameters();
         for (T& element : gain) element = 1;
-        auto random = ctx.random(2);
-        for (T& element : weights) element = static_cast<T>(random.normal(0.02));
+        fill_normal(weights, ctx.random(2), weight_deviation);
     }
 
     void forward(auto& ctx, gpipe::BatchView<T const, context, width> x,

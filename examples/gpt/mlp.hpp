@@ -2,13 +2,13 @@
 
 #include "gpt/blas.hpp"
 #include "gpt/dropout.hpp"
+#include "gpt/initial.hpp"
 #include "gpt/layer_norm.hpp"
 #include "gpt/math.hpp"
 
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/view.hpp>
 
-#include <cmath>
 #include <cstddef>
 
 namespace gpt {
@@ -37,12 +37,8 @@ template <class T, std::size_t context, std::size_t width> struct Mlp {
     void initialize(auto& ctx) const {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         for (T& element : gain) element = 1;
-        auto random = ctx.random(2);
-        for (T& element : up) element = static_cast<T>(random.normal(0.02));
-        random = ctx.random(3);
-        // As in Attention.
-        double const deviation = 0.02 / std::sqrt(static_cast<double>(ctx.layers()));
-        for (T& element : down) element = static_cast<T>(random.normal(deviation));
+        fill_normal(up, ctx.random(2), weight_deviation);
+        fill_normal(down, ctx.random(3), residual_deviation(ctx.layers()));
     }
 
     void forward(auto& ctx, gpipe::BatchView<T const, context, width> x,
