@@ -49,7 +49,7 @@ struct Settings {
     std::uint64_t threads = 0;
     std::uint64_t sample = 400;
     double temperature = 0.8;
-    std::string prompt = "\n";
+    std::string prompt;
     bool json = false;
 
     void declare(support::Options& options) {
@@ -72,6 +72,7 @@ struct Settings {
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
                        100);
+        options.text("prompt", "TEXT", "what that text is to continue", prompt);
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
     }
 
@@ -176,9 +177,11 @@ int run(Settings const& settings, gpt::Text const& text) {
                  "after %.1f s\n",
                  result.loss, 100 * result.metric[0], seconds());
     if (settings.sample > 0) {
-        std::string const written = gpt::generate<Model>(
-            train, text, {text.character(0)}, settings.sample, settings.temperature, settings.seed);
-        std::fprintf(prose, "a sample:\n%s\n", written.c_str());
+        std::string const prompt =
+            settings.prompt.empty() ? std::string{text.character(0)} : settings.prompt;
+        std::string const written = gpt::generate<Model>(train, text, prompt, settings.sample,
+                                                         settings.temperature, settings.seed);
+        std::fprintf(prose, "a sample:\n%s%s\n", settings.prompt.c_str(), written.c_str());
     }
     if (settings.json) {
         support::JsonObject object;
@@ -225,7 +228,11 @@ int main(int count, char** arguments) {
         return options.refuse(std::string("this processor has no ") + what +
                               ", which the program was compiled for: build it again here");
     try {
-        return run(settings, gpt::Text(settings.text, Model::context));
+        gpt::Text const text(settings.text, Model::context);
+        for (char const c : settings.prompt)
+            if (text.id(c) < 0)
+                return options.refuse("--prompt has a character that the text has not");
+        return run(settings, text);
     } catch (gpt::BadText const& error) {
         return options.refuse(error.what());
     } catch (std::exception const& error) {

@@ -115,7 +115,7 @@ class Options {
     }
 
   private:
-    static constexpr std::size_t column = 40;
+    static constexpr std::size_t column = 44;
 
     struct Flag {
         bool* target;

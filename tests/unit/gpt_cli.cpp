@@ -288,6 +288,7 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
                                                with_text + "--learning-rate fast",
                                                with_text + "--dropout 1",
                                                with_text + "--temperature 0",
+                                               with_text + "--prompt xyz",
                                                with_text + "--json=yes"};
     for (std::string const& arguments : mistakes) {
         CAPTURE(arguments);
@@ -347,10 +348,11 @@ TEST_CASE("train_gpt learns, and writes what it learnt") {
     std::string words;
     for (int i = 0; i < 200; ++i) words += "abcdefgh\n";
     std::string const text = folder.file("text", words);
-    Ran const ran = train_gpt(folder, "--text " + text + " --steps 60 --batch 8 --sample 30");
+    Ran const ran =
+        train_gpt(folder, "--text " + text + " --steps 60 --batch 8 --sample 30 --prompt fgh");
     CHECK(ran.status == 0);
     CHECK(ran.out.find("held-out loss 0.") == 0);
-    CHECK(ran.out.find("abcdefgh\nabcdefgh\n") != std::string::npos);
+    CHECK(ran.out.find("fgh\nabcdefgh\nabcdefgh\n") != std::string::npos);
     CHECK(ran.err.find("60/60") != std::string::npos);
     CHECK(ran.err.find("oneDNN") != std::string::npos);
 }
