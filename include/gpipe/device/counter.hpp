@@ -33,6 +33,9 @@ class alignas(128) Counter {
         for (int poll = 0; poll < polls; ++poll) {
             if (reached(value)) return;
             if (poll >= hot_polls) pause();
+            // Two lanes may share a core, woken there by each other: then only the one that waits
+            // can let the other run, and both must look busy for the scheduler to part them.
+            if (poll % polls_per_yield == polls_per_yield - 1) std::this_thread::yield();
         }
         sleep(value);
     }
@@ -45,6 +48,7 @@ class alignas(128) Counter {
     // About 60 ns each on current x86: a tenth of a millisecond before the first system call.
     static constexpr int polls = 2000;
     static constexpr int hot_polls = 16;
+    static constexpr int polls_per_yield = 64;
 
     static void pause() {
 #if defined(__x86_64__)
