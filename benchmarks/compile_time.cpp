@@ -1,5 +1,6 @@
 // What it costs to compile a whole Training, by the number of distinct layer types and by compiler:
-// seconds and peak memory, beside an empty file, and a stack of 1,000 equal blocks beside one of 4.
+// seconds and peak memory, beside the same layers' bodies as plain functions, and a stack of 1,000
+// equal blocks beside one of 4.
 #include "support/compilers.hpp"
 #include "support/generate.hpp"
 #include "support/list.hpp"
@@ -53,10 +54,13 @@ class Bench {
         Subject const header =
             write("headers alone", "headers", 0, "#include <gpipe/gpipe.hpp>\nint main() {}\n");
         std::vector<Subject> subjects{empty, header};
-        for (std::size_t layers : settings_.layers)
-            subjects.push_back(write("L = " + std::to_string(layers),
-                                     "layers" + std::to_string(layers), layers,
-                                     distinct_layers(layers, shape())));
+        for (std::size_t layers : settings_.layers) {
+            std::string const count = std::to_string(layers);
+            subjects.push_back(write("plain, L = " + count, "plain" + count, layers,
+                                     plain_functions(layers, shape())));
+            subjects.push_back(
+                write("L = " + count, "layers" + count, layers, distinct_layers(layers, shape())));
+        }
         std::vector<Subject> repeats{
             write("Repeat<4>", "repeat4", 4 * repeat_group, repeated_layers(4, shape())),
             write("Repeat<1000>", "repeat1000", 1000 * repeat_group,
@@ -67,7 +71,12 @@ class Bench {
         bool const good = compile_all(subjects, settings_.rounds) &&
                           compile_all(repeats, settings_.repeat_rounds);
         if (!good) return false;
-        for (Subject const& subject : subjects) report(subject, "empty file", subjects[0]);
+        report(subjects[0], "empty file", subjects[0]);
+        report(subjects[1], "empty file", subjects[0]);
+        for (std::size_t i = 2; i < subjects.size(); i += 2) {
+            report(subjects[i], "headers alone", subjects[1]);
+            report(subjects[i + 1], "plain functions", subjects[i]);
+        }
         report(repeats[0], "empty file", subjects[0]);
         report(repeats[1], "Repeat<4>", repeats[0]);
         if (settings_.layers.size() > 1) report_growth(subjects);
@@ -125,8 +134,8 @@ class Bench {
     // How time grows with L beyond what the headers take, between neighbouring L.
     void report_growth(std::vector<Subject> const& subjects) const {
         double const headers = median(subjects[1].processor);
-        for (std::size_t i = 3; i < subjects.size(); ++i) {
-            Subject const& less = subjects[i - 1];
+        for (std::size_t i = 5; i < subjects.size(); i += 2) {
+            Subject const& less = subjects[i - 2];
             Subject const& more = subjects[i];
             double const exponent =
                 growth({double(less.layers), double(more.layers)},
@@ -171,7 +180,8 @@ int main(int argc, char** argv) {
     options.number("rounds", "compilations of each source", settings.rounds, 1, 1000);
     options.number("repeat-rounds", "the same of those with Repeat", settings.repeat_rounds, 1,
                    1000);
-    options.choice("bodies", "products as calls of a function elsewhere, or as loops",
+    options.choice("bodies",
+                   "the work of layers as calls of functions elsewhere, or in part as loops",
                    settings.bodies, {"calls", "loops"});
     options.flag("plan", "have the memory planned at compile time, too", settings.plans);
     options.text("include", "DIRECTORY", "where gpipe/gpipe.hpp is", settings.include);

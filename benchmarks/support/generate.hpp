@@ -9,7 +9,7 @@ namespace benchmark {
 struct ProgramShape {
     std::size_t cells = 4;
     std::size_t micro_batches = 32;
-    bool loops = false; ///< products as loops, where they are; else behind a function elsewhere
+    bool loops = false; ///< element-wise work as loops in the layers; else all work is elsewhere
     bool plans = false; ///< memory is planned at compile time, too
 };
 
@@ -26,28 +26,53 @@ inline constexpr char preamble[] = R"(#include <gpipe/gpipe.hpp>
 
 )";
 
-// c += a b, as from a library: an inner extent of n, strides as in BLAS.
-inline constexpr char calls[] =
+// What layers call: a product as from a BLAS (c += a b, an inner extent of n, strides), and
+// element-wise work as from a file of kernels.
+inline constexpr char functions[] =
     R"(void multiply(std::size_t rows, std::size_t columns, std::size_t n,
               float const* a, std::size_t row_stride, std::size_t inner_stride, float const* b,
               std::size_t inner_stride_of_b, std::size_t column_stride, float* c);
-)";
-inline constexpr char loops[] = R"(inline void multiply(
-    std::size_t rows, std::size_t columns, std::size_t n, float const* a, std::size_t row_stride,
-    std::size_t inner_stride, float const* b, std::size_t inner_stride_of_b,
-    std::size_t column_stride, float* c) {
-    for (std::size_t i = 0; i < rows; ++i)
-        for (std::size_t j = 0; j < columns; ++j) {
-            float sum = 0;
-            for (std::size_t k = 0; k < n; ++k)
-                sum += a[i * row_stride + k * inner_stride] *
-                       b[k * inner_stride_of_b + j * column_stride];
-            c[i * columns + j] += sum;
-        }
-}
+void repeat_row(std::size_t rows, std::size_t columns, float const* row, float* out);
+void add_rows(std::size_t rows, std::size_t columns, float const* in, float* row);
+void fill(std::size_t size, float value, float* out);
+void fill_normal(std::size_t size, double deviation, gpipe::InitialRandom random, float* out);
 )";
 
-inline constexpr char layers[] = R"(
+// The bodies of a matrix product with bias, over pointers: the same in a layer and in a plain
+// function.
+struct Bodies {
+    char const* initialize;
+    char const* forward;
+    char const* backward;
+};
+inline constexpr Bodies calls{
+    R"(        fill_normal(Out * In, 1 / std::sqrt(1.0 * In), random, weights);
+)",
+    R"(        repeat_row(samples, Out, bias, y);
+        multiply(samples, Out, In, x, In, 1, weights, 1, In, y);
+)",
+    R"(        add_rows(samples, Out, dy, dbias);
+        multiply(Out, In, samples, dy, 1, Out, x, In, 1, dweights);
+        fill(samples * In, 0, dx);
+        multiply(samples, In, Out, dy, Out, 1, weights, In, 1, dx);
+)"};
+inline constexpr Bodies loops{
+    R"(        for (std::size_t i = 0; i < Out * In; ++i)
+            weights[i] = static_cast<float>(random.normal(1 / std::sqrt(1.0 * In)));
+)",
+    R"(        for (std::size_t s = 0; s < samples; ++s)
+            for (std::size_t o = 0; o < Out; ++o) y[s * Out + o] = bias[o];
+        multiply(samples, Out, In, x, In, 1, weights, 1, In, y);
+)",
+    R"(        for (std::size_t s = 0; s < samples; ++s)
+            for (std::size_t o = 0; o < Out; ++o) dbias[o] += dy[s * Out + o];
+        multiply(Out, In, samples, dy, 1, Out, x, In, 1, dweights);
+        for (std::size_t i = 0; i < samples * In; ++i) dx[i] = 0;
+        multiply(samples, In, Out, dy, Out, 1, weights, In, 1, dx);
+)"};
+
+inline std::string layers(Bodies const& bodies) {
+    return std::string(R"(
 // A matrix product and a bias. `number` makes distinct types, as in a list of different layers.
 template <std::size_t number, std::size_t In, std::size_t Out> struct Linear {
     using Input = gpipe::Tensor<float, In>;
@@ -56,28 +81,68 @@ template <std::size_t number, std::size_t In, std::size_t Out> struct Linear {
     static constexpr double cost = 2.0 * In * Out;
 
     void initialize(auto& context) const {
-        auto const [weights, bias] = context.parameters();
+        auto const [w, b] = context.parameters();
         auto random = context.random(0);
-        for (float& w : weights) w = static_cast<float>(random.normal(1 / std::sqrt(1.0 * In)));
-    }
-    void forward(auto& context, auto x, auto y) const {
-        auto const [weights, bias] = context.parameters();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t o = 0; o < Out; ++o) y(s, o) = bias(o);
-        multiply(x.samples(), Out, In, x.data(), In, 1, weights.data(), 1, In, y.data());
-    }
-    void backward(auto& context, auto x, auto dy, auto dx) const {
-        auto const [weights, bias] = context.parameters();
-        auto const [dweights, dbias] = context.gradients();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t o = 0; o < Out; ++o) dbias(o) += dy(s, o);
-        multiply(Out, In, x.samples(), dy.data(), 1, Out, x.data(), In, 1, dweights.data());
-        for (float& d : dx) d = 0;
-        multiply(x.samples(), In, Out, dy.data(), Out, 1, weights.data(), In, 1, dx.data());
-    }
+        float* const weights = w.data();
+)") + bodies.initialize +
+           R"(    }
+    void forward(auto& context, auto input, auto output) const {
+        auto const [w, b] = context.parameters();
+        float const* const weights = w.data();
+        float const* const bias = b.data();
+        std::size_t const samples = input.samples();
+        float const* const x = input.data();
+        float* const y = output.data();
+)" + bodies.forward +
+           R"(    }
+    void backward(auto& context, auto input, auto output_gradient,
+                  auto input_gradient) const {
+        auto const [w, b] = context.parameters();
+        auto const [dw, db] = context.gradients();
+        float const* const weights = w.data();
+        float* const dweights = dw.data();
+        float* const dbias = db.data();
+        std::size_t const samples = input.samples();
+        float const* const x = input.data();
+        float const* const dy = output_gradient.data();
+        float* const dx = input_gradient.data();
+)" + bodies.backward +
+           R"(    }
 };
 
-template <std::size_t size> struct MeanSquare {
+)";
+}
+
+// The same bodies with no library around them: three functions per layer behind a table.
+inline std::string plain_layers(Bodies const& bodies) {
+    return std::string(R"(
+template <std::size_t number, std::size_t In, std::size_t Out> struct Linear {
+    static void initialize(float* weights, gpipe::InitialRandom random) {
+)") + bodies.initialize +
+           R"(    }
+    static void forward(float const* weights, std::size_t samples, float const* x, float* y) {
+        float const* const bias = weights + Out * In;
+)" + bodies.forward +
+           R"(    }
+    static void backward(float const* weights, float* dweights, std::size_t samples,
+                         float const* x, float const* dy, float* dx) {
+        float* const dbias = dweights + Out * In;
+)" + bodies.backward +
+           R"(    }
+};
+struct Functions {
+    void (*initialize)(float*, gpipe::InitialRandom);
+    void (*forward)(float const*, std::size_t, float const*, float*);
+    void (*backward)(float const*, float*, std::size_t, float const*, float const*, float*);
+};
+template <class... Layers>
+inline constexpr Functions table[] = {
+    Functions{&Layers::initialize, &Layers::forward, &Layers::backward}...};
+
+)";
+}
+
+inline constexpr char loss[] = R"(template <std::size_t size> struct MeanSquare {
     using Target = gpipe::Tensor<float, size>;
     gpipe::LossValue<> operator()(auto& context, auto y, auto target, auto dy) const {
         gpipe::LossValue<> value;
@@ -93,8 +158,10 @@ template <std::size_t size> struct MeanSquare {
 
 )";
 
+inline Bodies const& bodies(ProgramShape shape) { return shape.loops ? loops : calls; }
+
 inline std::string beginning(ProgramShape shape) {
-    return std::string(preamble) + (shape.loops ? loops : calls) + layers;
+    return std::string(preamble) + functions + layers(bodies(shape)) + loss;
 }
 
 inline std::string training(ProgramShape shape, std::size_t in, std::size_t out) {
@@ -117,15 +184,31 @@ inline std::size_t width(std::size_t boundary) { return 8 + 4 * (boundary % 8); 
 
 } // namespace detail
 
-/// The source of a program that trains a chain of L layers, each of its own type.
-inline std::string distinct_layers(std::size_t layers, ProgramShape shape) {
-    std::string text = detail::beginning(shape);
-    text += "using Net = gpipe::Pipeline<";
+namespace detail {
+
+inline std::string list_of_layers(std::size_t layers) {
+    std::string text;
     for (std::size_t i = 0; i < layers; ++i)
         text += std::string(i ? ",\n    " : "\n    ") + "Linear<" + std::to_string(i) + ", " +
-                std::to_string(detail::width(i)) + ", " + std::to_string(detail::width(i + 1)) +
-                ">";
-    return text + ">;\n" + detail::training(shape, detail::width(0), detail::width(layers));
+                std::to_string(width(i)) + ", " + std::to_string(width(i + 1)) + ">";
+    return text;
+}
+
+} // namespace detail
+
+/// The source of a program that trains a chain of L layers, each of its own type.
+inline std::string distinct_layers(std::size_t layers, ProgramShape shape) {
+    return detail::beginning(shape) + "using Net = gpipe::Pipeline<" +
+           detail::list_of_layers(layers) + ">;\n" +
+           detail::training(shape, detail::width(0), detail::width(layers));
+}
+
+/// The source of the functions of such layers, and of nothing around them.
+inline std::string plain_functions(std::size_t layers, ProgramShape shape) {
+    return std::string(detail::preamble) + detail::functions +
+           detail::plain_layers(detail::bodies(shape)) +
+           "Functions const* functions() {\n    return table<" + detail::list_of_layers(layers) +
+           ">;\n}\n";
 }
 
 /// The source of a program that trains `times` equal blocks of repeat_group layers.

@@ -3,7 +3,8 @@
 #include <gpipe/layer/view.hpp>
 
 #include <algorithm>
-#include <tuple>
+#include <cstddef>
+#include <utility>
 
 namespace benchmark {
 
@@ -13,8 +14,9 @@ inline void fill(gpipe::None) {}
 template <class T, std::size_t... Extents> void fill(gpipe::BatchView<T, Extents...> view) {
     std::fill(view.begin(), view.end(), T{1});
 }
-template <class... Views> void fill(std::tuple<Views...> const& views) {
-    std::apply([](auto const&... view) { (fill(view), ...); }, views);
+template <class... Ts> void fill(gpipe::Views<Ts...> const& views) {
+    [&]<std::size_t... Is>(std::index_sequence<Is...>) { (fill(gpipe::get<Is>(views)), ...); }
+    (std::index_sequence_for<Ts...>{});
 }
 
 } // namespace detail

@@ -31,6 +31,10 @@ template <class... Items> class Pipeline {
 
     /// Calls f(layer, leaf) for each layer in order.
     template <class F> static constexpr void for_each_layer(F f) { Chain::for_each_layer(f); }
+    /// The same for the first `most` repetitions in each Repeat.
+    template <class F> static constexpr void for_first_layers(F f, std::size_t most) {
+        Chain::for_first_layers(f, most);
+    }
 
     /// What is known of each leaf; Chain maps layers to leaves.
     static constexpr std::array<LayerInfo, leaves> leaf_info =
@@ -80,16 +84,11 @@ template <class... Items> class Pipeline {
 
     /// The objects behind the layers, one per leaf.
     std::array<void const*, leaves> leaf_objects() const {
-        return objects(std::make_index_sequence<Chain::items>{});
-    }
-
-  private:
-    template <std::size_t... Is>
-    std::array<void const*, leaves> objects(std::index_sequence<Is...>) const {
         // The names of these functions hold one item each, not the whole list.
         using Get = void const* (*)(void const*, std::size_t);
         static constexpr Get gets[] = {&detail::ItemOf<Items>::layer...};
-        void const* const items[] = {&detail::held<Is>(holder_)...};
+        void const* items[Chain::items];
+        holder_.put_addresses(items);
         std::array<void const*, leaves> result{};
         std::size_t leaf = 0;
         for (std::size_t i = 0; i < Chain::items; ++i)
@@ -98,6 +97,7 @@ template <class... Items> class Pipeline {
         return result;
     }
 
+  private:
     detail::Holder<Items...> holder_;
 };
 

@@ -74,18 +74,18 @@ struct Pair {
     void forward(auto& ctx, auto x, auto y) const {
         auto [v, w] = ctx.parameters();
         for (std::size_t s = 0; s < ctx.samples(); ++s) {
-            std::get<0>(y)(s, 0) = v[0] * std::get<0>(x)(s, 0);
-            std::get<1>(y)(s, 0) = w[0] * std::get<1>(x)(s, 0);
+            gpipe::get<0>(y)(s, 0) = v[0] * gpipe::get<0>(x)(s, 0);
+            gpipe::get<1>(y)(s, 0) = w[0] * gpipe::get<1>(x)(s, 0);
         }
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         auto [v, w] = ctx.parameters();
         auto [dv, dw] = ctx.gradients();
         for (std::size_t s = 0; s < ctx.samples(); ++s) {
-            dv[0] += std::get<0>(dy)(s, 0) * std::get<0>(x)(s, 0);
-            dw[0] += std::get<1>(dy)(s, 0) * std::get<1>(x)(s, 0);
-            std::get<0>(dx)(s, 0) = v[0] * std::get<0>(dy)(s, 0);
-            std::get<1>(dx)(s, 0) = w[0] * std::get<1>(dy)(s, 0);
+            dv[0] += gpipe::get<0>(dy)(s, 0) * gpipe::get<0>(x)(s, 0);
+            dw[0] += gpipe::get<1>(dy)(s, 0) * gpipe::get<1>(x)(s, 0);
+            gpipe::get<0>(dx)(s, 0) = v[0] * gpipe::get<0>(dy)(s, 0);
+            gpipe::get<1>(dx)(s, 0) = w[0] * gpipe::get<1>(dy)(s, 0);
         }
     }
 };
@@ -95,11 +95,11 @@ struct AddPair {
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
     void forward(auto& ctx, auto x, auto y) const {
         for (std::size_t s = 0; s < ctx.samples(); ++s)
-            y(s, 0) = std::get<0>(x)(s, 0) + std::get<1>(x)(s, 0);
+            y(s, 0) = gpipe::get<0>(x)(s, 0) + gpipe::get<1>(x)(s, 0);
     }
     void backward(auto& ctx, auto dy, auto dx) const {
         for (std::size_t s = 0; s < ctx.samples(); ++s)
-            std::get<0>(dx)(s, 0) = std::get<1>(dx)(s, 0) = dy(s, 0);
+            gpipe::get<0>(dx)(s, 0) = gpipe::get<1>(dx)(s, 0) = dy(s, 0);
     }
 };
 
@@ -110,11 +110,11 @@ struct Three {
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
     void forward(auto& ctx, auto x, auto y) const {
         for (std::size_t s = 0; s < ctx.samples(); ++s)
-            std::get<0>(y)(s, 0) = std::get<1>(y)(s, 0) = std::get<2>(y)(s, 0) = x(s, 0);
+            gpipe::get<0>(y)(s, 0) = gpipe::get<1>(y)(s, 0) = gpipe::get<2>(y)(s, 0) = x(s, 0);
     }
     void backward(auto& ctx, auto dy, auto dx) const {
         for (std::size_t s = 0; s < ctx.samples(); ++s)
-            dx(s, 0) = std::get<0>(dy)(s, 0) + std::get<1>(dy)(s, 0) + std::get<2>(dy)(s, 0);
+            dx(s, 0) = gpipe::get<0>(dy)(s, 0) + gpipe::get<1>(dy)(s, 0) + gpipe::get<2>(dy)(s, 0);
     }
 };
 struct SumAndProduct {
@@ -123,17 +123,17 @@ struct SumAndProduct {
     void forward(auto& ctx, auto x, auto y) const {
         auto const& [a, b, c] = x;
         for (std::size_t s = 0; s < ctx.samples(); ++s) {
-            std::get<0>(y)(s, 0) = a(s, 0) + b(s, 0) + c(s, 0);
-            std::get<1>(y)(s, 0) = a(s, 0) * b(s, 0) * c(s, 0);
+            gpipe::get<0>(y)(s, 0) = a(s, 0) + b(s, 0) + c(s, 0);
+            gpipe::get<1>(y)(s, 0) = a(s, 0) * b(s, 0) * c(s, 0);
         }
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         auto const& [a, b, c] = x;
         for (std::size_t s = 0; s < ctx.samples(); ++s) {
-            Real const sum = std::get<0>(dy)(s, 0), product = std::get<1>(dy)(s, 0);
-            std::get<0>(dx)(s, 0) = sum + product * b(s, 0) * c(s, 0);
-            std::get<1>(dx)(s, 0) = sum + product * a(s, 0) * c(s, 0);
-            std::get<2>(dx)(s, 0) = sum + product * a(s, 0) * b(s, 0);
+            Real const sum = gpipe::get<0>(dy)(s, 0), product = gpipe::get<1>(dy)(s, 0);
+            gpipe::get<0>(dx)(s, 0) = sum + product * b(s, 0) * c(s, 0);
+            gpipe::get<1>(dx)(s, 0) = sum + product * a(s, 0) * c(s, 0);
+            gpipe::get<2>(dx)(s, 0) = sum + product * a(s, 0) * b(s, 0);
         }
     }
 };

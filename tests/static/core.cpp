@@ -42,8 +42,8 @@ static_assert(std::is_same_v<Many::at<0>, Numbered<0>> &&
 static_assert(std::is_same_v<gpipe::List<int, int, float>::at<1>, int>);
 
 // Names.
-static_assert(gpipe::type_name<int>() == "int");
-static_assert(gpipe::type_name<Numbered<7>>().find("Numbered<7") != std::string_view::npos);
+static_assert(gpipe::type_name<int> == "int");
+static_assert(gpipe::type_name<Numbered<7>>.find("Numbered<7") != std::string_view::npos);
 
 // Policies: found by kind, in any order, each with a default.
 struct Colour;

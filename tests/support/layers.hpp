@@ -237,14 +237,14 @@ template <class T, std::size_t N> struct Carry {
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         auto [values, tags] = x;
-        auto const& dvalues = std::get<0>(dy);
+        auto const& dvalues = gpipe::get<0>(dy);
         for (std::size_t s = 0; s < values.samples(); ++s)
             for (std::size_t i = 0; i < N; ++i) {
                 auto const tag = std::size_t(tags(s, 0));
                 ctx.gradients()[tag] += dvalues(s, i) * values(s, i);
                 if constexpr (!gpipe::is_none<decltype(dx)>) {
-                    auto const& out = std::get<0>(dx);
-                    static_assert(gpipe::is_none<decltype(std::get<1>(dx))>);
+                    auto const& out = gpipe::get<0>(dx);
+                    static_assert(gpipe::is_none<decltype(gpipe::get<1>(dx))>);
                     out(s, i) = dvalues(s, i) * ctx.parameters()[tag];
                 }
             }
@@ -266,7 +266,7 @@ template <class T, std::size_t N> struct Untag {
     }
     void backward(auto&, auto dy, auto dx) const {
         if constexpr (!gpipe::is_none<decltype(dx)>) {
-            auto const& out = std::get<0>(dx);
+            auto const& out = gpipe::get<0>(dx);
             for (std::size_t i = 0; i < dy.size(); ++i) out.data()[i] = dy.data()[i];
         }
     }

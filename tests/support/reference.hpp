@@ -176,7 +176,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         if (layer > 0) return {batch.output[layer - 1].data(), nullptr};
         table.resize(Inputs::count);
         for (std::size_t t = 0; t < Inputs::count; ++t) table[t] = inputs.at(t, batch.first);
-        return {nullptr, table.data()};
+        return gpipe::GroupAddress::of_arrays(table.data(), table.size());
     }
 
     void forward(MicroBatch& batch, Inputs const& inputs, std::size_t first, std::size_t samples,
@@ -212,7 +212,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
                   gpipe::batch_views<typename Net::Output, gpipe::detail::Access::read>(
                       {batch.output[size - 1].data(), nullptr}, batch.samples, batch.samples),
                   gpipe::batch_views<Group, gpipe::detail::Access::read>(
-                      {nullptr, table.data()}, batch.samples, batch.samples),
+                      gpipe::GroupAddress::of_arrays(table.data(), table.size()), batch.samples,
+                      batch.samples),
                   gpipe::gradient_views<typename Net::Output, gpipe::detail::Access::write>(
                       batch.output_gradient[size - 1].data(), batch.samples, batch.samples));
         batch.sum = value.sum;

@@ -82,7 +82,7 @@ TEST_CASE("a view of elements becomes one of const elements, never the other way
 }
 
 TEST_CASE(
-    "one tensor comes as a view, several as a tuple in slots for the capacity, none as None") {
+    "one tensor comes as a view, several together in slots for the capacity, none as None") {
     alignas(256) std::byte memory[4096];
     GroupAddress const at{memory, nullptr};
     auto const one = gpipe::batch_views<Tensor<float, 3>, Access::read>(at, 2, 5);
@@ -112,6 +112,45 @@ TEST_CASE(
             memory);
     static_assert(std::is_same_v<decltype(w), TensorView<float const, 10, 10> const>);
     CHECK(reinterpret_cast<std::byte const*>(bias.data()) == memory + 512);
+}
+
+namespace {
+
+template <std::size_t> using OneInt = Tensor<int>;
+
+// Of a group of integer tensors, each in a slot of its own: tensor i starts at slot i.
+template <std::size_t... Is> void check_group(std::index_sequence<Is...>, std::byte* memory) {
+    using Group = Tensors<OneInt<Is>...>;
+    auto const at = [&](auto const* data) {
+        return (reinterpret_cast<std::byte const*>(data) - memory) / 256;
+    };
+    auto const batch = gpipe::batch_views<Group, Access::write>({memory, nullptr}, 2, 3);
+    CHECK(((at(gpipe::get<Is>(batch).data()) == Is) && ...));
+    CHECK(((gpipe::get<Is>(batch).samples() == 2) && ...));
+    auto const whole = gpipe::tensor_views<Group, Access::read>(memory);
+    CHECK(((at(gpipe::get<Is>(whole).data()) == Is) && ...));
+}
+
+} // namespace
+
+TEST_CASE("groups of two to ten tensors are taken apart alike") {
+    alignas(256) std::byte memory[10 * 256];
+    check_group(std::make_index_sequence<2>{}, memory);
+    check_group(std::make_index_sequence<3>{}, memory);
+    check_group(std::make_index_sequence<4>{}, memory);
+    check_group(std::make_index_sequence<5>{}, memory);
+    check_group(std::make_index_sequence<6>{}, memory);
+    check_group(std::make_index_sequence<7>{}, memory);
+    check_group(std::make_index_sequence<8>{}, memory);
+    check_group(std::make_index_sequence<9>{}, memory);
+    check_group(std::make_index_sequence<10>{}, memory);
+
+    using Eight = Tensors<Tensor<int>, Tensor<int>, Tensor<int>, Tensor<int>, Tensor<int>,
+                          Tensor<int>, Tensor<int>, Tensor<float>>;
+    auto const [a, b, c, d, e, f, g, h] = gpipe::tensor_views<Eight, Access::write>(memory);
+    static_assert(std::is_same_v<decltype(h), TensorView<float> const>);
+    CHECK(reinterpret_cast<std::byte*>(h.data()) - reinterpret_cast<std::byte*>(a.data()) ==
+          7 * 256);
 }
 
 TEST_CASE("a table of addresses says where each tensor of the caller's lies") {

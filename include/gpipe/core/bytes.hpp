@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 namespace gpipe {
@@ -11,6 +12,14 @@ inline constexpr std::size_t slot_alignment = 256;
 /// The bytes that a tensor of this many bytes takes in an arena.
 constexpr std::size_t slot_bytes(std::size_t bytes) {
     return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+}
+
+/// Where tensors of these bytes start if they lie one after the other in an arena.
+template <std::size_t count>
+constexpr std::array<std::size_t, count> slot_offsets(std::array<std::size_t, count> const& bytes) {
+    std::array<std::size_t, count> offsets{};
+    for (std::size_t i = 1; i < count; ++i) offsets[i] = offsets[i - 1] + slot_bytes(bytes[i - 1]);
+    return offsets;
 }
 
 inline namespace literals {

@@ -1,22 +1,25 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
-#include <utility>
 
 namespace gpipe {
 
 namespace detail {
 
-// Indexed inheritance: the index-th type is found by one overload resolution, without recursion, in
-// time that does not depend on index.
-template <std::size_t index, class T> struct IndexedType {};
-
-template <class Indices, class... Ts> struct IndexedTypes;
-template <std::size_t... Is, class... Ts>
-struct IndexedTypes<std::index_sequence<Is...>, Ts...> : IndexedType<Is, Ts>... {};
-
-template <std::size_t index, class T> std::type_identity<T> find_type(IndexedType<index, T> const*);
+// Sixteen types a step: short chains of instantiations, for lists of a thousand types, too. (The
+// common way, a class with one indexed base per type, takes nvcc's front end a time that grows with
+// the square of the bases: 8 s for 1,024.)
+template <std::size_t index, class... Ts> struct TypeAt;
+template <class T, class... Ts> struct TypeAt<0, T, Ts...> { using type = T; };
+template <std::size_t index, class T, class... Ts>
+    requires(index > 0 && index < 16)
+struct TypeAt<index, T, Ts...> : TypeAt<index - 1, Ts...> {};
+template <std::size_t index, class T0, class T1, class T2, class T3, class T4, class T5, class T6,
+          class T7, class T8, class T9, class T10, class T11, class T12, class T13, class T14,
+          class T15, class... Ts>
+    requires(index >= 16)
+struct TypeAt<index, T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, Ts...>
+    : TypeAt<index - 16, Ts...> {};
 
 } // namespace detail
 
@@ -24,10 +27,7 @@ template <std::size_t index, class T> std::type_identity<T> find_type(IndexedTyp
 template <class... Ts> struct List {
     static constexpr std::size_t size = sizeof...(Ts);
 
-    template <std::size_t index>
-    using at = typename decltype(detail::find_type<index>(
-        static_cast<detail::IndexedTypes<std::index_sequence_for<Ts...>, Ts...> const*>(
-            nullptr)))::type;
+    template <std::size_t index> using at = typename detail::TypeAt<index, Ts...>::type;
 };
 
 } // namespace gpipe

@@ -1,12 +1,17 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 namespace gpipe {
 
 namespace detail {
 
-template <class T> constexpr std::string_view function_name() { return __PRETTY_FUNCTION__; }
+// One function per type: a layer's name is taken for every layer of a chain.
+template <class T>
+constexpr std::string_view function_name(std::size_t prefix = 0, std::size_t suffix = 0) {
+    return {__PRETTY_FUNCTION__ + prefix, sizeof(__PRETTY_FUNCTION__) - 1 - prefix - suffix};
+}
 
 // How much the compiler prints around the type: measured on a type whose name is known.
 inline constexpr std::size_t name_prefix = function_name<int>().find("int");
@@ -15,11 +20,8 @@ inline constexpr std::size_t name_suffix = function_name<int>().size() - name_pr
 } // namespace detail
 
 /// The name of T as the compiler writes it, for messages.
-template <class T> constexpr std::string_view type_name() {
-    std::string_view name = detail::function_name<T>();
-    name.remove_prefix(detail::name_prefix);
-    name.remove_suffix(detail::name_suffix);
-    return name;
-}
+template <class T>
+inline constexpr std::string_view type_name = detail::function_name<T>(detail::name_prefix,
+                                                                       detail::name_suffix);
 
 } // namespace gpipe

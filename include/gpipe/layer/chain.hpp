@@ -159,12 +159,19 @@ template <class... Items> struct Chain {
     }
 
     template <class F> static constexpr void for_each_layer(F f) {
+        for_first_layers(f, static_cast<std::size_t>(-1));
+    }
+    // The same for the first `most` repetitions of each item: what holds for all of two, each
+    // beside the other, holds for all of a thousand, and takes no longer to compile.
+    template <class F> static constexpr void for_first_layers(F f, std::size_t most) {
         std::size_t layer = 0;
         std::size_t leaf = 0;
         for (std::size_t i = 0; i < items; ++i) {
-            for (std::size_t n = 0; n < extents[i].count; ++n)
-                for (std::size_t g = 0; g < extents[i].group; ++g) f(layer++, leaf + g);
-            leaf += extents[i].group;
+            auto const [count, group] = extents[i];
+            for (std::size_t n = 0; n < count && n < most; ++n)
+                for (std::size_t g = 0; g < group; ++g) f(layer + n * group + g, leaf + g);
+            layer += count * group;
+            leaf += group;
         }
     }
 
@@ -178,13 +185,14 @@ template <class... Items> struct Chain {
         Verdict verdict{none_found, none_found, none_found};
         std::size_t without_cost = none_found;
         bool costs = false;
-        for_each_layer([&](std::size_t layer, std::size_t leaf) {
+        auto const look = [&](std::size_t layer, std::size_t leaf) {
             if (!checks[leaf].ok && verdict.layer == none_found) verdict.layer = layer;
             if (checks[leaf].has_cost)
                 costs = true;
             else if (without_cost == none_found)
                 without_cost = layer;
-        });
+        };
+        for_first_layers(look, 1);
         if (costs) verdict.cost = without_cost;
 
         using FitsAt = bool (*)(std::size_t);

@@ -13,34 +13,11 @@ struct AnyStream {};
 
 namespace detail {
 
-template <class L>
-using InputViews = decltype(batch_views<typename L::Input, Access::read>(GroupAddress{}, 1, 1));
-template <class L>
-using OutputViews = decltype(batch_views<typename L::Output, Access::write>(GroupAddress{}, 1, 1));
-template <class L>
-using OutputReadViews =
-    decltype(batch_views<typename L::Output, Access::read>(GroupAddress{}, 1, 1));
-template <class L>
-using InputGradientViews =
-    decltype(gradient_views<typename L::Input, Access::write>(nullptr, 1, 1));
-template <class L>
-using OutputGradientViews =
-    decltype(gradient_views<typename L::Output, Access::read>(nullptr, 1, 1));
-
-// Calls backward with exactly what the layer reads.
-template <class L, class Context, class X, class Y, class DY, class DX>
-void call_backward(L const& layer, Context& context, [[maybe_unused]] X x, [[maybe_unused]] Y y,
-                   DY dy, DX dx) {
-    constexpr Reads reads = declared_reads<L>;
-    if constexpr (reads == Reads::neither)
-        layer.backward(context, dy, dx);
-    else if constexpr (reads == Reads::input)
-        layer.backward(context, x, dy, dx);
-    else if constexpr (reads == Reads::output)
-        layer.backward(context, y, dy, dx);
-    else
-        layer.backward(context, x, y, dy, dx);
-}
+template <class L> using InputViews = BatchViews<typename L::Input, Access::read>;
+template <class L> using OutputViews = BatchViews<typename L::Output, Access::write>;
+template <class L> using OutputReadViews = BatchViews<typename L::Output, Access::read>;
+template <class L> using InputGradientViews = GradientViews<typename L::Input, Access::write>;
+template <class L> using OutputGradientViews = GradientViews<typename L::Output, Access::read>;
 
 template <class L>
 concept WritesOutput = requires(L const layer, ForwardContextOf<L, AnyStream> context) {
@@ -205,13 +182,14 @@ template <class Net> consteval bool check_trainable() {
     constexpr Verdict verdict = [] {
         Verdict found;
         std::size_t first = Net::size;
-        Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
+        auto const look = [&](std::size_t layer, std::size_t leaf) {
             auto const& info = Net::leaf_info[leaf];
             if (info.parameters.count > 0 && first == Net::size) first = layer;
             if (info.output_carries_gradient || first == Net::size || found.layer < Net::size)
                 return;
             found = {first, layer};
-        });
+        };
+        Net::for_first_layers(look, 2); // a barrier may lie below the learner in its own Repeat
         return found;
     }();
     if constexpr (verdict.layer < Net::size)

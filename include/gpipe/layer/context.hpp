@@ -17,7 +17,7 @@ template <class Parameters, class Stream> class CallContext {
   public:
     CallContext(LayerRow const& row, Frame const& frame) : row_(row), frame_(frame) {}
 
-    /// The parameters: a TensorView<T const, ...>, a tuple of them for several.
+    /// The parameters: a TensorView<T const, ...>, Views of them for several.
     auto parameters() const { return tensor_views<Parameters, Access::read>(row_.parameters); }
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }

@@ -49,7 +49,7 @@ template <class Group> constexpr GroupSizes gradient_sizes_of() {
 
 template <class L> constexpr LayerInfo layer_info() {
     using Traits = LayerTraits<L>;
-    return {type_name<L>(),
+    return {type_name<L>,
             sizes_of<typename Traits::Input>(),
             sizes_of<typename Traits::Output>(),
             sizes_of<typename Traits::Saved>(),

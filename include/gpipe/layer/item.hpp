@@ -9,21 +9,50 @@ namespace gpipe {
 
 namespace detail {
 
-template <std::size_t index, class T> struct Held { T value{}; };
-
-// A tuple by indexed inheritance: its cost is linear in the number of members (std::tuple is not).
-template <class Indices, class... Ts> struct HolderOf;
-template <std::size_t... Is, class... Ts>
-struct HolderOf<std::index_sequence<Is...>, Ts...> : Held<Is, Ts>... {
-    constexpr HolderOf() = default;
-    constexpr explicit HolderOf(Ts... values) requires(sizeof...(Ts) > 0)
-        : Held<Is, Ts>{std::move(values)}... {}
+// The objects of a list of types, each value-initialized or moved from one given: a tuple that is
+// compiled in a time linear in its members (std::tuple is not, nor, through nvcc, is a class with
+// one base per member). put_addresses() writes one address per member.
+template <class... Ts> struct Holder {
+    void put_addresses(void const**) const {}
 };
-template <class... Ts> using Holder = HolderOf<std::index_sequence_for<Ts...>, Ts...>;
+template <class T, class... Ts> struct Holder<T, Ts...> {
+    T value{};
+    Holder<Ts...> rest{};
 
-template <std::size_t index, class T> constexpr T const& held(Held<index, T> const& member) {
-    return member.value;
-}
+    constexpr Holder() = default;
+    constexpr explicit Holder(T first, Ts... values)
+        : value(std::move(first)), rest(std::move(values)...) {}
+    void put_addresses(void const** out) const {
+        *out = &value;
+        rest.put_addresses(out + 1);
+    }
+};
+// Eight a step, for long lists.
+template <class T0, class T1, class T2, class T3, class T4, class T5, class T6, class T7,
+          class... Ts>
+struct Holder<T0, T1, T2, T3, T4, T5, T6, T7, Ts...> {
+    T0 value0{};
+    T1 value1{};
+    T2 value2{};
+    T3 value3{};
+    T4 value4{};
+    T5 value5{};
+    T6 value6{};
+    T7 value7{};
+    Holder<Ts...> rest{};
+
+    constexpr Holder() = default;
+    constexpr explicit Holder(T0 v0, T1 v1, T2 v2, T3 v3, T4 v4, T5 v5, T6 v6, T7 v7, Ts... values)
+        : value0(std::move(v0)), value1(std::move(v1)), value2(std::move(v2)),
+          value3(std::move(v3)), value4(std::move(v4)), value5(std::move(v5)),
+          value6(std::move(v6)), value7(std::move(v7)), rest(std::move(values)...) {}
+    void put_addresses(void const** out) const {
+        void const* const here[] = {&value0, &value1, &value2, &value3,
+                                    &value4, &value5, &value6, &value7};
+        for (void const* address : here) *out++ = address;
+        rest.put_addresses(out);
+    }
+};
 
 } // namespace detail
 
@@ -57,12 +86,9 @@ template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
     using First = typename Group::template at<0>;
     using Last = typename Group::template at<Group::size - 1>;
     static void const* layer(void const* item, std::size_t place) {
-        return [&]<std::size_t... Is>(std::index_sequence<Is...>)->void const* {
-            auto const& repeat = *static_cast<Repeat<n, Layers...> const*>(item);
-            void const* const layers[] = {&held<Is>(repeat)...};
-            return layers[place];
-        }
-        (std::index_sequence_for<Layers...>{});
+        void const* layers[sizeof...(Layers)];
+        static_cast<Repeat<n, Layers...> const*>(item)->put_addresses(layers);
+        return layers[place];
     }
 };
 

@@ -63,14 +63,12 @@ concept NamesTarget = requires {
 }
 &&is_tensors<typename Loss::Target>;
 
-template <class Net>
-using OutputGradientOf =
-    decltype(gradient_views<typename Net::Output, Access::write>(nullptr, 1, 1));
+template <class Net> using OutputGradientOf = GradientViews<typename Net::Output, Access::write>;
 
 template <class Loss, class Net, class DY>
-using LossResult = std::invoke_result_t<
-    Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
-    decltype(batch_views<typename Loss::Target, Access::read>(GroupAddress{}, 1, 1)), DY>;
+using LossResult =
+    std::invoke_result_t<Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
+                         BatchViews<typename Loss::Target, Access::read>, DY>;
 
 template <class Loss, class Net, class DY> consteval bool measures() {
     if constexpr (requires { typename LossResult<Loss, Net, DY>; })

@@ -14,23 +14,35 @@ void forward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std:
         batch_views<typename L::Output, Access::write>({y}, frame.samples, frame.capacity));
 }
 
+// As few functions as possible between a table's entry and the user's: each costs time to compile
+// for every layer type.
 template <class L, class Stream, bool wants_input_gradient>
 void backward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std::byte* y,
                     std::byte* dy, std::byte* dx) {
+    constexpr Access read = Access::read;
+    constexpr bool leaves_out = !wants_input_gradient && accepts_none<L>;
+    constexpr Reads reads = declared_reads<L>;
+    using DX = std::conditional_t<leaves_out, void, typename L::Input>;
+    std::size_t const n = frame.samples;
+    std::size_t const room = frame.capacity;
     BackwardContextOf<L, Stream> context{row, frame};
-    auto const input_gradient = [&] {
-        if constexpr (!wants_input_gradient && accepts_none<L>)
-            return None{};
-        else
-            return gradient_views<typename L::Input, Access::write>(dx, frame.samples,
-                                                                    frame.capacity);
-    }();
-    call_backward(
-        *static_cast<L const*>(row.layer), context,
-        batch_views<typename L::Input, Access::read>(x, frame.samples, frame.capacity),
-        batch_views<typename L::Output, Access::read>({y}, frame.samples, frame.capacity),
-        gradient_views<typename L::Output, Access::read>(dy, frame.samples, frame.capacity),
-        input_gradient);
+    auto const& layer = *static_cast<L const*>(row.layer);
+    if constexpr (reads == Reads::neither)
+        layer.backward(context, gradient_views<typename L::Output, read>(dy, n, room),
+                       gradient_views<DX, Access::write>(dx, n, room));
+    else if constexpr (reads == Reads::input)
+        layer.backward(context, batch_views<typename L::Input, read>(x, n, room),
+                       gradient_views<typename L::Output, read>(dy, n, room),
+                       gradient_views<DX, Access::write>(dx, n, room));
+    else if constexpr (reads == Reads::output)
+        layer.backward(context, batch_views<typename L::Output, read>({y}, n, room),
+                       gradient_views<typename L::Output, read>(dy, n, room),
+                       gradient_views<DX, Access::write>(dx, n, room));
+    else
+        layer.backward(context, batch_views<typename L::Input, read>(x, n, room),
+                       batch_views<typename L::Output, read>({y}, n, room),
+                       gradient_views<typename L::Output, read>(dy, n, room),
+                       gradient_views<DX, Access::write>(dx, n, room));
 }
 
 } // namespace gpipe::detail

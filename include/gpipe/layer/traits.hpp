@@ -80,8 +80,9 @@ template <class L> struct LayerTraits {
 
     /// The share of the optimizer's weight decay that parameter tensor `t` takes: declared as
     /// `static constexpr float decay[] = {1, 0}`, one entry per parameter tensor; 1 by default.
+    static constexpr bool has_decay = requires { L::decay; };
     static constexpr float decay(std::size_t t) {
-        if constexpr (requires { L::decay; }) {
+        if constexpr (has_decay) {
             auto const& shares = L::decay; // clang 14 does not know the bound of L::decay here
             return static_cast<float>(shares[t]);
         } else

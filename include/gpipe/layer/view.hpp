@@ -3,6 +3,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/layer/tensor.hpp>
 
+#include <array>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -74,7 +75,9 @@ template <class T, std::size_t... Extents> class BatchView {
     template <class... Indices>
         requires(sizeof...(Indices) == sizeof...(Extents))
     constexpr T& operator()(std::size_t sample, Indices... indices) const {
-        return (*this)[sample](indices...);
+        std::size_t offset = sample;
+        ((offset = offset * Extents + static_cast<std::size_t>(indices)), ...);
+        return data_[offset];
     }
 
   private:
@@ -82,98 +85,182 @@ template <class T, std::size_t... Extents> class BatchView {
     std::size_t samples_;
 };
 
+/// The views of several tensors, to be taken apart by `auto const [a, b] = ...` or by get<i>(). An
+/// aggregate, because every layer is compiled through these: std::tuple costs a tenth of the time
+/// of a chain of many layers. More than eight tensors do come as a std::tuple.
+template <class... Ts> struct Views;
+// clang-format off
+template <class A, class B> struct Views<A, B> { A a; B b; };
+template <class A, class B, class C> struct Views<A, B, C> { A a; B b; C c; };
+template <class A, class B, class C, class D> struct Views<A, B, C, D> { A a; B b; C c; D d; };
+template <class A, class B, class C, class D, class E>
+struct Views<A, B, C, D, E> { A a; B b; C c; D d; E e; };
+template <class A, class B, class C, class D, class E, class F>
+struct Views<A, B, C, D, E, F> { A a; B b; C c; D d; E e; F f; };
+template <class A, class B, class C, class D, class E, class F, class G>
+struct Views<A, B, C, D, E, F, G> { A a; B b; C c; D d; E e; F f; G g; };
+template <class A, class B, class C, class D, class E, class F, class G, class H>
+struct Views<A, B, C, D, E, F, G, H> { A a; B b; C c; D d; E e; F f; G g; H h; };
+// clang-format on
+
+/// The view of tensor `i` of several.
+template <std::size_t i, class... Ts> constexpr auto const& get(Views<Ts...> const& views) {
+    static_assert(i < sizeof...(Ts), "gpipe: there are not so many tensors");
+    if constexpr (i == 0)
+        return views.a;
+    else if constexpr (i == 1)
+        return views.b;
+    else if constexpr (i == 2)
+        return views.c;
+    else if constexpr (i == 3)
+        return views.d;
+    else if constexpr (i == 4)
+        return views.e;
+    else if constexpr (i == 5)
+        return views.f;
+    else if constexpr (i == 6)
+        return views.g;
+    else
+        return views.h;
+}
+template <std::size_t i, class... Ts> constexpr auto const& get(std::tuple<Ts...> const& views) {
+    return std::get<i>(views);
+}
+
 /// Where the tensors of a group lie for one micro-batch: one after the other from `base`, each in a
 /// slot for `capacity` samples; or, if `table` is set, wherever it points (the caller's own
-/// arrays).
+/// arrays), and `base` is its first entry.
 struct GroupAddress {
     std::byte* base = nullptr;
     std::byte* const* table = nullptr;
+
+    /// Of `count` arrays wherever they are.
+    static constexpr GroupAddress of_arrays(std::byte* const* table, std::size_t count) {
+        return {count > 0 ? table[0] : nullptr, table};
+    }
 };
 
 namespace detail {
 
 enum class Access { read, write };
 
-template <Access access, class T>
-using accessed = std::conditional_t<access == Access::read, T const, T>;
+// The views of one tensor. A gradient has the type of its tensor; a tensor that carries none has
+// none.
+template <class T, Access access> struct ViewsOf;
+template <class T, std::size_t... Es, Access access> struct ViewsOf<Tensor<T, Es...>, access> {
+    using Element = std::conditional_t<access == Access::read, T const, T>;
+    using Whole = TensorView<Element, Es...>;
+    using Batch = BatchView<Element, Es...>;
+    using Gradient = std::conditional_t<CarriesGradient<T>::value, Batch, None>;
+};
 
-template <Access access, class T, std::size_t... Es>
-constexpr auto batch_view(Tensor<T, Es...>, std::byte* data, std::size_t samples) {
-    return BatchView<accessed<access, T>, Es...>{reinterpret_cast<accessed<access, T>*>(data),
-                                                 samples};
-}
-template <Access access, class T, std::size_t... Es>
-constexpr auto tensor_view(Tensor<T, Es...>, std::byte* data) {
-    return TensorView<accessed<access, T>, Es...>{reinterpret_cast<accessed<access, T>*>(data)};
-}
+// Every layer's bodies are compiled through what follows: few levels, no loop and no branch where
+// there is one tensor, offsets as constants where they are known.
 
-// A gradient has the type of its tensor; a tensor that carries none has none.
-template <Access access, class T, std::size_t... Es>
-constexpr auto gradient_view(Tensor<T, Es...> tensor, std::byte* data, std::size_t samples) {
-    if constexpr (CarriesGradient<T>::value)
-        return batch_view<access>(tensor, data, samples);
+template <class View> constexpr View batch_view(std::byte* data, std::size_t samples) {
+    if constexpr (is_none<View>)
+        return View{};
     else
-        return None{};
+        return View{reinterpret_cast<typename View::element_type*>(data), samples};
 }
 
-template <class Group> struct GroupViews;
+// The views of a group as one: None, the view itself, several.
+template <class... Ts> struct Together {
+    using type = std::conditional_t<(sizeof...(Ts) > 8), std::tuple<Ts...>, Views<Ts...>>;
+};
+template <> struct Together<> { using type = None; };
+template <class T> struct Together<T> { using type = T; };
+template <class... Ts> using together = typename Together<Ts...>::type;
 
-template <class... Ts> struct GroupViews<Tensors<Ts...>> {
-    // Applies `view(tensor, address)` to every tensor: the view itself for one, a tuple for
-    // several. `bytes`: what each takes in a slot, for one sample.
-    template <class View, std::size_t... Is>
-    static constexpr auto each(GroupAddress address, std::size_t const* bytes, std::size_t capacity,
-                               View view, std::index_sequence<Is...>) {
+template <class View> constexpr View whole_view(std::byte* data) {
+    return View{reinterpret_cast<typename View::element_type*>(data)};
+}
+
+// `bytes`: what each tensor takes in a slot, for one sample.
+template <class... Ts, std::size_t count>
+constexpr together<Ts...> group_views([[maybe_unused]] GroupAddress address,
+                                      [[maybe_unused]] std::array<std::size_t, count> const& bytes,
+                                      [[maybe_unused]] std::size_t samples,
+                                      [[maybe_unused]] std::size_t capacity) {
+    static_assert(sizeof...(Ts) == count);
+    if constexpr (count == 0) {
+        return {};
+    } else if constexpr (count == 1) {
+        return batch_view<Ts...>(address.base, samples);
+    } else {
+        std::size_t i = 0;
+        std::byte* next = address.base;
+        auto const advance = [&] {
+            std::byte* const at = address.table ? address.table[i] : next;
+            next += slot_bytes(bytes[i++] * capacity);
+            return at;
+        };
+        return {batch_view<Ts>(advance(), samples)...};
+    }
+}
+
+template <class Group, Access access> struct GroupViews;
+template <class... Ts, Access access> struct GroupViews<Tensors<Ts...>, access> {
+    using Sizes = TensorGroup<Tensors<Ts...>>;
+    using Batch = together<typename ViewsOf<Ts, access>::Batch...>;
+    using Gradient = together<typename ViewsOf<Ts, access>::Gradient...>;
+    using Whole = together<typename ViewsOf<Ts, access>::Whole...>;
+
+    static constexpr Batch batch(GroupAddress at, std::size_t samples, std::size_t capacity) {
+        return group_views<typename ViewsOf<Ts, access>::Batch...>(at, Sizes::bytes, samples,
+                                                                   capacity);
+    }
+    static constexpr Gradient gradient(std::byte* base, std::size_t samples, std::size_t capacity) {
+        return group_views<typename ViewsOf<Ts, access>::Gradient...>(
+            {base, nullptr}, Sizes::gradient_bytes, samples, capacity);
+    }
+    static constexpr Whole whole(std::byte* base) {
+        return whole(base, std::index_sequence_for<Ts...>{});
+    }
+
+  private:
+    template <std::size_t... Is>
+    static constexpr Whole whole([[maybe_unused]] std::byte* base, std::index_sequence<Is...>) {
         if constexpr (sizeof...(Ts) == 0) {
-            return None{};
+            return {};
         } else if constexpr (sizeof...(Ts) == 1) {
-            return view(Ts{}..., address.table ? address.table[0] : address.base);
+            return whole_view<Whole>(base);
         } else {
-            std::byte* at[sizeof...(Ts)];
-            std::byte* next = address.base;
-            for (std::size_t i = 0; i < sizeof...(Ts); ++i) {
-                at[i] = address.table ? address.table[i] : next;
-                if (!address.table) next += slot_bytes(bytes[i] * capacity);
-            }
-            return std::tuple{view(Ts{}, at[Is])...};
+            constexpr auto offsets = slot_offsets(Sizes::bytes);
+            return {whole_view<typename ViewsOf<Ts, access>::Whole>(base + offsets[Is])...};
         }
     }
 };
 
+// What the functions below return, by name: no overload to resolve for every layer.
+template <class Group, Access access>
+using BatchViews = typename GroupViews<as_tensors<Group>, access>::Batch;
+template <class Group, Access access>
+using GradientViews = typename GroupViews<as_tensors<Group>, access>::Gradient;
+template <class Group, Access access>
+using WholeViews = typename GroupViews<as_tensors<Group>, access>::Whole;
+
 } // namespace detail
 
-/// The views of a group of tensors for one micro-batch: a BatchView, a std::tuple of them for
+/// The views of a group of tensors for one micro-batch: a BatchView, Views of them for
 /// several, None for no tensor.
 template <class Group, detail::Access access>
-constexpr auto batch_views(GroupAddress address, std::size_t samples, std::size_t capacity) {
-    using Tensors = detail::as_tensors<Group>;
-    return detail::GroupViews<Tensors>::each(
-        address, TensorGroup<Tensors>::bytes.data(), capacity,
-        [samples](auto tensor, std::byte* data) {
-            return detail::batch_view<access>(tensor, data, samples);
-        },
-        std::make_index_sequence<TensorGroup<Tensors>::count>{});
+constexpr detail::BatchViews<Group, access> batch_views(GroupAddress address, std::size_t samples,
+                                                        std::size_t capacity) {
+    return detail::GroupViews<detail::as_tensors<Group>, access>::batch(address, samples, capacity);
 }
 
 /// The same for gradients; None for each tensor that carries none.
 template <class Group, detail::Access access>
-constexpr auto gradient_views(std::byte* base, std::size_t samples, std::size_t capacity) {
-    using Tensors = detail::as_tensors<Group>;
-    return detail::GroupViews<Tensors>::each(
-        GroupAddress{base, nullptr}, TensorGroup<Tensors>::gradient_bytes.data(), capacity,
-        [samples](auto tensor, std::byte* data) {
-            return detail::gradient_view<access>(tensor, data, samples);
-        },
-        std::make_index_sequence<TensorGroup<Tensors>::count>{});
+constexpr detail::GradientViews<Group, access> gradient_views(std::byte* base, std::size_t samples,
+                                                              std::size_t capacity) {
+    return detail::GroupViews<detail::as_tensors<Group>, access>::gradient(base, samples, capacity);
 }
 
 /// The views of a group of whole tensors (parameters and their gradients).
-template <class Group, detail::Access access> constexpr auto tensor_views(std::byte* base) {
-    using Tensors = detail::as_tensors<Group>;
-    return detail::GroupViews<Tensors>::each(
-        GroupAddress{base, nullptr}, TensorGroup<Tensors>::bytes.data(), 1,
-        [](auto tensor, std::byte* data) { return detail::tensor_view<access>(tensor, data); },
-        std::make_index_sequence<TensorGroup<Tensors>::count>{});
+template <class Group, detail::Access access>
+constexpr detail::WholeViews<Group, access> tensor_views(std::byte* base) {
+    return detail::GroupViews<detail::as_tensors<Group>, access>::whole(base);
 }
 
 } // namespace gpipe

@@ -16,7 +16,7 @@ struct Blocks {
     Array<bool> keeps;            ///< by action: whether a backward reads what it leaves
 };
 
-constexpr Blocks assign_blocks(Programs const& programs) {
+[[gnu::cold]] constexpr Blocks assign_blocks(Programs const& programs) {
     std::size_t const micro_batches = programs.micro_batches();
     Blocks blocks{Array<std::size_t>(programs.size()), Array<std::size_t>(programs.cells()),
                   Array<bool>(programs.size())};

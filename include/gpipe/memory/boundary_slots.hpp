@@ -35,10 +35,10 @@ struct BoundaryUse {
 /// waits for room. One slot more than micro-batches in flight is enough where the gradient of an
 /// input may take the place of the input before it (promise P4). `order` is linear_order(programs);
 /// the devices' programs hold recomputes already.
-constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
-                                              Array<std::size_t> const& order,
-                                              HappensBefore const& happens_before,
-                                              BoundaryUse use) {
+[[gnu::cold]] constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
+                                                            Array<std::size_t> const& order,
+                                                            HappensBefore const& happens_before,
+                                                            BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
     BoundarySlots result{0, Array<std::size_t>(micro_batches, no_slot),
                          Array<std::size_t>(micro_batches, no_slot),

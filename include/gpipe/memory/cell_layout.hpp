@@ -73,9 +73,10 @@ struct Moment {
 namespace detail {
 
 // With the temporaries of even layers at the low or at the high end.
-constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last,
-                                  bool adjacent, std::size_t capacity, bool recomputes,
-                                  bool even_lies_low) {
+[[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
+                                                std::size_t last, bool adjacent,
+                                                std::size_t capacity, bool recomputes,
+                                                bool even_lies_low) {
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -222,8 +223,9 @@ constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, st
 /// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
 /// `adjacent`: see CellLayout. `recomputes`: whether the cell's forward is ever run again. Which of
 /// neighbouring temporaries lies low is tried both ways.
-constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last,
-                                  bool adjacent, std::size_t capacity, bool recomputes = true) {
+[[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
+                                                std::size_t last, bool adjacent,
+                                                std::size_t capacity, bool recomputes = true) {
     CellLayout low = detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, true);
     CellLayout high =
         detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, false);

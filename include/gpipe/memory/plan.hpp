@@ -48,9 +48,10 @@ struct MemoryPlan {
 /// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
 /// tensor.
-constexpr MemoryPlan plan_memory(ChainShape const& chain, Array<std::size_t> const& first,
-                                 Programs const& programs, std::size_t states,
-                                 std::size_t capacity) {
+[[gnu::cold]] constexpr MemoryPlan plan_memory(ChainShape const& chain,
+                                               Array<std::size_t> const& first,
+                                               Programs const& programs, std::size_t states,
+                                               std::size_t capacity) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     MemoryPlan plan{first,

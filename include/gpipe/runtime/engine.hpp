@@ -157,7 +157,8 @@ template <DeviceRuntime Device> class Engine {
                     {step.block, cell.temporaries},
                     &device.stream(step.stream)};
         GroupAddress const input =
-            cell.is_first ? GroupAddress{nullptr, inputs.data() + step.micro_batch * input_tensors}
+            cell.is_first ? GroupAddress::of_arrays(
+                                inputs.data() + step.micro_batch * input_tensors, input_tensors)
                           : GroupAddress{step.input};
         double const start = timed ? now() : 0;
         LayerRow const* at = nullptr;
@@ -193,8 +194,9 @@ template <DeviceRuntime Device> class Engine {
     void call_loss(LossFunction function, CellRow const& cell, Step const& step, Frame const& frame,
                    std::byte* dy) {
         function(loss.loss, frame, (cell.last - 1)->output.in(frame),
-                 {nullptr, targets.data() + step.micro_batch * target_tensors}, dy,
-                 loss.scratch.in(frame), loss_sums.data() + step.micro_batch * sums);
+                 GroupAddress::of_arrays(targets.data() + step.micro_batch * target_tensors,
+                                         target_tensors),
+                 dy, loss.scratch.in(frame), loss_sums.data() + step.micro_batch * sums);
     }
 
     // Copies the chain's output to the caller's arrays, which predict() passes as targets.

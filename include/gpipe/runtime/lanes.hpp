@@ -50,8 +50,8 @@ struct Placement {
 /// run before. Actions are merged in an order in which nothing is waited for that has not been put
 /// on its stream.
 template <class Cost>
-constexpr Lanes merge_lanes(Programs const& programs, Placement const& placement, Cost cost,
-                            Array<std::size_t> const& also = {}) {
+[[gnu::cold]] constexpr Lanes merge_lanes(Programs const& programs, Placement const& placement,
+                                          Cost cost, Array<std::size_t> const& also = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const micro_batches = programs.micro_batches();
     Array<std::size_t> next(programs.devices());

@@ -119,7 +119,7 @@ template <DeviceRuntime Device> class Machine {
         Array<std::size_t> lane_of_device;
     };
 
-    void fill_layers() {
+    [[gnu::cold]] void fill_layers() {
         std::size_t const count = model_.layers.size();
         engine_.layers = Array<LayerRow>(count);
         engine_.layer_names = Array<std::string_view>(count);
@@ -151,7 +151,7 @@ template <DeviceRuntime Device> class Machine {
                                                   engine_.layers[i].parameters, seed_, i, count);
     }
 
-    void fill_updates() {
+    [[gnu::cold]] void fill_updates() {
         std::size_t const devices = programs_.devices();
         std::size_t tensors = 0;
         for (LayerParts const& parts : model_.layers) tensors += parts.updates.count;
@@ -187,7 +187,7 @@ template <DeviceRuntime Device> class Machine {
         return at;
     }
 
-    void fill_cells() {
+    [[gnu::cold]] void fill_cells() {
         std::size_t const cells = programs_.cells();
         engine_.cells = Array<CellRow>(cells);
         for (std::size_t c = 0; c < cells; ++c) {
@@ -222,7 +222,7 @@ template <DeviceRuntime Device> class Machine {
         engine_.prepare();
     }
 
-    void fill_tables() {
+    [[gnu::cold]] void fill_tables() {
         forwards_ = forward_programs(programs_, plan_);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);

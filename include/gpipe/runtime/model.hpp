@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -26,14 +27,17 @@ struct UpdateSpecs {
 
 namespace detail {
 
+// L: a layer that declares its decay, or void for all others, which share their specs.
 template <class Optimizer, class L, class Group> struct SpecsOf;
 template <class Optimizer, class L, class... Ts> struct SpecsOf<Optimizer, L, Tensors<Ts...>> {
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
             UpdateSpec{&update_tensor<typename Ts::Element, Optimizer>, Ts::size,
                        slot_bytes(Ts::bytes), 1}...};
-        std::size_t t = 0;
-        for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);
+        if constexpr (!std::is_void_v<L>) {
+            std::size_t t = 0;
+            for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);
+        }
         return specs;
     }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> value = make();
@@ -43,7 +47,8 @@ template <class Optimizer, class L, class... Ts> struct SpecsOf<Optimizer, L, Te
 template <class Optimizer> struct UpdatesOf {
     using Value = UpdateSpecs;
     template <class L> static constexpr Value of() {
-        using Specs = SpecsOf<Optimizer, L, typename LayerTraits<L>::Parameters>;
+        using Specs = SpecsOf<Optimizer, std::conditional_t<LayerTraits<L>::has_decay, L, void>,
+                              typename LayerTraits<L>::Parameters>;
         return {Specs::value.data(), Specs::value.size()};
     }
 };

@@ -10,7 +10,7 @@ namespace gpipe {
 /// One linear order of all actions that respects every program and every need: by start at unit
 /// costs, then by device. It does not depend on threads or timing, so "the first failure" and every
 /// other choice between devices is taken in this order.
-constexpr Array<std::size_t> linear_order(Programs const& programs) {
+[[gnu::cold]] constexpr Array<std::size_t> linear_order(Programs const& programs) {
     auto const times = simulate<std::int64_t>(programs, unit_cost);
     // A counting sort by start; indices ascend by device, and the sort is stable.
     Array<std::size_t> place(static_cast<std::size_t>(times.makespan) + 1);

@@ -51,7 +51,7 @@ struct Verdict {
 /// cell; each backward and recompute behind its own forward; and, walking all programs at once with
 /// every wait for the neighbouring cell, that all of them come to their end. Time and memory are
 /// linear in the number of actions.
-constexpr Verdict verify(Programs const& programs) {
+[[gnu::cold]] constexpr Verdict verify(Programs const& programs) {
     std::size_t const cells = programs.cells();
     std::size_t const micro_batches = programs.micro_batches();
     std::size_t const pairs = cells * micro_batches;
