@@ -187,13 +187,7 @@ template <class Net, class... Policies> class Training {
             detail::throw_error<std::invalid_argument>(
                 "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples,
                 machine_.samples());
-        Result result;
-        machine_.train(inputs.tensors(), targets.tensors(), samples, &optimizer_,
-                       [&](std::span<double const> sums) {
-                           result = mean(sums);
-                           return 1 / result.weight;
-                       });
-        return result;
+        return mean(machine_.train(inputs.tensors(), targets.tensors(), samples, &optimizer_));
     }
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.

@@ -6,6 +6,7 @@
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/runtime/update.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace gpipe {
@@ -29,10 +31,18 @@ struct ActionTime {
 /// What is to be done in one run.
 struct RunArguments {
     std::uint64_t seed = 0;
-    std::uint64_t step = 0;
-    bool training = false;
-    bool measures = true; ///< whether the loss is called
+    std::uint64_t step = 0;          ///< steps trained before
+    void const* optimizer = nullptr; ///< null: forward only
+    bool measures = true;            ///< whether the loss is called
     std::size_t samples = 0;
+
+    bool training() const { return optimizer != nullptr; }
+};
+
+/// How a training step ended.
+struct StepEnd {
+    bool committed = false; ///< whether parameters were updated
+    double scale = 0;       ///< one over the loss's weight: turns sums of gradients into means
 };
 
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
@@ -50,8 +60,7 @@ template <DeviceRuntime Device> class Engine {
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
-    Array<Bytes> gradients; ///< by device
-    Array<std::size_t> stream_of_device;
+    Array<Bytes> gradients;   ///< by device
     std::size_t capacity = 0; ///< samples that a micro-batch has room for
     std::size_t micro_batches = 0;
     std::size_t sums = 2;      ///< numbers that the loss leaves per micro-batch
@@ -64,10 +73,14 @@ template <DeviceRuntime Device> class Engine {
     explicit Engine(Device& runs_on) : device(runs_on) {}
 
     /// To be called once, when the members above are filled: from then on a run allocates nothing.
-    void prepare() { ranges_ = Array<SampleRange>(micro_batches); }
+    void prepare() {
+        ranges_ = Array<SampleRange>(micro_batches);
+        totals_ = Array<double>(sums);
+    }
 
-    /// Runs every action of the table whose micro-batch has samples. False if a layer threw:
-    /// failure() then tells which, the first in the programs' linear order whatever the timing.
+    /// Runs every action of the table whose micro-batch has samples; in training then updates the
+    /// parameters. False if a layer threw: failure() then tells which, the first in the programs'
+    /// linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, RunArguments const& arguments) {
         begin_run(arguments);
         std::uint32_t const base = base_;
@@ -77,25 +90,15 @@ template <DeviceRuntime Device> class Engine {
             origin_ = std::chrono::steady_clock::now();
             device.run(table.lanes(), [&](std::size_t lane) { walk<true>(table, lane, base); });
         }
-        base_ += table.longest + 1;
-        return first_failed_.load(std::memory_order_relaxed) == no_rank;
+        base_ += table.longest + 3; // two more marks end a training step
+        if (failed()) return false;
+        if (!arguments.training() && arguments.measures) add_sums();
+        return true;
     }
 
-    /// Applies the optimizer to every parameter, `scale` turning sums of gradients into means.
-    void update(std::size_t lanes, Array<std::size_t> const& lane_of_device, void const* optimizer,
-                std::uint64_t step, double scale) {
-        device.run(lanes, [&](std::size_t lane) {
-            for (std::size_t d = 0; d < gradients.size(); ++d) {
-                if (lanes > 1 && lane_of_device[d] != lane) continue;
-                if (updates_at[d] == updates_at[d + 1]) continue;
-                device.launch(stream_of_device[d], [this, d, optimizer, step, scale] {
-                    for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i)
-                        updates[i].update(optimizer, {step, 1}, updates[i], scale);
-                });
-            }
-        });
-    }
-
+    StepEnd const& result() const { return end_; }
+    /// The loss's numbers over the mini-batch of the last run.
+    std::span<double const> totals() const { return {totals_.data(), totals_.size()}; }
     std::optional<Failure> const& failure() const { return failure_; }
 
     /// From the next run on, notes when every action runs; `actions` of the largest table.
@@ -112,12 +115,14 @@ template <DeviceRuntime Device> class Engine {
         }
         arguments_ = arguments;
         failure_.reset();
+        end_ = {};
         first_failed_.store(no_rank, std::memory_order_relaxed);
     }
+    bool failed() const { return first_failed_.load(std::memory_order_relaxed) != no_rank; }
 
     template <bool timed>
     void walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
-        if (arguments_.training) zero_gradients(table, lane);
+        if (arguments_.training()) zero_gradients(table, lane);
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         for (Step const* s = table.steps.data() + table.begin[lane]; s != end; ++s) {
             Step const& step = *s;
@@ -129,15 +134,53 @@ template <DeviceRuntime Device> class Engine {
                 device.launch(step.stream, [this, s, lane] { execute<timed>(*s, lane); });
             if (step.publishes) device.record(step.stream, base + step.position);
         }
+        if (arguments_.training()) finish(table, lane, base + table.longest + 1);
     }
 
     void zero_gradients(StepTable const& table, std::size_t lane) {
-        for (std::size_t d = 0; d < gradients.size(); ++d) {
-            bool const mine = table.lanes() == 1 || stream_of_device[d] == lane;
-            if (!mine || gradients[d].size == 0) continue;
-            device.launch(stream_of_device[d],
-                          [this, d] { std::memset(gradients[d].data, 0, gradients[d].size); });
+        for (std::size_t d = 0; d < gradients.size(); ++d)
+            if (table.serves(lane, table.stream_of_device[d]) && gradients[d].size > 0)
+                device.launch(table.stream_of_device[d],
+                              [this, d] { std::memset(gradients[d].data, 0, gradients[d].size); });
+    }
+
+    // The end of a training step: all streams meet at the last one, which commits; then every
+    // device updates its parameters. No layer can fail after the commit (promise P6). A mark is
+    // put on its stream before anybody is told to wait for it.
+    void finish(StepTable const& table, std::size_t lane, std::uint32_t end) {
+        std::size_t const last = table.stream_of_device[table.stream_of_device.size() - 1];
+        for (std::size_t s = 0; s < table.streams; ++s)
+            if (s != last && table.serves(lane, s)) device.record(s, end);
+        if (table.serves(lane, last)) {
+            for (std::size_t s = 0; s < table.streams; ++s)
+                if (s != last) device.wait(last, s, end);
+            device.launch(last, [this] { commit(); });
+            device.record(last, end + 1);
         }
+        for (std::size_t s = 0; s < table.streams; ++s)
+            if (s != last && table.serves(lane, s)) device.wait(s, last, end + 1);
+        for (std::size_t d = 0; d < gradients.size(); ++d)
+            if (table.serves(lane, table.stream_of_device[d]) && updates_at[d] < updates_at[d + 1])
+                device.launch(table.stream_of_device[d], [this, d] { update(d); });
+    }
+
+    void commit() {
+        if (failed()) return;
+        add_sums();
+        double const weight = totals_[1];
+        if (weight > 0 && weight <= std::numeric_limits<double>::max()) end_ = {true, 1 / weight};
+    }
+    // In ascending order of micro-batches, whatever order they ran in.
+    void add_sums() {
+        std::fill(totals_.begin(), totals_.end(), 0.0);
+        for (std::size_t m = 0; m < micro_batches && ranges_[m].count > 0; ++m)
+            for (std::size_t i = 0; i < sums; ++i) totals_[i] += loss_sums[m * sums + i];
+    }
+    void update(std::size_t d) {
+        if (!end_.committed) return;
+        for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i)
+            updates[i].update(arguments_.optimizer, {arguments_.step + 1, 1}, updates[i],
+                              end_.scale);
     }
 
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
@@ -172,10 +215,10 @@ template <DeviceRuntime Device> class Engine {
                 }
                 detail::run_backward(cell, step, frame, input, dy, at);
             } else {
-                if (arguments_.training)
+                if (arguments_.training())
                     frame.phase = step.kind == Kind::recompute ? Phase::recompute : Phase::forward;
                 detail::run_forward(cell, step, frame, input, at);
-                if (cell.is_last && !arguments_.training) {
+                if (cell.is_last && !arguments_.training()) {
                     at = nullptr;
                     if (arguments_.measures)
                         call_loss(loss.evaluate, cell, step, frame,
@@ -229,6 +272,8 @@ template <DeviceRuntime Device> class Engine {
   private:
     RunArguments arguments_;
     Array<SampleRange> ranges_;
+    Array<double> totals_;
+    StepEnd end_;            // written by the commit, read by updates behind it
     std::uint32_t base_ = 0; ///< what positions count from in the next run
     std::atomic<std::uint32_t> first_failed_{no_rank};
     std::mutex failing_;

@@ -49,22 +49,18 @@ template <DeviceRuntime Device> class Machine {
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
 
-    /// Forward and backward of a mini-batch, then total(sums), which may throw, then the update by
-    /// `optimizer` with gradients times the scale that total() returned. Rethrows what a layer
-    /// threw.
-    template <class Total>
-    void train(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
-               Total total) {
+    /// One training step: forward, backward, update by `optimizer`. Returns the loss's numbers over
+    /// the mini-batch, of which [0] is the sum and [1] the weight; without a positive weight
+    /// nothing is updated and the step does not count. Rethrows what a layer threw.
+    std::span<double const> train(Pointers inputs, Pointers targets, std::size_t samples,
+                                  void const* optimizer) {
         point_to(inputs, targets, 0, samples);
-        LanePlan const& lanes = lane_plan();
         bool const timed = lane_choice_.trying();
         auto const begin = timed ? Clock::now() : Clock::time_point{};
-        if (!engine_.run(lanes.training, {seed_, steps_, true, true, samples}))
-            std::rethrow_exception(engine_.failure()->error);
-        double const scale = total(sums_of(samples));
-        engine_.update(lanes.training.lanes(), lanes.lane_of_device, optimizer, steps_ + 1, scale);
-        ++steps_;
+        run(lane_plan().training, {seed_, steps_, optimizer, true, samples});
         lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
+        if (engine_.result().committed) ++steps_;
+        return engine_.totals();
     }
 
     /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
@@ -74,9 +70,8 @@ template <DeviceRuntime Device> class Machine {
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
             point_to(inputs, others, first, count);
-            if (!engine_.run(lane_plan().forward, {seed_, steps_, false, measures, count}))
-                std::rethrow_exception(engine_.failure()->error);
-            if (measures) add(sums_of(count));
+            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
+            if (measures) add(engine_.totals());
         }
     }
 
@@ -116,8 +111,11 @@ template <DeviceRuntime Device> class Machine {
     struct LanePlan {
         StepTable training;
         StepTable forward;
-        Array<std::size_t> lane_of_device;
     };
+
+    void run(StepTable const& table, RunArguments const& arguments) {
+        if (!engine_.run(table, arguments)) std::rethrow_exception(engine_.failure()->error);
+    }
 
     [[gnu::cold]] void fill_layers() {
         std::size_t const count = model_.layers.size();
@@ -213,7 +211,6 @@ template <DeviceRuntime Device> class Machine {
         engine_.micro_batches = micro_batches;
         engine_.sums = model_.sums;
         engine_.loss_sums = Array<double>(micro_batches * model_.sums);
-        totals_ = Array<double>(model_.sums);
         engine_.input_tensors = model_.input_tensors;
         engine_.target_tensors = model_.target_tensors;
         engine_.inputs = Array<std::byte*>(micro_batches * model_.input_tensors);
@@ -229,13 +226,11 @@ template <DeviceRuntime Device> class Machine {
         for (std::size_t n = 0; n < plans_.size(); ++n) {
             Placement const place =
                 place_devices(programs_, n == 0 ? 1 : most, Device::enqueues, cost_);
-            plans_[n].training =
-                training_table(programs_, merge_lanes(programs_, place, cost_), plan_, arena_data_);
+            plans_[n].training = training_table(
+                programs_, place, merge_lanes(programs_, place, cost_), plan_, arena_data_);
             plans_[n].forward = forward_table(
-                forwards_, merge_lanes(forwards_.programs, place, cost_, forwards_.also), plan_,
-                arena_data_);
-            plans_[n].lane_of_device = place.lane;
-            engine_.stream_of_device = place.stream;
+                forwards_, place, merge_lanes(forwards_.programs, place, cost_, forwards_.also),
+                plan_, arena_data_);
         }
         if constexpr (requires { device_.chooses_lanes(); })
             lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
@@ -258,17 +253,6 @@ template <DeviceRuntime Device> class Machine {
         }
     }
 
-    // The loss's numbers over the mini-batch: added in ascending order of micro-batches, whatever
-    // order they ran in.
-    std::span<double const> sums_of(std::size_t samples) {
-        std::fill(totals_.begin(), totals_.end(), 0.0);
-        std::size_t const micro_batches = std::min(programs_.micro_batches(), samples);
-        for (std::size_t m = 0; m < micro_batches; ++m)
-            for (std::size_t i = 0; i < totals_.size(); ++i)
-                totals_[i] += engine_.loss_sums[m * totals_.size() + i];
-        return {totals_.data(), totals_.size()};
-    }
-
     Model model_;
     Array<std::size_t> first_;
     Programs programs_;
@@ -285,7 +269,6 @@ template <DeviceRuntime Device> class Machine {
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
-    Array<double> totals_;
 };
 
 } // namespace gpipe

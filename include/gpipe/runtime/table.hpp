@@ -14,8 +14,14 @@ struct StepTable {
     Array<std::size_t> begin; ///< by lane; one more at the end
     Array<Step> steps;
     std::uint32_t longest = 0; ///< positions on the busiest stream
+    std::size_t streams = 1;
+    Array<std::size_t> stream_of_device;
 
     std::size_t lanes() const { return begin.size() - 1; }
+    /// Whether this lane puts work on this stream: one lane serves all, several are a stream each.
+    bool serves(std::size_t lane, std::size_t stream) const {
+        return lanes() == 1 || stream == lane;
+    }
 };
 
 /// The forwards alone, for evaluation: nothing is kept, and a boundary's tensors alternate between
@@ -74,13 +80,16 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
 }
 
 template <class Fill>
-StepTable fill_table(Programs const& programs, Lanes const& lanes, Fill fill) {
+StepTable fill_table(Programs const& programs, Placement const& placement, Lanes const& lanes,
+                     Fill fill) {
     auto const order = linear_order(programs);
     Array<std::size_t> rank(order.size());
     for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
     StepTable table;
     table.begin = lanes.begin;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
+    table.streams = placement.streams;
+    table.stream_of_device = placement.stream;
     table.steps = Array<Step>(lanes.steps.size());
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         LaneStep const& lane_step = lanes.steps[i];
@@ -93,9 +102,10 @@ StepTable fill_table(Programs const& programs, Lanes const& lanes, Fill fill) {
 } // namespace detail
 
 /// The table of a training step. `arenas`: where each device's arena begins.
-inline StepTable training_table(Programs const& programs, Lanes const& lanes,
-                                MemoryPlan const& plan, Array<std::byte*> const& arenas) {
-    return detail::fill_table(programs, lanes, [&](Step& step) {
+inline StepTable training_table(Programs const& programs, Placement const& placement,
+                                Lanes const& lanes, MemoryPlan const& plan,
+                                Array<std::byte*> const& arenas) {
+    return detail::fill_table(programs, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
         std::byte* const arena = arenas[programs.device_of(c)];
@@ -121,10 +131,11 @@ inline StepTable training_table(Programs const& programs, Lanes const& lanes,
 }
 
 /// The table of an evaluation over the same arenas.
-inline StepTable forward_table(ForwardPrograms const& forwards, Lanes const& lanes,
-                               MemoryPlan const& plan, Array<std::byte*> const& arenas) {
+inline StepTable forward_table(ForwardPrograms const& forwards, Placement const& placement,
+                               Lanes const& lanes, MemoryPlan const& plan,
+                               Array<std::byte*> const& arenas) {
     Programs const& programs = forwards.programs;
-    return detail::fill_table(programs, lanes, [&](Step& step) {
+    return detail::fill_table(programs, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
         auto const slot = [&](std::size_t cell) {
             return arenas[programs.device_of(cell)] + plan.slots_at[cell] +
