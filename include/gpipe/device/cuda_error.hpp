@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace gpipe::cuda {
+
+/// A call of the CUDA runtime failed. what() has the call, CUDA's name of the error and its text.
+class Error : public std::runtime_error {
+  public:
+    /// `call` must outlive the error: a literal.
+    Error(char const* call, cudaError_t code, char const* sentence = "")
+        : std::runtime_error(std::string("gpipe: ") + sentence + call + " failed with " +
+                             cudaGetErrorName(code) + ": " + cudaGetErrorString(code)),
+          call_(call), code_(code) {}
+
+    char const* call() const noexcept { return call_; }
+    cudaError_t code() const noexcept { return code_; }
+
+  private:
+    char const* call_;
+    cudaError_t code_;
+};
+
+/// This machine has no GPU, or no driver that this program can use.
+class NoDevice : public Error {
+  public:
+    using Error::Error;
+};
+
+/// There are GPUs, but not as many as were asked for.
+class TooFewDevices : public std::runtime_error {
+  public:
+    TooFewDevices(int needed, int present)
+        : std::runtime_error("gpipe: " + std::to_string(needed) +
+                             " GPUs are needed, but CUDA sees only " + std::to_string(present)),
+          needed_(needed), present_(present) {}
+    int needed() const noexcept { return needed_; }
+    int present() const noexcept { return present_; }
+
+  private:
+    int needed_;
+    int present_;
+};
+
+namespace detail {
+
+/// For destructors: nobody can be told, and an error that CUDA remembers must not be taken for that
+/// of a later call.
+inline void forget(cudaError_t status) noexcept {
+    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
+} // namespace detail
+
+/// Around every call: check("cudaMalloc", cudaMalloc(&data, bytes)). Throws Error unless it
+/// succeeded; CUDA then no longer remembers the error as its last one, except where nothing can be
+/// done on the device any more.
+inline void check(char const* call, cudaError_t status) {
+    if (status == cudaSuccess) return;
+    detail::forget(status);
+    throw Error(call, status);
+}
+
+/// The number of GPUs that CUDA sees, at least 1. Throws NoDevice where there is none.
+inline int device_count() {
+    int count = 0;
+    cudaError_t const status = cudaGetDeviceCount(&count);
+    detail::forget(status);
+    if (status == cudaErrorInsufficientDriver || status == cudaErrorStubLibrary)
+        throw NoDevice("cudaGetDeviceCount", status,
+                       "there is no NVIDIA driver here, or one too old for this program; ");
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+        throw NoDevice("cudaGetDeviceCount", cudaErrorNoDevice, "there is no GPU here; ");
+    check("cudaGetDeviceCount", status);
+    return count;
+}
+
+/// Throws TooFewDevices if CUDA sees fewer than `needed` GPUs, NoDevice if it sees none.
+inline void require_devices(int needed) {
+    int const present = device_count();
+    if (present < needed) throw TooFewDevices(needed, present);
+}
+
+} // namespace gpipe::cuda
