@@ -60,6 +60,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/update.hpp
+    include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/check.hpp
     include/gpipe/schedule/gpipe.hpp

@@ -81,6 +81,8 @@ template <class Net, class... Policies> class Training {
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
     static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
+    static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor_>,
+                  "gpipe: an optimizer must be trivially copyable to be copied to this device");
     static_assert(detail::check_trainable<Net>());
     static_assert(CheckCut<Cut, Net::size>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
@@ -150,9 +152,15 @@ template <class Net, class... Policies> class Training {
     /// The whole memory plan for micro-batches of up to `samples` samples.
     static constexpr MemoryPlan plan_for(std::size_t samples) requires constant {
         Array<LayerInfo> const layers = Net::layers();
+        Staging staging;
+        if constexpr (!Device::reads_host)
+            staging = step_staging(detail::sizes_of<detail::as_tensors<Input>>(),
+                                   detail::sizes_of<detail::as_tensors<Target>>(),
+                                   micro_batch_count * samples, micro_batch_count, 2 + metrics,
+                                   sizeof(OptimizerFunctor_));
         return plan_memory(shape(layers), cut(cell_count, Net::costs()),
                            Checkpointing::lower(Schedule::programs(cell_count, micro_batch_count)),
-                           OptimizerFunctor_::states, samples);
+                           OptimizerFunctor_::states, samples, staging);
     }
 
     /// What is chosen at construction. `cells`, `micro_batches`, `schedule` and `checkpointing` are
@@ -299,6 +307,8 @@ template <class Net, class... Policies> class Training {
         model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
         model.sums = 2 + metrics;
         model.states = OptimizerFunctor_::states;
+        model.targets = detail::sizes_of<detail::as_tensors<Target>>();
+        model.optimizer_bytes = sizeof(OptimizerFunctor_);
         model.input_tensors = Batch<Input>::count;
         model.target_tensors =
             std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);

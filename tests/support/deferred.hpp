@@ -61,6 +61,8 @@ class Deferred {
   public:
     using policy_kind = gpipe::policy::Device;
     static constexpr bool enqueues = true;
+    static constexpr bool reads_host = true;
+    static constexpr bool host_reads = true;
 
     struct Stream {
         std::size_t device = 0;
@@ -97,6 +99,12 @@ class Deferred {
 
     template <class Work> void launch(std::size_t stream, Work&& work) {
         queues_.at(stream).push_back({Entry::work, std::forward<Work>(work), 0, 0});
+    }
+    void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
+        launch(stream, [=] { std::memcpy(to, from, bytes); });
+    }
+    void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
+        launch(stream, [=] { std::memset(to, 0, bytes); });
     }
     void wait(std::size_t stream, std::size_t producer, std::uint32_t position) {
         // As cudaStreamWaitEvent: a wait for an event that nobody has recorded waits for nothing.

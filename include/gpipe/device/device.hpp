@@ -18,21 +18,26 @@ struct Device;
 ///
 /// A device is made for K devices of a pipeline and offers
 /// - lanes(): how many walkers run() can have at once; device k is walked by one of them;
-/// - enqueues: whether one walker serves all streams (one per device), or every walker is its own
-/// stream;
+/// - enqueues: whether one walker serves all streams, one per device, or every walker is a stream;
+/// - reads_host: whether its work may read and write the caller's arrays. If not, a mini-batch is
+///   copied to its memory first, and results are copied back; such a device enqueues;
+/// - host_reads: whether the host may read and write its memory between runs;
 /// - run(lanes, walk): calls walk(lane) for every lane, concurrently, and returns when all work is
-/// done;
-///   walk may not throw;
+///   done; walk may not throw;
+/// - copy(stream, to, from, bytes), from or to the host's memory or any device's, and
+///   fill(stream, to, bytes) with zeros: in the order of the stream, like other work;
 /// - positions of record and wait are 32-bit counts that only grow (and wrap);
 /// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor; of
-/// a
-///   type that can be moved and that can be empty.
+///   a type that can be moved and that can be empty.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
-                                 std::uint32_t position, void (*walk)(std::size_t),
-                                 void (*work)()) {
+                                 std::uint32_t position, void (*walk)(std::size_t), void (*work)(),
+                                 std::byte* to, std::byte const* from) {
     D(options, n);
     { D::enqueues } -> std::convertible_to<bool>;
+    { D::reads_host } -> std::convertible_to<bool>;
+    { D::host_reads } -> std::convertible_to<bool>;
+    requires(D::enqueues || D::reads_host);
     typename D::Stream;
     { device.stream(n) } -> std::convertible_to<typename D::Stream const&>;
     { device.lanes() } -> std::same_as<std::size_t>;
@@ -42,6 +47,8 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
     requires std::default_initializable<decltype(device.allocate(n, n))>;
     device.run(n, walk);
     device.launch(n, work);
+    device.copy(n, to, from, n);
+    device.fill(n, to, n);
     device.wait(n, n, position);
     device.record(n, position);
 };

@@ -48,6 +48,8 @@ class Host {
   public:
     using policy_kind = policy::Device;
     static constexpr bool enqueues = false;
+    static constexpr bool reads_host = true;
+    static constexpr bool host_reads = true;
 
     /// There is nothing to say of the stream that a CPU's work goes on.
     struct Stream {};
@@ -93,6 +95,10 @@ class Host {
 
     Stream const& stream(std::size_t) const { return stream_; }
     template <class Work> void launch(std::size_t, Work&& work) { work(); }
+    void copy(std::size_t, std::byte* to, std::byte const* from, std::size_t bytes) {
+        std::memcpy(to, from, bytes);
+    }
+    void fill(std::size_t, std::byte* to, std::size_t bytes) { std::memset(to, 0, bytes); }
     void wait(std::size_t, std::size_t producer, std::uint32_t position) {
         marks_[producer].wait(position);
     }

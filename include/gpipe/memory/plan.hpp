@@ -15,10 +15,21 @@ struct DeviceBytes {
     std::size_t optimizer = 0;
     std::size_t boundary = 0;
     std::size_t activations = 0; ///< kept blocks and temporaries
+    std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
 
     constexpr std::size_t total() const {
-        return parameters + gradients + optimizer + boundary + activations;
+        return parameters + gradients + optimizer + boundary + activations + staging;
     }
+};
+
+/// What an arena holds beside the tensors of layers on a device whose work cannot read the host's
+/// memory; nothing on one that can.
+struct Staging {
+    GroupSizes inputs;       ///< of the chain: on the device of the first cell
+    GroupSizes targets;      ///< of the loss: on the device of the last
+    std::size_t samples = 0; ///< largest mini-batch
+    std::size_t sums = 0;    ///< bytes of the loss's numbers: on the device of the last cell
+    std::size_t state = 0;   ///< bytes of what changes from step to step: on every device
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
@@ -36,7 +47,11 @@ struct MemoryPlan {
     Array<std::size_t> slots_at;       ///< by cell: offset of its boundary slots
     Array<std::size_t> slot_size;      ///< by cell
     Blocks blocks;
-    std::size_t capacity = 0; ///< samples in a micro-batch
+    std::size_t capacity = 0;     ///< samples in a micro-batch
+    std::size_t inputs_at = 0;    ///< offset of the staged inputs in the first cell's arena
+    std::size_t targets_at = 0;   ///< of the staged targets in the last cell's
+    std::size_t sums_at = 0;      ///< of the loss's numbers, likewise
+    Array<std::size_t> states_at; ///< by device: offset of a step's state
 
     constexpr std::size_t total() const {
         std::size_t bytes = 0;
@@ -51,7 +66,7 @@ struct MemoryPlan {
 [[gnu::cold]] constexpr MemoryPlan plan_memory(ChainShape const& chain,
                                                Array<std::size_t> const& first,
                                                Programs const& programs, std::size_t states,
-                                               std::size_t capacity) {
+                                               std::size_t capacity, Staging const& staging = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     MemoryPlan plan{first,
@@ -66,7 +81,11 @@ struct MemoryPlan {
                     Array<std::size_t>(cells),
                     Array<std::size_t>(cells),
                     assign_blocks(programs),
-                    capacity};
+                    capacity,
+                    0,
+                    0,
+                    0,
+                    Array<std::size_t>(devices)};
 
     auto const order = linear_order(programs);
     HappensBefore const happens_before(programs);
@@ -135,6 +154,21 @@ struct MemoryPlan {
         for (std::size_t c = 0; c < cells; ++c)
             if (programs.device_of(c) == d) plan.temporaries_at[c] = at;
         bytes.activations = at - begin + temporary;
+
+        std::size_t const staged = at + temporary;
+        at = staged;
+        auto const stage = [&](std::size_t& offset, std::size_t size) {
+            offset = at;
+            at += size;
+        };
+        stage(plan.states_at[d], slot_bytes(staging.state));
+        if (programs.device_of(0) == d)
+            stage(plan.inputs_at, staging.inputs.slots(staging.samples));
+        if (programs.device_of(cells - 1) == d) {
+            stage(plan.targets_at, staging.targets.slots(staging.samples));
+            stage(plan.sums_at, slot_bytes(staging.sums));
+        }
+        bytes.staging = at - staged;
     }
     return plan;
 }

@@ -5,18 +5,19 @@
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/runtime/update.hpp>
+#include <gpipe/runtime/work.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -39,12 +40,6 @@ struct RunArguments {
     bool training() const { return optimizer != nullptr; }
 };
 
-/// How a training step ended.
-struct StepEnd {
-    bool committed = false; ///< whether parameters were updated
-    double scale = 0;       ///< one over the loss's weight: turns sums of gradients into means
-};
-
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine {
@@ -63,12 +58,28 @@ template <DeviceRuntime Device> class Engine {
     Array<Bytes> gradients;   ///< by device
     std::size_t capacity = 0; ///< samples that a micro-batch has room for
     std::size_t micro_batches = 0;
-    std::size_t sums = 2;      ///< numbers that the loss leaves per micro-batch
-    Array<double> loss_sums;   ///< [micro-batch][sums]
-    Array<std::byte*> inputs;  ///< [micro-batch][tensor], the caller's arrays
-    Array<std::byte*> targets; ///< likewise
+    std::size_t sums = 2;        ///< numbers that the loss leaves per micro-batch
+    double* loss_sums = nullptr; ///< [micro-batch][sums], then a row for their totals
+    Array<std::byte*> inputs;    ///< [micro-batch][tensor]
+    Array<std::byte*> targets;   ///< likewise; in predict() the caller's arrays for the outputs
     std::size_t input_tensors = 1;
     std::size_t target_tensors = 1;
+
+    GroupSizes output_sizes; ///< of the chain's output, for predict()
+
+    /// What a device that cannot read the host's memory is given at the beginning of a run.
+    struct Copy {
+        std::size_t device = 0;
+        std::byte* to = nullptr;
+        std::byte const* from = nullptr;
+        std::size_t bytes = 0;
+    };
+    Array<Copy> copies;           ///< those of the mini-batch
+    std::size_t copy_count = 0;   ///< how many of them in this run
+    Array<StepState*> states;     ///< by device
+    Array<std::byte*> optimizers; ///< by device
+    std::size_t optimizer_bytes = 0;
+    std::size_t last_device = 0; ///< of the last cell
 
     explicit Engine(Device& runs_on) : device(runs_on) {}
 
@@ -76,6 +87,11 @@ template <DeviceRuntime Device> class Engine {
     void prepare() {
         ranges_ = Array<SampleRange>(micro_batches);
         totals_ = Array<double>(sums);
+        if constexpr (Device::reads_host) {
+            own_sums_ = Array<double>((micro_batches + 1) * sums);
+            loss_sums = own_sums_.data();
+            states = Array<StepState*>(gradients.size(), &state_);
+        }
     }
 
     /// Runs every action of the table whose micro-batch has samples; in training then updates the
@@ -91,12 +107,11 @@ template <DeviceRuntime Device> class Engine {
             device.run(table.lanes(), [&](std::size_t lane) { walk<true>(table, lane, base); });
         }
         base_ += table.longest + 3; // two more marks end a training step
-        if (failed()) return false;
-        if (!arguments.training() && arguments.measures) add_sums();
-        return true;
+        return !failed();
     }
 
-    StepEnd const& result() const { return end_; }
+    /// Whether the last run updated the parameters.
+    bool committed() const { return state_.committed != 0; }
     /// The loss's numbers over the mini-batch of the last run.
     std::span<double const> totals() const { return {totals_.data(), totals_.size()}; }
     std::optional<Failure> const& failure() const { return failure_; }
@@ -115,14 +130,14 @@ template <DeviceRuntime Device> class Engine {
         }
         arguments_ = arguments;
         failure_.reset();
-        end_ = {};
+        state_ = {arguments.seed, arguments.step, 0, 0};
         first_failed_.store(no_rank, std::memory_order_relaxed);
     }
     bool failed() const { return first_failed_.load(std::memory_order_relaxed) != no_rank; }
 
     template <bool timed>
     void walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
-        if (arguments_.training()) zero_gradients(table, lane);
+        begin(table, lane);
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         for (Step const* s = table.steps.data() + table.begin[lane]; s != end; ++s) {
             Step const& step = *s;
@@ -130,57 +145,107 @@ template <DeviceRuntime Device> class Engine {
                 device.wait(step.stream, step.wait_stream[0], base + step.wait_position[0]);
             if (step.wait_position[1])
                 device.wait(step.stream, step.wait_stream[1], base + step.wait_position[1]);
-            if (ranges_[step.micro_batch].count > 0)
+            if (ranges_[step.micro_batch].count > 0) {
                 device.launch(step.stream, [this, s, lane] { execute<timed>(*s, lane); });
+                if (cells[step.cell].is_last && !arguments_.training() && !arguments_.measures)
+                    deliver(step);
+            }
             if (step.publishes) device.record(step.stream, base + step.position);
         }
-        if (arguments_.training()) finish(table, lane, base + table.longest + 1);
+        std::size_t const last = table.stream_of_device[last_device];
+        if (arguments_.training())
+            finish(table, lane, last, base + table.longest + 1);
+        else if (arguments_.measures && table.serves(lane, last))
+            commit(last);
     }
 
-    void zero_gradients(StepTable const& table, std::size_t lane) {
-        for (std::size_t d = 0; d < gradients.size(); ++d)
-            if (table.serves(lane, table.stream_of_device[d]) && gradients[d].size > 0)
-                device.launch(table.stream_of_device[d],
-                              [this, d] { std::memset(gradients[d].data, 0, gradients[d].size); });
+    // What is to be in the devices' memory before the first action.
+    void begin(StepTable const& table, std::size_t lane) {
+        for (std::size_t d = 0; d < gradients.size(); ++d) {
+            std::size_t const stream = table.stream_of_device[d];
+            if (!table.serves(lane, stream)) continue;
+            if constexpr (!Device::reads_host) {
+                device.copy(stream, bytes_of(states[d]), bytes_of(&state_), sizeof(StepState));
+                if (arguments_.training())
+                    device.copy(stream, optimizers[d],
+                                static_cast<std::byte const*>(arguments_.optimizer),
+                                optimizer_bytes);
+            }
+            if (arguments_.training() && gradients[d].size > 0)
+                device.fill(stream, gradients[d].data, gradients[d].size);
+        }
+        if constexpr (!Device::reads_host)
+            for (std::size_t i = 0; i < copy_count; ++i)
+                device.copy(table.stream_of_device[copies[i].device], copies[i].to, copies[i].from,
+                            copies[i].bytes);
     }
 
-    // The end of a training step: all streams meet at the last one, which commits; then every
+    // The end of a training step: all streams meet at the last device's, which commits; then every
     // device updates its parameters. No layer can fail after the commit (promise P6). A mark is
     // put on its stream before anybody is told to wait for it.
-    void finish(StepTable const& table, std::size_t lane, std::uint32_t end) {
-        std::size_t const last = table.stream_of_device[table.stream_of_device.size() - 1];
+    void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
         for (std::size_t s = 0; s < table.streams; ++s)
             if (s != last && table.serves(lane, s)) device.record(s, end);
         if (table.serves(lane, last)) {
             for (std::size_t s = 0; s < table.streams; ++s)
                 if (s != last) device.wait(last, s, end);
-            device.launch(last, [this] { commit(); });
+            commit(last);
             device.record(last, end + 1);
         }
         for (std::size_t s = 0; s < table.streams; ++s)
             if (s != last && table.serves(lane, s)) device.wait(s, last, end + 1);
-        for (std::size_t d = 0; d < gradients.size(); ++d)
-            if (table.serves(lane, table.stream_of_device[d]) && updates_at[d] < updates_at[d + 1])
-                device.launch(table.stream_of_device[d], [this, d] { update(d); });
+        for (std::size_t d = 0; d < gradients.size(); ++d) {
+            std::size_t const stream = table.stream_of_device[d];
+            if (!table.serves(lane, stream) || updates_at[d] == updates_at[d + 1]) continue;
+            if constexpr (!Device::reads_host)
+                if (d != last_device)
+                    device.copy(stream, bytes_of(states[d]), bytes_of(states[last_device]),
+                                sizeof(StepState));
+            device.launch(stream, [this, d] { update(d); });
+        }
     }
 
-    void commit() {
-        if (failed()) return;
-        add_sums();
-        double const weight = totals_[1];
-        if (weight > 0 && weight <= std::numeric_limits<double>::max()) end_ = {true, 1 / weight};
-    }
-    // In ascending order of micro-batches, whatever order they ran in.
-    void add_sums() {
-        std::fill(totals_.begin(), totals_.end(), 0.0);
-        for (std::size_t m = 0; m < micro_batches && ranges_[m].count > 0; ++m)
-            for (std::size_t i = 0; i < sums; ++i) totals_[i] += loss_sums[m * sums + i];
+    // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
+    void commit(std::size_t stream) {
+        device.launch(stream, [this] {
+            if (failed()) return;
+            std::size_t count = 0;
+            while (count < micro_batches && ranges_[count].count > 0) ++count;
+            double* const totals =
+                Device::reads_host ? totals_.data() : loss_sums + micro_batches * sums;
+            detail::commit({loss_sums, count, sums, totals, states[last_device]});
+        });
+        if constexpr (!Device::reads_host) {
+            device.copy(stream, bytes_of(totals_.data()),
+                        bytes_of(loss_sums + micro_batches * sums), sums * sizeof(double));
+            device.copy(stream, bytes_of(&state_), bytes_of(states[last_device]),
+                        sizeof(StepState));
+        }
     }
     void update(std::size_t d) {
-        if (!end_.committed) return;
+        StepState const& state = *states[d];
+        if (!state.committed) return;
+        void const* const optimizer = Device::reads_host ? arguments_.optimizer : optimizers[d];
         for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i)
-            updates[i].update(arguments_.optimizer, {arguments_.step + 1, 1}, updates[i],
-                              end_.scale);
+            updates[i].update(optimizer, {state.step + 1, 1}, updates[i], state.scale);
+    }
+
+    // Copies the chain's output to the caller's arrays.
+    void deliver(Step const& step) {
+        CellRow const& cell = cells[step.cell];
+        std::byte* const base[] = {step.block, cell.temporaries};
+        Place const& output = (cell.last - 1)->output;
+        std::byte const* from = base[output.region] + output.offset;
+        for (std::size_t t = 0; t < output_sizes.count; ++t) {
+            device.copy(step.stream, targets[step.micro_batch * target_tensors + t], from,
+                        output_sizes.bytes[t] * ranges_[step.micro_batch].count);
+            from += slot_bytes(output_sizes.bytes[t] * capacity);
+        }
+    }
+
+    template <class T> static auto bytes_of(T* data) {
+        using Byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+        return reinterpret_cast<Byte*>(data);
     }
 
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
@@ -218,13 +283,10 @@ template <DeviceRuntime Device> class Engine {
                 if (arguments_.training())
                     frame.phase = step.kind == Kind::recompute ? Phase::recompute : Phase::forward;
                 detail::run_forward(cell, step, frame, input, at);
-                if (cell.is_last && !arguments_.training()) {
+                if (cell.is_last && !arguments_.training() && arguments_.measures) {
                     at = nullptr;
-                    if (arguments_.measures)
-                        call_loss(loss.evaluate, cell, step, frame,
-                                  (cell.last - 1)->output_gradient.in(frame));
-                    else
-                        deliver(cell, step, frame);
+                    call_loss(loss.evaluate, cell, step, frame,
+                              (cell.last - 1)->output_gradient.in(frame));
                 }
             }
         } catch (...) {
@@ -239,17 +301,7 @@ template <DeviceRuntime Device> class Engine {
         function(loss.loss, frame, (cell.last - 1)->output.in(frame),
                  GroupAddress::of_arrays(targets.data() + step.micro_batch * target_tensors,
                                          target_tensors),
-                 dy, loss.scratch.in(frame), loss_sums.data() + step.micro_batch * sums);
-    }
-
-    // Copies the chain's output to the caller's arrays, which predict() passes as targets.
-    void deliver(CellRow const& cell, Step const& step, Frame const& frame) {
-        std::byte const* from = (cell.last - 1)->output.in(frame);
-        for (std::size_t t = 0; t < output_sizes.count; ++t) {
-            std::memcpy(targets[step.micro_batch * target_tensors + t], from,
-                        output_sizes.bytes[t] * frame.samples);
-            from += slot_bytes(output_sizes.bytes[t] * frame.capacity);
-        }
+                 dy, loss.scratch.in(frame), loss_sums + step.micro_batch * sums);
     }
 
     void fail(Step const& step, LayerRow const* at) noexcept {
@@ -266,14 +318,11 @@ template <DeviceRuntime Device> class Engine {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
     }
 
-  public:
-    GroupSizes output_sizes; ///< of the chain's output, for predict()
-
-  private:
     RunArguments arguments_;
     Array<SampleRange> ranges_;
     Array<double> totals_;
-    StepEnd end_;            // written by the commit, read by updates behind it
+    Array<double> own_sums_;
+    StepState state_;        // of this step; on a device of its own memory, a copy of it
     std::uint32_t base_ = 0; ///< what positions count from in the next run
     std::atomic<std::uint32_t> first_failed_{no_rank};
     std::mutex failing_;

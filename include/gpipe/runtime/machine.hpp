@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
@@ -31,19 +32,18 @@ template <DeviceRuntime Device> class Machine {
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
           samples_(samples), seed_(seed), cost_(model_.costs, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
-          plan_(
-              plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch},
-                          first_, programs_, model_.states,
-                          (samples + programs_.micro_batches() - 1) / programs_.micro_batches())),
-          device_(options, programs_.devices()), arenas_(programs_.devices()),
-          arena_data_(programs_.devices()), engine_(device_) {
+          plan_(planned(samples)), device_(options, programs_.devices()),
+          arenas_(programs_.devices()), arena_data_(programs_.devices()), engine_(device_) {
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
         }
         fill_layers();
+        initialize_layers();
         fill_updates();
         fill_cells();
+        if constexpr (!Device::reads_host) fill_staging();
+        engine_.prepare();
         fill_tables();
     }
     Machine(Machine const&) = delete;
@@ -54,12 +54,12 @@ template <DeviceRuntime Device> class Machine {
     /// nothing is updated and the step does not count. Rethrows what a layer threw.
     std::span<double const> train(Pointers inputs, Pointers targets, std::size_t samples,
                                   void const* optimizer) {
-        point_to(inputs, targets, 0, samples);
+        point_to(inputs, targets, 0, samples, true);
         bool const timed = lane_choice_.trying();
         auto const begin = timed ? Clock::now() : Clock::time_point{};
         run(lane_plan().training, {seed_, steps_, optimizer, true, samples});
         lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
-        if (engine_.result().committed) ++steps_;
+        if (engine_.committed()) ++steps_;
         return engine_.totals();
     }
 
@@ -69,7 +69,7 @@ template <DeviceRuntime Device> class Machine {
     void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
-            point_to(inputs, others, first, count);
+            point_to(inputs, others, first, count, measures);
             run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
             if (measures) add(engine_.totals());
         }
@@ -86,6 +86,10 @@ template <DeviceRuntime Device> class Machine {
     std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
     std::span<std::byte> arena(std::size_t device) {
         return {arenas_[device].data(), arenas_[device].size()};
+    }
+    /// Copies from the host's memory to a device's or back, between runs; done when it returns.
+    void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
+        if (bytes > 0) device_.run(1, [&](std::size_t) { device_.copy(0, to, from, bytes); });
     }
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
@@ -106,6 +110,18 @@ template <DeviceRuntime Device> class Machine {
 
   private:
     using Clock = std::chrono::steady_clock;
+
+    MemoryPlan planned(std::size_t samples) const {
+        std::size_t const micro_batches = programs_.micro_batches();
+        std::size_t const capacity = (samples + micro_batches - 1) / micro_batches;
+        Staging staging;
+        if constexpr (!Device::reads_host)
+            staging = step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
+                                   micro_batches, model_.sums, model_.optimizer_bytes);
+        return plan_memory(
+            {model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch}, first_,
+            programs_, model_.states, capacity, staging);
+    }
 
     // The tables for one number of lanes.
     struct LanePlan {
@@ -144,9 +160,23 @@ template <DeviceRuntime Device> class Machine {
                 engine_.layer_names[i] = parts.info.name;
             }
         }
-        for (std::size_t i = 0; i < count; ++i)
-            model_.layers[i].functions.initialize(model_.layers[i].object,
-                                                  engine_.layers[i].parameters, seed_, i, count);
+    }
+
+    // Layers initialize in the host's memory.
+    [[gnu::cold]] void initialize_layers() {
+        std::size_t const count = model_.layers.size();
+        for (std::size_t i = 0; i < count; ++i) {
+            LayerParts const& parts = model_.layers[i];
+            std::byte* const parameters = engine_.layers[i].parameters;
+            if constexpr (Device::reads_host) {
+                parts.functions.initialize(parts.object, parameters, seed_, i, count);
+            } else {
+                std::size_t const bytes = parts.info.parameters.slots(1);
+                device::HostBuffer const values(bytes);
+                parts.functions.initialize(parts.object, values.data(), seed_, i, count);
+                copy(parameters, values.data(), bytes);
+            }
+        }
     }
 
     [[gnu::cold]] void fill_updates() {
@@ -210,13 +240,32 @@ template <DeviceRuntime Device> class Machine {
         engine_.capacity = plan_.capacity;
         engine_.micro_batches = micro_batches;
         engine_.sums = model_.sums;
-        engine_.loss_sums = Array<double>(micro_batches * model_.sums);
         engine_.input_tensors = model_.input_tensors;
         engine_.target_tensors = model_.target_tensors;
         engine_.inputs = Array<std::byte*>(micro_batches * model_.input_tensors);
         engine_.targets = Array<std::byte*>(micro_batches * model_.target_tensors);
         engine_.output_sizes = model_.infos[model_.infos.size() - 1].output;
-        engine_.prepare();
+        engine_.last_device = programs_.device_of(cells - 1);
+    }
+
+    // Samples that there is room for in the devices' memory.
+    std::size_t staged_samples() const { return plan_.capacity * programs_.micro_batches(); }
+
+    // Where a step's mini-batch and state lie on a device that cannot read the host's memory.
+    [[gnu::cold]] void fill_staging() {
+        std::size_t const devices = programs_.devices();
+        engine_.states = Array<StepState*>(devices);
+        engine_.optimizers = Array<std::byte*>(devices);
+        for (std::size_t d = 0; d < devices; ++d) {
+            std::byte* const at = arena_data_[d] + plan_.states_at[d];
+            engine_.states[d] = reinterpret_cast<StepState*>(at);
+            engine_.optimizers[d] = at + slot_bytes(sizeof(StepState));
+        }
+        engine_.optimizer_bytes = model_.optimizer_bytes;
+        engine_.loss_sums =
+            reinterpret_cast<double*>(arena_data_[engine_.last_device] + plan_.sums_at);
+        engine_.copies =
+            Array<typename Engine<Device>::Copy>(model_.input_tensors + model_.target_tensors);
     }
 
     [[gnu::cold]] void fill_tables() {
@@ -239,17 +288,32 @@ template <DeviceRuntime Device> class Machine {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
 
-    // Tells the engine where samples [first, first + count) of the caller's arrays lie.
-    void point_to(Pointers inputs, Pointers others, std::size_t first, std::size_t count) {
+    // Tells the engine where samples [first, first + count) of the caller's arrays lie, or where
+    // they will have been copied to. `others` are targets or, if not measured, outputs.
+    void point_to(Pointers inputs, Pointers others, std::size_t first, std::size_t count,
+                  bool measures) {
+        engine_.copy_count = 0;
+        std::size_t const device = programs_.device_of(0);
+        point(engine_.inputs, model_.input_tensors, inputs, first, count, device,
+              arena_data_[device] + plan_.inputs_at, !Device::reads_host);
+        std::size_t const last = engine_.last_device;
+        point(engine_.targets, model_.target_tensors, others, first, count, last,
+              arena_data_[last] + plan_.targets_at, !Device::reads_host && measures);
+    }
+    void point(Array<std::byte*>& table, std::size_t tensors, Pointers from, std::size_t first,
+               std::size_t count, std::size_t device, std::byte* staged, bool stages) {
         std::size_t const micro_batches = programs_.micro_batches();
-        for (std::size_t m = 0; m < micro_batches; ++m) {
-            std::size_t const at = first + micro_batch_range(count, micro_batches, m).first;
-            for (std::size_t t = 0; t < inputs.size(); ++t)
-                engine_.inputs[m * model_.input_tensors + t] =
-                    inputs[t].data + at * inputs[t].sample_bytes;
-            for (std::size_t t = 0; t < others.size(); ++t)
-                engine_.targets[m * model_.target_tensors + t] =
-                    others[t].data + at * others[t].sample_bytes;
+        for (std::size_t t = 0; t < from.size(); ++t) {
+            std::size_t const bytes = from[t].sample_bytes;
+            std::byte* data = from[t].data + first * bytes;
+            if (stages) {
+                engine_.copies[engine_.copy_count++] = {device, staged, data, count * bytes};
+                data = staged;
+                staged += slot_bytes(staged_samples() * bytes);
+            }
+            for (std::size_t m = 0; m < micro_batches; ++m)
+                table[m * tensors + t] =
+                    data + micro_batch_range(count, micro_batches, m).first * bytes;
         }
     }
 

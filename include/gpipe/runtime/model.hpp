@@ -70,8 +70,10 @@ struct Model {
     Array<double> costs;
     LossRow loss;
     GroupSizes loss_scratch;
-    std::size_t sums = 2;   ///< numbers that the loss leaves per micro-batch
-    std::size_t states = 0; ///< arrays per parameter tensor of the optimizer
+    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
+    std::size_t states = 0;          ///< arrays per parameter tensor of the optimizer
+    GroupSizes targets;              ///< of the loss
+    std::size_t optimizer_bytes = 0; ///< of the functor itself
     std::size_t input_tensors = 1;
     std::size_t target_tensors = 1; ///< of targets or outputs, the more of both
 };

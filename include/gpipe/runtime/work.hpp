@@ -1,0 +1,56 @@
+#pragma once
+
+#include <gpipe/memory/plan.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace gpipe {
+
+/// What changes from step to step and is read by the work of a step: in a device's own memory where
+/// that cannot read the host's, so that work that was enqueued once may run in another step.
+struct StepState {
+    std::uint64_t seed = 0;
+    std::uint64_t step = 0;      ///< steps trained before
+    double scale = 0;            ///< one over the loss's weight: turns sums of gradients into means
+    std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
+};
+
+/// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
+/// `samples` samples, `sums` numbers of the loss per micro-batch and in all, the state and the
+/// optimizer.
+constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets, std::size_t samples,
+                               std::size_t micro_batches, std::size_t sums,
+                               std::size_t optimizer_bytes) {
+    return {inputs, targets, samples, (micro_batches + 1) * sums * sizeof(double),
+            slot_bytes(sizeof(StepState)) + optimizer_bytes};
+}
+
+/// The numbers that a loss left, to be summed up.
+struct CommitCall {
+    double const* sums = nullptr; ///< [micro-batch][count]; of these [0] is the sum, [1] the weight
+    std::size_t micro_batches = 0; ///< that had samples
+    std::size_t count = 0;
+    double* totals = nullptr; ///< [count]
+    StepState* state = nullptr;
+};
+
+namespace detail {
+
+/// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
+/// the weight is positive.
+inline void commit(CommitCall const& call) {
+    std::fill(call.totals, call.totals + call.count, 0.0);
+    for (std::size_t m = 0; m < call.micro_batches; ++m)
+        for (std::size_t i = 0; i < call.count; ++i)
+            call.totals[i] += call.sums[m * call.count + i];
+    double const weight = call.totals[1];
+    bool const sound = weight > 0 && weight <= std::numeric_limits<double>::max();
+    call.state->scale = sound ? 1 / weight : 0;
+    call.state->committed = sound;
+}
+
+} // namespace detail
+} // namespace gpipe
