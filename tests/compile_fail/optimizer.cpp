@@ -6,11 +6,19 @@
 // expect GPIPE_NOT_CONST: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
 // expect GPIPE_RETURNS: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
 // expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
+// expect GPIPE_NOT_TRIVIAL: gpipe: an optimizer must be trivially copyable to be copied to this device
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
 
 #include <memory>
+
+#ifdef GPIPE_NOT_TRIVIAL
+#include <support/remote.hpp>
+using Device = toy::Remote;
+#else
+using Device = gpipe::device::Host;
+#endif
 
 using gpipe::UpdateContext;
 using gpipe::UpdateTensor;
@@ -41,6 +49,12 @@ struct Mistake {
         return true;
     }
 };
+#elif defined(GPIPE_NOT_TRIVIAL)
+struct Mistake {
+    static constexpr std::size_t states = 0;
+    std::shared_ptr<int> rate;
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+};
 #elif defined(GPIPE_NOT_COPYABLE)
 struct Mistake {
     static constexpr std::size_t states = 0;
@@ -54,5 +68,5 @@ struct Mistake {
 };
 #endif
 using Train = gpipe::Training<gpipe::Pipeline<blank::Linear<4>>, gpipe::Loss<blank::Loss<4>>,
-                              gpipe::Optimizer<Mistake>>;
+                              gpipe::Optimizer<Mistake>, Device>;
 static_assert(Train::layer_count == 1);

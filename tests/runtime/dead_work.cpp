@@ -14,6 +14,7 @@ using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Deferred;
 using toy::Phase;
+using toy::Remote;
 
 using Real = double;
 constexpr std::size_t L = toy::layers<Real>;
@@ -74,7 +75,7 @@ std::size_t recomputes(gpipe::Programs const& schedule, std::size_t cell,
 
 TEST_CASE_TEMPLATE("P9 every layer is called as often as the schedule and the one rule of "
                    "checkpointing say, and no more",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     constexpr std::size_t M = 4;
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
@@ -154,7 +155,7 @@ TEST_CASE("P9 no layer computes the gradient of the mini-batch, and every other 
 
 TEST_CASE_TEMPLATE("P9 layers below the lowest with parameters run forward only, and only where "
                    "somebody reads it",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (std::size_t cells = 1; cells <= LateNet::size; ++cells) {
@@ -215,7 +216,7 @@ TEST_CASE("P9 integers at the start of the chain have no gradient") {
 
 TEST_CASE_TEMPLATE("D5 a layer is told whether it runs for the first time or again, and whether a "
                    "backward will read what it saves",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     constexpr std::size_t M = 3;
     for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
         toy::Watch watch;
@@ -257,7 +258,7 @@ TEST_CASE_TEMPLATE("D5 a layer is told whether it runs for the first time or aga
 
 TEST_CASE_TEMPLATE("evaluate and predict are the plain chain in every bit, for any number of "
                    "samples, and disturb nothing",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L})
         for (std::size_t micro_batches : {1, 4})
             for (auto const& run : toy::runs<Device>()) {

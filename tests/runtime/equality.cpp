@@ -15,6 +15,7 @@ using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
 using toy::Deferred;
+using toy::Remote;
 
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
@@ -81,7 +82,7 @@ std::vector<std::vector<std::size_t>> compositions(std::size_t of) {
 
 TEST_CASE_TEMPLATE("P1 losses, gradients and parameters after three steps are the plain loop's in "
                    "every bit, for every K, schedule, checkpointing and timing",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     for (toy::NamedSchedule const& schedule : toy::schedules) {
         Expected const expected(4, schedule.order, {13, 13, 13});
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
@@ -109,7 +110,7 @@ TEST_CASE("P1 the orders of backwards are told apart: descending is not ascendin
     CHECK(ascending.differs(train) != "");
 }
 
-TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Deferred) {
+TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Deferred, Remote) {
     std::size_t n = 0;
     auto const runs = toy::runs<Device>();
     std::deque<Expected> expected;
@@ -139,7 +140,7 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
 }
 
 TEST_CASE_TEMPLATE("P1 every schedule that there can be trains the same: two hundred by chance",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     std::mt19937 random(5);
     std::size_t const trials = toy::long_tests() ? 5000 : 200;
     auto const runs = toy::runs<Device>();
@@ -205,7 +206,7 @@ TEST_CASE("P1 constants and `dynamic` train the same") {
 }
 
 TEST_CASE_TEMPLATE("P5 N need not divide by M: any N, M and K train as the plain loop", Device,
-                   Host, Deferred) {
+                   Host, Deferred, Remote) {
     auto const runs = toy::runs<Device>();
     std::size_t n = 0;
     for (std::size_t micro_batches : {1, 2, 3, 5, 8})
@@ -231,7 +232,7 @@ TEST_CASE_TEMPLATE("P5 N need not divide by M: any N, M and K train as the plain
 }
 
 TEST_CASE_TEMPLATE("P5 mini-batches of any size up to the planned one follow each other", Device,
-                   Host, Deferred) {
+                   Host, Deferred, Remote) {
     std::vector<std::size_t> const sizes{11, 1, 4, 11, 3, 10, 2, 7};
     for (toy::NamedSchedule const& schedule : toy::schedules) {
         Expected const expected(4, schedule.order, sizes);

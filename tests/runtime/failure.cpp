@@ -21,6 +21,7 @@ using toy::Backward;
 using toy::Deferred;
 using toy::Fault;
 using toy::Phase;
+using toy::Remote;
 using toy::Thrown;
 
 using Real = double;
@@ -118,7 +119,7 @@ std::string fails_rightly(T& train, toy::Watch const& watch, toy::Data<Real> con
 
 TEST_CASE_TEMPLATE("P6 whatever throws at any layer, micro-batch and action arrives as it was "
                    "thrown, changes nothing, and training goes on as if nothing had happened",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     auto const runs = toy::runs<Device>();
     std::size_t way = 0;
     std::size_t faults = 0;
@@ -167,7 +168,7 @@ TEST_CASE_TEMPLATE("P6 whatever throws at any layer, micro-batch and action arri
 
 TEST_CASE_TEMPLATE("P6 of several failures in a step the first in the programs' order is told, "
                    "whatever the timing",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     std::mt19937 random(11);
     auto const runs = toy::runs<Device>();
     std::size_t const trials = toy::long_tests() ? 40 : 6;
@@ -217,7 +218,7 @@ TEST_CASE_TEMPLATE("P6 of several failures in a step the first in the programs' 
 }
 
 TEST_CASE_TEMPLATE("P6 the first failure is told again in every repetition of a step", Device, Host,
-                   Deferred) {
+                   Deferred, Remote) {
     // Two devices race for it: the one that is told must not depend on who wins.
     toy::Watch watch;
     Train<Device> train(
@@ -276,7 +277,7 @@ TEST_CASE(
 }
 
 TEST_CASE_TEMPLATE("P6 a failure in evaluate or predict surfaces, and training is as before",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     for (std::size_t cells : {1, 4}) {
         toy::Watch watch;
         Train<Device> train(toy::make_net<Real>(watch), {&watch}, Adam{1e-2f},

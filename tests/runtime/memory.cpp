@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace {
 using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Deferred;
+using toy::Remote;
 
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
@@ -102,14 +104,14 @@ template <class N, class T> toy::LiveBytesOf live_bytes_of(T& train) {
     return of;
 }
 
-template <class N> void every_line_is_used() {
+template <class N, class Device> void every_line_is_used() {
     std::size_t const size = N::size;
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{3}, size})
                 for (std::size_t micro_batches : {1, 2, 5}) {
                     std::size_t const samples = 40 * micro_batches;
-                    using T = TrainOf<N, Deferred>;
+                    using T = TrainOf<N, Device>;
                     std::size_t allocated = 0;
                     auto o = options<T>(samples, cells, micro_batches, schedule.policy,
                                         checkpointing.policy);
@@ -228,11 +230,69 @@ TEST_CASE("P3 the counting allocator counts") {
     CHECK(toy::allocations == before + 2);
 }
 
-TEST_CASE("P3 the arenas are all that a device is asked for, and a step of the planned size writes "
-          "every line of them") {
-    every_line_is_used<Wide>();
-    every_line_is_used<Late>();
-    every_line_is_used<Equal>();
+TEST_CASE_TEMPLATE("P3 the arenas are all that a device is asked for, and a step of the planned "
+                   "size writes every line of them",
+                   Device, Deferred, Remote) {
+    every_line_is_used<Wide, Device>();
+    every_line_is_used<Late, Device>();
+    every_line_is_used<Equal, Device>();
+}
+
+TEST_CASE("work on a device with memory of its own never touches the caller's arrays, and gives "
+          "what it gives on the host") {
+    constexpr std::size_t samples = 13;
+    constexpr std::size_t ins = samples * Wide::Input::size;
+    constexpr std::size_t outs = samples * Wide::Output::size;
+    toy::Pages const pages((ins + 2 * outs) * sizeof(Real));
+    auto* const memory = reinterpret_cast<Real*>(pages.data());
+    std::span<Real> const x{memory, ins}, t{memory + ins, outs}, y{memory + ins + outs, outs};
+    std::vector<Real> const x_values = inputs<Wide>(samples), t_values = targets<Wide>(samples);
+    std::copy(x_values.begin(), x_values.end(), x.begin());
+    std::copy(t_values.begin(), t_values.end(), t.begin());
+    for (std::size_t cells : {1, 2, 3, 10})
+        for (auto const& run : toy::runs<Remote>()) {
+            using There = TrainOf<Wide, Remote>;
+            using Here = TrainOf<Wide, Host>;
+            // Room for 5 samples only: evaluate() and predict() take three parts.
+            auto o = options<There>(5, cells, 3, {}, {});
+            o.device = run;
+            o.device.caller = &pages;
+            There there(Wide{}, {}, Adam{}, o);
+            Here here(Wide{}, {}, Adam{}, options<Here>(5, cells, 3, {}, {}));
+            INFO("K = ", cells, ", ", toy::describe(run));
+            for (std::size_t n : {5, 4, 2}) {
+                auto const some = [&](auto const& all, std::size_t size) {
+                    return std::span<Real const>(all).first(n * size);
+                };
+                CHECK(
+                    there.step(some(x, Wide::Input::size), some(t, Wide::Output::size)).loss ==
+                    here.step(some(x_values, Wide::Input::size), some(t_values, Wide::Output::size))
+                        .loss);
+            }
+            CHECK(there.evaluate(x, t).loss == here.evaluate(x_values, t_values).loss);
+            std::vector<Real> expected(outs);
+            here.predict(x_values, expected);
+            there.predict(x, y);
+            CHECK(std::equal(y.begin(), y.end(), expected.begin()));
+        }
+}
+
+TEST_CASE("what a device with memory of its own needs is known from the types") {
+    using Constant =
+        gpipe::Training<Wide, gpipe::Cells<3>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>, Remote>;
+    std::size_t allocated = 0;
+    Constant train(Wide{}, {}, Adam{}, {.samples = 12, .device = {0, &allocated}});
+    std::size_t planned = 0;
+    for (std::size_t d = 0; d < 3; ++d) {
+        CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
+        planned += Constant::peak_bytes(d, 3);
+        CHECK(train.plan().devices[d].staging > 0);
+    }
+    CHECK(allocated == planned);
+    using Here = gpipe::Training<Wide, gpipe::Cells<3>, gpipe::MicroBatches<4>,
+                                 gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>>;
+    CHECK(Here::plan_for(3).devices[0].staging == 0);
 }
 
 TEST_CASE("P3 the plan is close to the largest sum of live bytes") {

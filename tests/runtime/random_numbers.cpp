@@ -13,6 +13,7 @@ namespace {
 
 using gpipe::device::Host;
 using toy::Deferred;
+using toy::Remote;
 
 using Real = float;
 constexpr std::size_t width = 8;
@@ -83,7 +84,7 @@ void draw(Masks& masks, std::size_t cells, std::size_t micro_batches, std::uint6
 
 TEST_CASE_TEMPLATE("P2 the masks of dropout are the same for any K, M, schedule, timing, and in "
                    "recomputation",
-                   Device, Host, Deferred) {
+                   Device, Host, Deferred, Remote) {
     Masks expected;
     draw<Host>(expected, 1, 1, 4, 10, {}, gpipe::checkpoint::Never{}, {1});
     CHECK(expected.drawn.size() == 3 * 3 * 10); // steps, layers, samples

@@ -119,19 +119,7 @@ class Deferred {
         queues_.at(stream).push_back({Entry::record, {}, stream, position});
     }
 
-  private:
-    struct Entry {
-        enum Kind { work, wait, record } kind;
-        std::function<void()> run;
-        std::size_t producer;
-        std::uint32_t position;
-    };
-
-    bool can_run(std::size_t s) const {
-        if (queues_[s].empty()) return false;
-        Entry const& next = queues_[s].front();
-        return next.kind != Entry::wait || reached_[next.producer].count(next.position) > 0;
-    }
+  protected:
     void drain() {
         if (!fault_.empty()) throw std::logic_error(fault_);
         std::vector<std::size_t> ready;
@@ -158,6 +146,19 @@ class Deferred {
         }
     }
 
+  private:
+    struct Entry {
+        enum Kind { work, wait, record } kind;
+        std::function<void()> run;
+        std::size_t producer;
+        std::uint32_t position;
+    };
+
+    bool can_run(std::size_t s) const {
+        if (queues_[s].empty()) return false;
+        Entry const& next = queues_[s].front();
+        return next.kind != Entry::wait || reached_[next.producer].count(next.position) > 0;
+    }
     Options options_;
     std::mt19937_64 chance_;
     std::vector<std::deque<Entry>> queues_;

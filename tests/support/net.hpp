@@ -6,6 +6,7 @@
 #include "layers.hpp"
 #include "losses.hpp"
 #include "reference.hpp"
+#include "remote.hpp"
 #include "schedules.hpp"
 
 #include <gpipe/gpipe.hpp>
@@ -80,6 +81,7 @@ inline std::vector<gpipe::device::Host::Options> runs(gpipe::device::Host const*
 inline std::vector<Deferred::Options> runs(Deferred const*) {
     return {{0, nullptr}, {1, nullptr}, {2, nullptr}, {3, nullptr}};
 }
+inline std::vector<Remote::Options> runs(Remote const*) { return {{0}, {1}, {2}, {3}}; }
 template <class Device> auto runs() { return runs(static_cast<Device const*>(nullptr)); }
 inline std::string describe(gpipe::device::Host::Options o) {
     return std::to_string(o.threads) + " threads";
@@ -87,6 +89,7 @@ inline std::string describe(gpipe::device::Host::Options o) {
 inline std::string describe(Deferred::Options o) {
     return "deferred, seed " + std::to_string(o.seed);
 }
+inline std::string describe(Remote::Options o) { return "remote, seed " + std::to_string(o.seed); }
 
 /// Whether sweeps are to be long.
 inline bool long_tests() {

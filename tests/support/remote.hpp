@@ -1,0 +1,109 @@
+#pragma once
+
+// A device for tests only: as Deferred, with memory of its own. While the host puts work on the
+// streams nobody may touch the arenas, so whatever reads or writes them without being enqueued ends
+// the program. In caller_memory() the caller's arrays can be as far from the work: only copies may
+// touch them while work runs.
+
+#include "deferred.hpp"
+
+#include <gpipe/core/bytes.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace toy {
+
+/// Zeroed pages of the process, which can be closed to everybody and opened again.
+class Pages {
+  public:
+    Pages() = default;
+    explicit Pages(std::size_t bytes) : size_(bytes) {
+        if (bytes == 0) return;
+        void* const data =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (data == MAP_FAILED) throw std::bad_alloc();
+        data_ = {static_cast<std::byte*>(data), Unmap{bytes}};
+    }
+    std::byte* data() const { return data_.get(); }
+    std::size_t size() const { return size_; }
+    void close() const { protect(PROT_NONE); }
+    void open() const { protect(PROT_READ | PROT_WRITE); }
+
+  private:
+    struct Unmap {
+        std::size_t bytes;
+        void operator()(std::byte* data) const { munmap(data, bytes); }
+    };
+    void protect(int how) const {
+        if (data_) mprotect(data_.get(), size_, how);
+    }
+    std::unique_ptr<std::byte, Unmap> data_;
+    std::size_t size_ = 0;
+};
+
+class Remote : public Deferred {
+  public:
+    static constexpr bool reads_host = false;
+
+    struct Options {
+        std::uint64_t seed = 0; ///< as Deferred's
+        /// Is increased by all that is allocated.
+        std::size_t* allocated = nullptr;
+        /// Closed to everything but copies while work runs.
+        Pages const* caller = nullptr;
+    };
+
+    Remote(Options options, std::size_t devices)
+        : Deferred({options.seed, options.allocated}, devices), options_(options) {}
+
+    /// Shared with the device, which closes it.
+    class Buffer {
+      public:
+        Buffer() = default;
+        explicit Buffer(std::shared_ptr<Pages const> pages) : pages_(std::move(pages)) {}
+        std::byte* data() const { return pages_ ? pages_->data() : nullptr; }
+        std::size_t size() const { return pages_ ? pages_->size() : 0; }
+
+      private:
+        std::shared_ptr<Pages const> pages_;
+    };
+    Buffer allocate(std::size_t, std::size_t bytes) {
+        if (options_.allocated) *options_.allocated += bytes;
+        arenas_.push_back(std::make_shared<Pages const>(bytes));
+        return Buffer(arenas_.back());
+    }
+
+    template <class Walk> void run(std::size_t lanes, Walk&& walk) {
+        for (auto const& arena : arenas_) arena->close();
+        for (std::size_t lane = 0; lane < lanes; ++lane) walk(lane);
+        for (auto const& arena : arenas_) arena->open();
+        if (options_.caller) options_.caller->close();
+        drain();
+        if (options_.caller) options_.caller->open();
+    }
+    void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
+        launch(stream, [=, this] {
+            if (options_.caller) options_.caller->open();
+            std::memcpy(to, from, bytes);
+            if (options_.caller) options_.caller->close();
+        });
+    }
+
+  private:
+    Options options_;
+    std::vector<std::shared_ptr<Pages const>> arenas_;
+};
+
+static_assert(gpipe::DeviceRuntime<Remote>);
+
+} // namespace toy
