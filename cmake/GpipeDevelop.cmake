@@ -53,5 +53,5 @@ function(gpipe_program name)
 endfunction()
 
 # Which tests to build; see tests/CMakeLists.txt.
-set(GPIPE_TEST_KINDS unit runtime static compile_fail headers cuda scripts readme package programs
-    CACHE STRING "Kinds of tests to build")
+set(GPIPE_TEST_KINDS unit runtime cuda_double static compile_fail headers cuda scripts readme
+    package programs CACHE STRING "Kinds of tests to build")

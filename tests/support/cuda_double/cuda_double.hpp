@@ -1,0 +1,109 @@
+#pragma once
+
+// A double of the CUDA runtime for tests, to be linked instead of libcudart. It defines the cuda*
+// functions themselves, in host memory, on no GPU. Nothing that is enqueued runs before somebody
+// synchronizes, or the test says so; then work runs piece by piece in an order that streams and
+// events allow and a seed chooses. Memory of its devices cannot be touched by the host, every call
+// is noted, accesses that nothing orders are reported, and calls can be made to fail.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cuda_double {
+
+struct Options {
+    int devices = 1;
+    /// Of what can go on. 0: the lowest stream, as far as it can; 1: the highest; else by chance.
+    std::uint64_t seed = 0;
+    /// Whether the first device can have access to the second's memory; empty: any can.
+    std::function<bool(int, int)> peers{};
+    /// Memory of a device can be touched by nobody but running work, and by that only where it said
+    /// that it would (to a page). false: by everybody.
+    bool protects = true;
+    /// Bytes of memory of each device.
+    std::size_t memory = std::size_t{1} << 30;
+    /// What every call returns where there is no driver or no device; cudaSuccess: there are.
+    cudaError_t missing = cudaSuccess;
+};
+
+/// Forgets everything, live handles included, and begins anew.
+void reset(Options const& options = {});
+
+/// One test's use of the double. Ends with a message and abort() if there are complaints() that
+/// nobody has asked for.
+class Session {
+  public:
+    explicit Session(Options const& options = {}) { reset(options); }
+    Session(Session const&) = delete;
+    Session& operator=(Session const&) = delete;
+    ~Session();
+};
+
+/// Bytes that a piece of work reads or writes.
+struct Range {
+    void const* data = nullptr;
+    std::size_t bytes = 0;
+};
+
+/// Stands in for a kernel: enqueues `work`, which reads and writes these ranges of device or pinned
+/// memory, on a stream of the current device. Counts as a call of the name cudaLaunchKernel; in a
+/// captured graph it runs at every replay. `work` must not call CUDA.
+cudaError_t launch(cudaStream_t stream, std::function<void()> work, std::vector<Range> reads,
+                   std::vector<Range> writes, std::string const& name = "kernel");
+
+/// Runs up to this many pieces of enqueued work; returns how many there were to run.
+std::size_t progress(std::size_t pieces = SIZE_MAX);
+
+/// Tells the checker that the host accesses memory, between the calls around it.
+void host_reads(void const* data, std::size_t bytes);
+void host_writes(void const* data, std::size_t bytes);
+
+/// Look into memory of a device, and change it, behind CUDA's back; orders nothing.
+void peek(void* to, void const* device_memory, std::size_t bytes);
+void poke(void* device_memory, void const* from, std::size_t bytes);
+
+/// @name Faults, each counted from now on, from 0.
+/// @{
+
+/// The n-th call does nothing and returns `error`, except that what releases and what synchronizes
+/// does so nonetheless. An error that CUDA cannot recover from is returned by all later calls.
+void fail_call(std::size_t n, cudaError_t error);
+/// The n-th piece of work fails when it runs: synchronizing returns `error`, and so does every
+/// later call.
+void fail_work(std::size_t n, cudaError_t error = cudaErrorLaunchFailure);
+/// The n-th call of a wait on a stream, a record, or a copy succeeds without doing anything.
+void drop_call(std::size_t n);
+/// The n-th wait of the host (for an event, a stream, or a device) returns at once.
+void drop_synchronization(std::size_t n);
+
+/// @}
+/// @name How many there were since reset(), for sweeps over n.
+/// @{
+
+std::size_t calls();
+std::size_t works();
+std::size_t droppable_calls();
+std::size_t synchronizations();
+
+/// @}
+
+/// Every call, in order, with what is worth knowing of it.
+std::vector<std::string> call_log();
+/// What drop_call() or drop_synchronization() dropped; empty if nothing yet.
+std::string dropped();
+
+/// Pairs of conflicting accesses that neither streams nor events nor the host order.
+std::vector<std::string> races();
+/// Wrong use of CUDA: handles that are none, memory freed twice or while in use, and the like.
+std::vector<std::string> faults();
+/// Handles and memory that are alive now.
+std::vector<std::string> leaks();
+/// All three, a line each; forgets races and faults.
+std::string complaints();
+
+} // namespace cuda_double

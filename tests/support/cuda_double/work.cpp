@@ -1,0 +1,147 @@
+// Pieces of work: what they wait for, which one runs next, and what the host may rely on.
+#include "world.hpp"
+
+#include <algorithm>
+
+namespace cuda_double::detail {
+
+void join(Clock& clock, Clock const& other) {
+    if (clock.size() < other.size()) clock.resize(other.size());
+    for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+std::size_t World::new_chain() { return chains++; }
+
+NodePtr World::add(Work work, std::size_t stream_number, std::size_t chain,
+                   std::vector<NodePtr> const& after) {
+    auto node = std::make_shared<Node>();
+    node->stream = stream_number;
+    node->chain = chain;
+    node->clock = host;
+    if (node->clock.size() <= chain) node->clock.resize(chain + 1);
+    for (NodePtr const& other : after) {
+        if (!other) continue;
+        join(node->clock, other->clock);
+        if (other->done) continue;
+        other->successors.push_back(node.get());
+        ++node->unmet;
+    }
+    ++node->clock[chain];
+    check_accesses(work, chain, node->clock);
+    auto const device = static_cast<std::size_t>(work.device);
+    join(device_clocks[device], node->clock);
+    node->work = std::move(work);
+    if (sticky != cudaSuccess) {
+        node->done = true;
+        return node;
+    }
+    pending.emplace(node.get(), node);
+    if (node->unmet == 0) ready.emplace(std::pair(node->stream, age++), node.get());
+    return node;
+}
+
+cudaError_t World::enqueue(Stream& s, Work work) {
+    work.device = s.device;
+    work.call = log.size() - 1;
+    if (!s.capture) {
+        s.tail = add(std::move(work), s.number, s.chain, {s.tail});
+        return cudaSuccess;
+    }
+    if (s.capture->invalid) return cudaErrorStreamCaptureInvalidated;
+    std::vector<Captured>& works = s.capture->works;
+    works.push_back({std::move(work), s.number, s.after});
+    s.after = {works.size() - 1};
+    return cudaSuccess;
+}
+
+bool World::run_one() {
+    if (ready.empty()) return false;
+    auto next = ready.begin();
+    if (options.seed == 1) {
+        next = ready.lower_bound({ready.rbegin()->first.first, 0});
+    } else if (options.seed > 1) {
+        std::advance(next, static_cast<std::ptrdiff_t>(chance() % ready.size()));
+    }
+    NodePtr const node = pending.at(next->second);
+    ready.erase(next);
+    Work& work = node->work;
+    if (work.run && work_trap.hit()) {
+        break_down(work_error);
+    } else if (work.run) {
+        open(work);
+        if (sticky == cudaSuccess) {
+            running = &work;
+            try {
+                work.run();
+            } catch (...) {
+                fault(describe(work.call) + " threw an exception while it ran");
+                break_down(cudaErrorLaunchFailure);
+            }
+            running = nullptr;
+            close(work);
+        }
+    }
+    work.run = nullptr;
+    node->done = true;
+    pending.erase(node.get());
+    for (Node* successor : node->successors)
+        if (--successor->unmet == 0 && sticky == cudaSuccess)
+            ready.emplace(std::pair(successor->stream, age++), successor);
+    node->successors.clear();
+    return true;
+}
+
+void World::run_until(NodePtr const& node) {
+    while (node && !node->done && run_one()) {
+    }
+}
+
+void World::run_device(int device) {
+    auto const busy = [&] {
+        return std::any_of(pending.begin(), pending.end(),
+                           [&](auto const& entry) { return entry.second->work.device == device; });
+    };
+    while (busy() && run_one()) {
+    }
+    if (sticky == cudaSuccess) join(host, device_clocks[static_cast<std::size_t>(device)]);
+}
+
+void World::host_waits_for(NodePtr const& node) {
+    run_until(node);
+    if (node && sticky == cudaSuccess) join(host, node->clock);
+}
+
+// Nothing runs on the devices any more.
+void World::break_down(cudaError_t error) {
+    sticky = error;
+    for (auto const& [node, owner] : pending) {
+        node->done = true;
+        node->successors.clear();
+        node->unmet = 0;
+    }
+    ready.clear();
+    pending.clear();
+}
+
+void World::check_accesses(Work const& work, std::size_t chain, Clock const& clock) {
+    auto const report = [&](Checker::Access const& other, bool other_writes, bool writes,
+                            std::byte const* at) {
+        if (!racing_calls.insert({other.call, work.call}).second) return;
+        races.push_back(describe(other.call) + (other_writes ? " writes" : " reads") + " and " +
+                        describe(work.call) + (writes ? " writes " : " reads ") + place(at) +
+                        ", and nothing orders them");
+    };
+    Checker::Access const access{chain, clock[chain], work.call};
+    for (Range const& range : work.reads) checker.access(range, false, access, clock, report);
+    for (Range const& range : work.writes) checker.access(range, true, access, clock, report);
+}
+
+void World::host_accesses(Range range, bool writes) {
+    ++host[0];
+    Work work;
+    work.call = never;
+    (writes ? work.writes : work.reads).push_back(range);
+    check_accesses(work, 0, host);
+}
+
+} // namespace cuda_double::detail
