@@ -57,6 +57,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/model.hpp
+    include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/update.hpp

@@ -11,6 +11,7 @@
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/transport/local.hpp>
@@ -220,28 +221,44 @@ template <class Net, class... Policies> class Training {
     OptimizerFunctor_& optimizer() { return optimizer_; }
     OptimizerFunctor_ const& optimizer() const { return optimizer_; }
 
-    /// The parameters of layer `index` as its context gives them, writable between steps.
-    template <std::size_t index> auto parameters() {
+    /// The parameters of layer `index` as its context gives them, writable between steps; where the
+    /// host can read the device's memory.
+    template <std::size_t index> auto parameters() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
     /// The mean gradients of the last step; unspecified after a step that failed.
-    template <std::size_t index> auto gradients() {
+    template <std::size_t index> auto gradients() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements cannot be T.
-    template <class T> std::span<T> parameter(std::size_t layer, std::size_t tensor) {
-        std::size_t const at = checked_offset(layer, tensor, sizeof(T));
-        return {reinterpret_cast<T*>(machine_.layer(layer).parameters + at),
-                parameter_bytes(layer, tensor) / sizeof(T)};
+    template <class T>
+    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
-    template <class T> std::span<T> gradient(std::size_t layer, std::size_t tensor) {
-        std::size_t const at = checked_offset(layer, tensor, sizeof(T));
-        return {reinterpret_cast<T*>(machine_.layer(layer).gradients + at),
-                parameter_bytes(layer, tensor) / sizeof(T)};
+    template <class T>
+    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
+    }
+    /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
+    /// the sizes differ.
+    template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
+        auto const at = parameter_for(machine_, layer, tensor, to);
+        machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
+    }
+    template <class T>
+    void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
+        auto const at = parameter_for(machine_, layer, tensor, from);
+        machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
+    }
+    template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
+        auto const at = parameter_for(machine_, layer, tensor, to);
+        machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
     /// How many parameter tensors a layer has.
     std::size_t tensors(std::size_t layer) const {
@@ -371,27 +388,6 @@ template <class Net, class... Policies> class Training {
         if (samples == 0)
             detail::throw_error<std::invalid_argument>("gpipe: the mini-batch is empty");
         return samples;
-    }
-
-    std::size_t parameter_bytes(std::size_t layer, std::size_t tensor) const {
-        return machine_.model().infos[layer].parameters.bytes[tensor];
-    }
-    // Where a parameter tensor lies behind its layer's first.
-    std::size_t checked_offset(std::size_t layer, std::size_t tensor,
-                               std::size_t element_size) const {
-        if (layer >= Net::size)
-            detail::throw_error<std::out_of_range>("gpipe: there is no layer %zu, but %zu layers",
-                                                   layer, Net::size);
-        if (tensor >= tensors(layer))
-            detail::throw_error<std::out_of_range>("gpipe: layer %zu has %zu parameter tensors",
-                                                   layer, tensors(layer));
-        if (parameter_bytes(layer, tensor) % element_size != 0)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: parameter tensor %zu of layer %zu has elements of another type", tensor,
-                layer);
-        std::size_t offset = 0;
-        for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(parameter_bytes(layer, t));
-        return offset;
     }
 
     Net net_;

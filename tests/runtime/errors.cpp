@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -254,6 +255,16 @@ TEST_CASE("parameters and gradients are read and written by layer") {
             std::byte bytes[7];
         };
         CHECK_THROWS_AS(train.parameter<Odd>(0, 0), std::invalid_argument);
+
+        std::vector<Real> copied(30);
+        train.read_parameter(0, 0, std::span(copied));
+        CHECK(std::equal(copied.begin(), copied.end(), train.parameter<Real>(0, 0).begin()));
+        CHECK_THROWS_WITH_AS(train.read_parameter(0, 1, std::span(copied)),
+                             "gpipe: parameter tensor 1 of layer 0 has 6 elements, not 30",
+                             std::invalid_argument);
+        CHECK_THROWS_AS(train.write_parameter(L, 0, std::span<Real const>(copied)),
+                        std::out_of_range);
+        CHECK_THROWS_AS(train.read_gradient(0, 2, std::span(copied)), std::out_of_range);
     }
 }
 

@@ -257,6 +257,7 @@ TEST_CASE("work on a device with memory of its own never touches the caller's ar
             auto o = options<There>(5, cells, 3, {}, {});
             o.device = run;
             o.device.caller = &pages;
+            o.device.closed = true;
             There there(Wide{}, {}, Adam{}, o);
             Here here(Wide{}, {}, Adam{}, options<Here>(5, cells, 3, {}, {}));
             INFO("K = ", cells, ", ", toy::describe(run));
@@ -270,6 +271,17 @@ TEST_CASE("work on a device with memory of its own never touches the caller's ar
                         .loss);
             }
             CHECK(there.evaluate(x, t).loss == here.evaluate(x_values, t_values).loss);
+            for (std::size_t layer : {0, 2, 9}) {
+                auto const parameter = here.parameter<Real>(layer, 0);
+                std::vector<Real> copied(parameter.size());
+                there.read_parameter(layer, 0, std::span(copied));
+                CHECK(std::equal(copied.begin(), copied.end(), parameter.begin()));
+                there.read_gradient(layer, 0, std::span(copied));
+                CHECK(std::equal(copied.begin(), copied.end(),
+                                 here.gradient<Real>(layer, 0).begin()));
+                for (Real& value : parameter) value /= 2;
+                there.write_parameter(layer, 0, std::span<Real const>(parameter));
+            }
             std::vector<Real> expected(outs);
             here.predict(x_values, expected);
             there.predict(x, y);

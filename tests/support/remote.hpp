@@ -61,6 +61,8 @@ class Remote : public Deferred {
         std::size_t* allocated = nullptr;
         /// Closed to everything but copies while work runs.
         Pages const* caller = nullptr;
+        /// Whether the arenas are closed between runs, too.
+        bool closed = false;
     };
 
     Remote(Options options, std::size_t devices)
@@ -80,6 +82,7 @@ class Remote : public Deferred {
     Buffer allocate(std::size_t, std::size_t bytes) {
         if (options_.allocated) *options_.allocated += bytes;
         arenas_.push_back(std::make_shared<Pages const>(bytes));
+        if (options_.closed) arenas_.back()->close();
         return Buffer(arenas_.back());
     }
 
@@ -90,6 +93,8 @@ class Remote : public Deferred {
         if (options_.caller) options_.caller->close();
         drain();
         if (options_.caller) options_.caller->open();
+        if (options_.closed)
+            for (auto const& arena : arenas_) arena->close();
     }
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
         launch(stream, [=, this] {
