@@ -19,6 +19,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/device/counter.hpp
+    include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
     include/gpipe/device/cuda_memory.hpp
     include/gpipe/device/cuda_stream.hpp

@@ -81,6 +81,9 @@ template <class Net, class... Policies> class Training {
     static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
+    static_assert(!Device::calls_enqueue || !detail::returns_value<LossFunctor, Net>,
+                  "gpipe: on this device a loss returns nothing: its work writes sum, weight and "
+                  "metrics to context.value()");
     static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
     static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor_>,
                   "gpipe: an optimizer must be trivially copyable to be copied to this device");
@@ -306,7 +309,8 @@ template <class Net, class... Policies> class Training {
 
     Model model() const {
         auto const objects = net_.leaf_objects();
-        auto const updates = Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_>>();
+        auto const updates =
+            Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_, Device>>();
         Model model;
         model.infos = Array<LayerInfo>(Net::size);
         model.costs = declared_costs();

@@ -7,6 +7,7 @@
 
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/device/device.hpp>
+#include <gpipe/device/host.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -61,6 +62,7 @@ class Deferred {
   public:
     using policy_kind = gpipe::policy::Device;
     static constexpr bool enqueues = true;
+    static constexpr bool calls_enqueue = false;
     static constexpr bool reads_host = true;
     static constexpr bool host_reads = true;
 
@@ -89,6 +91,10 @@ class Deferred {
         if (device >= queues_.size()) throw std::out_of_range("no such device");
         if (options_.allocated) *options_.allocated += bytes;
         return GuardedBuffer(bytes);
+    }
+
+    gpipe::device::HostBuffer allocate_host(std::size_t bytes) {
+        return gpipe::device::HostBuffer(bytes);
     }
 
     template <class Walk> void run(std::size_t lanes, Walk&& walk) {

@@ -206,7 +206,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         std::vector<std::byte*> table(Targets::count);
         for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
         auto const f = frame(batch, gpipe::Phase::backward, scratch, scratch);
-        gpipe::LossContext<Loss, Stream> context(f, scratch.data());
+        gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
         auto const value =
             loss_(context,
                   gpipe::batch_views<typename Net::Output, gpipe::detail::Access::read>(

@@ -410,7 +410,7 @@ struct LossRun {
         fill_normal(dy, 5);
     }
     LossValue<1> operator()() {
-        LossContext<Loss, AnyStream> context{frame, nullptr};
+        LossContext<Loss, AnyStream> context{frame, nullptr, nullptr};
         return loss(context, BatchView<double const, 2, 6>{y.data(), 3},
                     BatchView<std::int32_t const, 2>{target.data(), 3},
                     BatchView<double, 2, 6>{dy.data(), 3});

@@ -19,6 +19,7 @@ struct Device;
 /// A device is made for K devices of a pipeline and offers
 /// - lanes(): how many walkers run() can have at once; device k is walked by one of them;
 /// - enqueues: whether one walker serves all streams, one per device, or every walker is a stream;
+/// - calls_enqueue: whether the functions of layers put work on a stream instead of doing it;
 /// - reads_host: whether its work may read and write the caller's arrays. If not, a mini-batch is
 ///   copied to its memory first, and results are copied back; such a device enqueues;
 /// - host_reads: whether the host may read and write its memory between runs;
@@ -28,13 +29,15 @@ struct Device;
 ///   fill(stream, to, bytes) with zeros: in the order of the stream, like other work;
 /// - positions of record and wait are 32-bit counts that only grow (and wrap);
 /// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor; of
-///   a type that can be moved and that can be empty.
+///   a type that can be moved and that can be empty;
+/// - allocate_host(bytes): the same of the host's memory, that its copies go from and to at best.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
                                  std::uint32_t position, void (*walk)(std::size_t), void (*work)(),
                                  std::byte* to, std::byte const* from) {
     D(options, n);
     { D::enqueues } -> std::convertible_to<bool>;
+    { D::calls_enqueue } -> std::convertible_to<bool>;
     { D::reads_host } -> std::convertible_to<bool>;
     { D::host_reads } -> std::convertible_to<bool>;
     requires(D::enqueues || D::reads_host);
@@ -43,6 +46,7 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
     { device.lanes() } -> std::same_as<std::size_t>;
     { device.allocate(n, n).data() } -> std::same_as<std::byte*>;
     { device.allocate(n, n).size() } -> std::same_as<std::size_t>;
+    { device.allocate_host(n).data() } -> std::same_as<std::byte*>;
     requires std::movable<decltype(device.allocate(n, n))>;
     requires std::default_initializable<decltype(device.allocate(n, n))>;
     device.run(n, walk);

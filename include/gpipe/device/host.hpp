@@ -48,6 +48,7 @@ class Host {
   public:
     using policy_kind = policy::Device;
     static constexpr bool enqueues = false;
+    static constexpr bool calls_enqueue = false;
     static constexpr bool reads_host = true;
     static constexpr bool host_reads = true;
 
@@ -80,6 +81,7 @@ class Host {
     /// Whether a run may use one lane instead of all.
     bool chooses_lanes() const { return chooses_; }
     HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
+    HostBuffer allocate_host(std::size_t bytes) { return HostBuffer(bytes); }
 
     template <class Walk> void run(std::size_t lanes, Walk&& walk) {
         if (lanes > 1) {

@@ -28,10 +28,22 @@ template <class Functor> struct Loss {
     using functor = Functor;
 };
 
+namespace detail {
+
+template <class Loss> inline constexpr std::size_t declared_metrics = 0;
+template <class Loss>
+    requires requires { Loss::metrics; }
+inline constexpr std::size_t declared_metrics<Loss> = Loss::metrics;
+
+} // namespace detail
+
 /// What a loss functor gets as its first argument.
 template <class Loss, class Stream> class LossContext {
   public:
-    LossContext(Frame const& frame, std::byte* scratch) : frame_(frame), scratch_(scratch) {}
+    using Value = TensorView<double, 2 + detail::declared_metrics<Loss>>;
+
+    LossContext(Frame const& frame, std::byte* scratch, double* value)
+        : frame_(frame), scratch_(scratch), value_(value) {}
 
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
@@ -46,10 +58,14 @@ template <class Loss, class Stream> class LossContext {
         return batch_views<typename detail::ScratchOf<Loss>::type, detail::Access::write>(
             {scratch_}, frame_.samples, frame_.capacity);
     }
+    /// Where a loss that returns nothing has its work write what a LossValue has: sum, weight, and
+    /// as many metrics as it declares (`static constexpr std::size_t metrics`).
+    Value value() const { return Value{value_}; }
 
   private:
     Frame const& frame_;
     std::byte* scratch_;
+    double* value_;
 };
 
 namespace detail {
@@ -72,7 +88,8 @@ using LossResult =
 
 template <class Loss, class Net, class DY> consteval bool measures() {
     if constexpr (requires { typename LossResult<Loss, Net, DY>; })
-        return is_loss_value<LossResult<Loss, Net, DY>>;
+        return is_loss_value<LossResult<Loss, Net, DY>> ||
+               std::is_void_v<LossResult<Loss, Net, DY>>;
     else
         return false;
 }

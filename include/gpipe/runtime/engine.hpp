@@ -14,10 +14,13 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -86,11 +89,12 @@ template <DeviceRuntime Device> class Engine {
     /// To be called once, when the members above are filled: from then on a run allocates nothing.
     void prepare() {
         ranges_ = Array<SampleRange>(micro_batches);
-        totals_ = Array<double>(sums);
+        exchange_ = device.allocate_host(sizeof(StepState) + (micro_batches + 1) * sums * 8);
+        state_ = new (exchange_.data()) StepState;
+        totals_ = reinterpret_cast<double*>(exchange_.data() + sizeof(StepState));
         if constexpr (Device::reads_host) {
-            own_sums_ = Array<double>((micro_batches + 1) * sums);
-            loss_sums = own_sums_.data();
-            states = Array<StepState*>(gradients.size(), &state_);
+            loss_sums = totals_ + sums;
+            states = Array<StepState*>(gradients.size(), state_);
         }
     }
 
@@ -98,6 +102,10 @@ template <DeviceRuntime Device> class Engine {
     /// parameters. False if a layer threw: failure() then tells which, the first in the programs'
     /// linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, RunArguments const& arguments) {
+        if (torn_)
+            throw std::runtime_error(
+                "gpipe: an error of the device has interrupted an update: some "
+                "parameters are new, some old, and this object is of no use");
         begin_run(arguments);
         std::uint32_t const base = base_;
         if (times_.empty()) {
@@ -106,14 +114,17 @@ template <DeviceRuntime Device> class Engine {
             origin_ = std::chrono::steady_clock::now();
             device.run(table.lanes(), [&](std::size_t lane) { walk<true>(table, lane, base); });
         }
-        base_ += table.longest + 3; // two more marks end a training step
+        base_ += marks(table.longest);
         return !failed();
     }
 
+    /// How far positions go on in a run: two more marks end a training step, and none is 0.
+    static constexpr std::uint32_t marks(std::uint32_t longest) { return longest + 3; }
+
     /// Whether the last run updated the parameters.
-    bool committed() const { return state_.committed != 0; }
+    bool committed() const { return state_->committed != 0; }
     /// The loss's numbers over the mini-batch of the last run.
-    std::span<double const> totals() const { return {totals_.data(), totals_.size()}; }
+    std::span<double const> totals() const { return {totals_, sums}; }
     std::optional<Failure> const& failure() const { return failure_; }
 
     /// From the next run on, notes when every action runs; `actions` of the largest table.
@@ -130,33 +141,38 @@ template <DeviceRuntime Device> class Engine {
         }
         arguments_ = arguments;
         failure_.reset();
-        state_ = {arguments.seed, arguments.step, 0, 0};
+        *state_ = {arguments.seed, arguments.step, 0, 0};
         first_failed_.store(no_rank, std::memory_order_relaxed);
     }
     bool failed() const { return first_failed_.load(std::memory_order_relaxed) != no_rank; }
 
     template <bool timed>
     void walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
-        begin(table, lane);
+        Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
-        for (Step const* s = table.steps.data() + table.begin[lane]; s != end; ++s) {
-            Step const& step = *s;
-            if (step.wait_position[0])
-                device.wait(step.stream, step.wait_stream[0], base + step.wait_position[0]);
-            if (step.wait_position[1])
-                device.wait(step.stream, step.wait_stream[1], base + step.wait_position[1]);
-            if (ranges_[step.micro_batch].count > 0) {
-                device.launch(step.stream, [this, s, lane] { execute<timed>(*s, lane); });
-                if (cells[step.cell].is_last && !arguments_.training() && !arguments_.measures)
-                    deliver(step);
+        try {
+            begin(table, lane);
+            for (; step != end; ++step) {
+                for (std::size_t w = 0; w < 2; ++w)
+                    if (step->wait_position[w])
+                        device.wait(step->stream, step->wait_stream[w],
+                                    base + step->wait_position[w]);
+                if (ranges_[step->micro_batch].count > 0) {
+                    device.launch(step->stream,
+                                  [this, step, lane] { execute<timed>(*step, lane); });
+                    if (delivers(*step)) deliver(*step);
+                }
+                if (step->publishes) device.record(step->stream, base + step->position);
             }
-            if (step.publishes) device.record(step.stream, base + step.position);
+            std::size_t const last = table.stream_of_device[last_device];
+            if (arguments_.training())
+                finish(table, lane, last, base + table.longest + 1);
+            else if (arguments_.measures && table.serves(lane, last))
+                commit(last);
+        } catch (...) { // the device refuses: near this action
+            Step const& near = step == end ? *(step - 1) : *step;
+            fail(near, cells[near.cell].first);
         }
-        std::size_t const last = table.stream_of_device[last_device];
-        if (arguments_.training())
-            finish(table, lane, last, base + table.longest + 1);
-        else if (arguments_.measures && table.serves(lane, last))
-            commit(last);
     }
 
     // What is to be in the devices' memory before the first action.
@@ -165,7 +181,7 @@ template <DeviceRuntime Device> class Engine {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
             if constexpr (!Device::reads_host) {
-                device.copy(stream, bytes_of(states[d]), bytes_of(&state_), sizeof(StepState));
+                device.copy(stream, bytes_of(states[d]), bytes_of(state_), sizeof(StepState));
                 if (arguments_.training())
                     device.copy(stream, optimizers[d],
                                 static_cast<std::byte const*>(arguments_.optimizer),
@@ -194,6 +210,7 @@ template <DeviceRuntime Device> class Engine {
         }
         for (std::size_t s = 0; s < table.streams; ++s)
             if (s != last && table.serves(lane, s)) device.wait(s, last, end + 1);
+        if constexpr (Device::calls_enqueue) torn_ = true; // until every update is enqueued
         for (std::size_t d = 0; d < gradients.size(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream) || updates_at[d] == updates_at[d + 1]) continue;
@@ -201,35 +218,41 @@ template <DeviceRuntime Device> class Engine {
                 if (d != last_device)
                     device.copy(stream, bytes_of(states[d]), bytes_of(states[last_device]),
                                 sizeof(StepState));
-            device.launch(stream, [this, d] { update(d); });
+            device.launch(stream, [this, d, stream] { update(d, stream); });
         }
+        if constexpr (Device::calls_enqueue) torn_ = false;
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
     void commit(std::size_t stream) {
-        device.launch(stream, [this] {
+        device.launch(stream, [this, stream] {
             if (failed()) return;
             std::size_t count = 0;
             while (count < micro_batches && ranges_[count].count > 0) ++count;
-            double* const totals =
-                Device::reads_host ? totals_.data() : loss_sums + micro_batches * sums;
-            detail::commit({loss_sums, count, sums, totals, states[last_device]});
+            double* const totals = Device::reads_host ? totals_ : loss_sums + micro_batches * sums;
+            CommitCall const call{
+                loss_sums, count, sums, totals, states[last_device], &device.stream(stream)};
+            if constexpr (Device::calls_enqueue)
+                StepWork<Device>::commit(call);
+            else
+                detail::commit(call);
         });
         if constexpr (!Device::reads_host) {
-            device.copy(stream, bytes_of(totals_.data()),
-                        bytes_of(loss_sums + micro_batches * sums), sums * sizeof(double));
-            device.copy(stream, bytes_of(&state_), bytes_of(states[last_device]),
-                        sizeof(StepState));
+            device.copy(stream, bytes_of(totals_), bytes_of(loss_sums + micro_batches * sums),
+                        sums * sizeof(double));
+            device.copy(stream, bytes_of(state_), bytes_of(states[last_device]), sizeof(StepState));
         }
     }
-    void update(std::size_t d) {
-        StepState const& state = *states[d];
-        if (!state.committed) return;
-        void const* const optimizer = Device::reads_host ? arguments_.optimizer : optimizers[d];
+    void update(std::size_t d, std::size_t stream) {
+        UpdateCall const call{Device::reads_host ? arguments_.optimizer : optimizers[d], states[d],
+                              &device.stream(stream)};
         for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i)
-            updates[i].update(optimizer, {state.step + 1, 1}, updates[i], state.scale);
+            updates[i].update(call, updates[i]);
     }
 
+    bool delivers(Step const& step) const {
+        return cells[step.cell].is_last && !arguments_.training() && !arguments_.measures;
+    }
     // Copies the chain's output to the caller's arrays.
     void deliver(Step const& step) {
         CellRow const& cell = cells[step.cell];
@@ -320,9 +343,12 @@ template <DeviceRuntime Device> class Engine {
 
     RunArguments arguments_;
     Array<SampleRange> ranges_;
-    Array<double> totals_;
-    Array<double> own_sums_;
-    StepState state_;        // of this step; on a device of its own memory, a copy of it
+    // In memory that a device copies from and to: the state of this step and the loss's totals, and
+    // where the device reads the host's memory the loss's numbers, too.
+    decltype(std::declval<Device&>().allocate_host(0)) exchange_;
+    StepState* state_ = nullptr;
+    double* totals_ = nullptr;
+    bool torn_ = false;      ///< whether some parameters were updated, and others not
     std::uint32_t base_ = 0; ///< what positions count from in the next run
     std::atomic<std::uint32_t> first_failed_{no_rank};
     std::mutex failing_;

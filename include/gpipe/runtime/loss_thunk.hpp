@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/loss.hpp>
+#include <gpipe/layer/thunk.hpp>
 #include <gpipe/runtime/cell_row.hpp>
 
 #include <array>
@@ -25,15 +26,20 @@ namespace detail {
 template <class> inline constexpr std::size_t metric_count = 0;
 template <std::size_t n> inline constexpr std::size_t metric_count<LossValue<n>> = n;
 
-/// Numbers that Loss returns beside sum and weight.
+/// Whether Loss returns its value; else it has work write that, some time.
+template <class Loss, class Net>
+inline constexpr bool returns_value = !std::is_void_v<LossResult<Loss, Net, OutputGradientOf<Net>>>;
+
+/// Numbers that Loss gives beside sum and weight.
 template <class Loss, class Net>
 inline constexpr std::size_t loss_metrics =
-    metric_count<LossResult<Loss, Net, OutputGradientOf<Net>>>;
+    returns_value<Loss, Net> ? metric_count<LossResult<Loss, Net, OutputGradientOf<Net>>>
+                             : declared_metrics<Loss>;
 
 template <class Loss, class Net, class Stream, bool wants_gradient>
 void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress target,
                 std::byte* dy, std::byte* scratch, double* sums) {
-    LossContext<Loss, Stream> context{frame, scratch};
+    LossContext<Loss, Stream> context{frame, scratch, sums};
     auto const output_gradient = [&] {
         if constexpr (!wants_gradient && accepts_none<Loss>)
             return None{};
@@ -41,15 +47,23 @@ void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress
             return gradient_views<typename Net::Output, Access::write>(dy, frame.samples,
                                                                        frame.capacity);
     }();
-    auto const value = (*static_cast<Loss const*>(loss))(
-        context,
-        batch_views<typename Net::Output, Access::read>({y}, frame.samples, frame.capacity),
-        batch_views<typename Loss::Target, Access::read>(target, frame.samples, frame.capacity),
-        output_gradient);
-    sums[0] = value.sum;
-    sums[1] = value.weight;
-    double* at = sums + 2;
-    for (double metric : value.metric) *at++ = metric;
+    auto const measure = [&] {
+        return (*static_cast<Loss const*>(loss))(
+            context,
+            batch_views<typename Net::Output, Access::read>({y}, frame.samples, frame.capacity),
+            batch_views<typename Loss::Target, Access::read>(target, frame.samples, frame.capacity),
+            output_gradient);
+    };
+    if constexpr (returns_value<Loss, Net>) {
+        auto const value = measure();
+        sums[0] = value.sum;
+        sums[1] = value.weight;
+        double* at = sums + 2;
+        for (double metric : value.metric) *at++ = metric;
+    } else {
+        measure();
+    }
+    check_call<Stream>();
 }
 
 } // namespace detail

@@ -281,6 +281,11 @@ template <DeviceRuntime Device> class Machine {
                 forwards_, place, merge_lanes(forwards_.programs, place, cost_, forwards_.also),
                 plan_, arena_data_);
         }
+        std::uint32_t longest = 0;
+        for (LanePlan const& plan : plans_)
+            longest = std::max({longest, plan.training.longest, plan.forward.longest});
+        if constexpr (requires { device_.reserve_marks(longest); })
+            device_.reserve_marks(Engine<Device>::marks(longest));
         if constexpr (requires { device_.chooses_lanes(); })
             lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
     }

@@ -28,12 +28,18 @@ struct UpdateSpecs {
 namespace detail {
 
 // L: a layer that declares its decay, or void for all others, which share their specs.
-template <class Optimizer, class L, class Group> struct SpecsOf;
-template <class Optimizer, class L, class... Ts> struct SpecsOf<Optimizer, L, Tensors<Ts...>> {
+template <class Optimizer, class Device, class L, class Group> struct SpecsOf;
+template <class Optimizer, class Device, class L, class... Ts>
+struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
+    template <class T> static constexpr UpdateFunction function() {
+        if constexpr (Device::calls_enqueue)
+            return &StepWork<Device>::template update<T, Optimizer>;
+        else
+            return &update_tensor<T, Optimizer>;
+    }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
-            UpdateSpec{&update_tensor<typename Ts::Element, Optimizer>, Ts::size,
-                       slot_bytes(Ts::bytes), 1}...};
+            UpdateSpec{function<typename Ts::Element>(), Ts::size, slot_bytes(Ts::bytes), 1}...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);
@@ -44,11 +50,12 @@ template <class Optimizer, class L, class... Ts> struct SpecsOf<Optimizer, L, Te
 };
 
 // For Pipeline::leaf_table.
-template <class Optimizer> struct UpdatesOf {
+template <class Optimizer, class Device> struct UpdatesOf {
     using Value = UpdateSpecs;
     template <class L> static constexpr Value of() {
-        using Specs = SpecsOf<Optimizer, std::conditional_t<LayerTraits<L>::has_decay, L, void>,
-                              typename LayerTraits<L>::Parameters>;
+        using Specs =
+            SpecsOf<Optimizer, Device, std::conditional_t<LayerTraits<L>::has_decay, L, void>,
+                    typename LayerTraits<L>::Parameters>;
         return {Specs::value.data(), Specs::value.size()};
     }
 };

@@ -2,14 +2,14 @@
 
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
+#include <gpipe/runtime/work.hpp>
 
 #include <cstddef>
 
 namespace gpipe {
 
 struct UpdateRow;
-using UpdateFunction = void (*)(void const* optimizer, UpdateContext, UpdateRow const&,
-                                double scale);
+using UpdateFunction = void (*)(UpdateCall const&, UpdateRow const&);
 
 /// One parameter tensor with its gradient and optimizer state, as the engine updates it.
 struct UpdateRow {
@@ -19,24 +19,29 @@ struct UpdateRow {
     std::byte* state = nullptr; ///< `states` arrays, one slot each
     std::size_t elements = 0;
     float decay = 1;
+
+    /// As the optimizer sees it.
+    template <class T, std::size_t states> UpdateTensor<T, states> tensor() const {
+        UpdateTensor<T, states> result{
+            reinterpret_cast<T*>(parameter), reinterpret_cast<T*>(gradient), {}, elements};
+        for (std::size_t s = 0; s < states; ++s)
+            result.state[s] = reinterpret_cast<T*>(state + s * slot_bytes(elements * sizeof(T)));
+        return result;
+    }
 };
 
 namespace detail {
 
-// Turns the sum of gradients into their mean and hands the tensor to the optimizer.
+// If the step is committed, turns the sum of gradients into their mean and hands the tensor to the
+// optimizer.
 template <class T, class Optimizer>
-void update_tensor(void const* optimizer, UpdateContext context, UpdateRow const& row,
-                   double scale) {
+void update_tensor(UpdateCall const& call, UpdateRow const& row) {
+    if (!call.state->committed) return;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
-    T const factor = static_cast<T>(scale);
+    T const factor = static_cast<T>(call.state->scale);
     for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
-    UpdateTensor<T, Optimizer::states> tensor{
-        reinterpret_cast<T*>(row.parameter), gradient, {}, row.elements};
-    for (std::size_t s = 0; s < Optimizer::states; ++s)
-        tensor.state[s] =
-            reinterpret_cast<T*>(row.state + s * slot_bytes(row.elements * sizeof(T)));
-    context.decay = row.decay;
-    (*static_cast<Optimizer const*>(optimizer))(context, tensor);
+    (*static_cast<Optimizer const*>(call.optimizer))({call.state->step + 1, row.decay},
+                                                     row.tensor<T, Optimizer::states>());
 }
 
 } // namespace detail

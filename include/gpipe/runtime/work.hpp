@@ -35,7 +35,20 @@ struct CommitCall {
     std::size_t count = 0;
     double* totals = nullptr; ///< [count]
     StepState* state = nullptr;
+    void const* stream = nullptr; ///< the device's
 };
+
+/// The update of a parameter tensor.
+struct UpdateCall {
+    void const* optimizer = nullptr;
+    StepState const* state = nullptr;
+    void const* stream = nullptr; ///< the device's
+};
+
+/// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall) and
+/// update<T, Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream. To be
+/// specialised for such a device; others do it in host functions.
+template <class Device> struct StepWork;
 
 namespace detail {
 
