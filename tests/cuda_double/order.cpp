@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 using cuda_double::Session;
 using gpipe::cuda::Buffer;
@@ -242,6 +244,30 @@ TEST_CASE("pageable memory is read during the call and written before it returns
         copy(&pageable, buffer.data());
         CHECK(pageable == 3);
     }
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("threads may use the double at once, each with its own current device") {
+    Session session({.devices = 4, .seed = 5});
+    std::vector<std::string> trails(4);
+    {
+        std::vector<std::thread> threads;
+        for (int d = 0; d < 4; ++d)
+            threads.emplace_back([d, &letters = trails[static_cast<std::size_t>(d)]] {
+                gpipe::cuda::DeviceGuard const on(d);
+                Trail trail;
+                Stream const stream(d);
+                Event mark(d);
+                for (int round = 0; round < 20; ++round) {
+                    trail.put(stream, static_cast<char>('a' + round));
+                    mark.record(stream);
+                    mark.synchronize();
+                }
+                letters = trail.letters;
+            });
+        for (std::thread& thread : threads) thread.join();
+    }
+    for (std::string const& letters : trails) CHECK(letters == "abcdefghijklmnopqrst");
     CHECK(cuda_double::complaints() == "");
 }
 

@@ -5,6 +5,11 @@
 // synchronizes, or the test says so; then work runs piece by piece in an order that streams and
 // events allow and a seed chooses. Memory of its devices cannot be touched by the host, every call
 // is noted, accesses that nothing orders are reported, and calls can be made to fail.
+//
+// Not there: default streams (using one is a fault), time, priorities (kept, but no work is
+// preferred), managed memory, graphs within graphs, real kernels. All threads of the host count as
+// one where accesses are ordered, an error that CUDA cannot recover from ends all devices, and work
+// that is not declared (a function of the host) is not checked.
 
 #include <cuda_runtime_api.h>
 

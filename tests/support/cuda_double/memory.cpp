@@ -101,7 +101,6 @@ cudaError_t World::release(void* pointer, bool of_device) {
         fault("somebody wrote behind allocation " + std::to_string(a->number));
     madvise(a->data, a->mapped, MADV_DONTNEED);
     mprotect(a->data, a->mapped, PROT_NONE);
-    checker.forget(a->data, a->bytes);
     a->live = false;
     if (of_device) allocated[static_cast<std::size_t>(a->device)] -= a->bytes;
     return cudaSuccess;
@@ -144,6 +143,7 @@ void World::close(Work const& work) {
 }
 
 World::~World() {
+    watch_crashes(false);
     for (auto const& [data, a] : allocations) munmap(a.data, a.mapped + page);
 }
 

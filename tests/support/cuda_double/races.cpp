@@ -54,11 +54,4 @@ void Checker::access(Range range, bool writes, Access const& access, Clock const
     }
 }
 
-void Checker::forget(void const* data, std::size_t bytes) {
-    auto const* begin = static_cast<std::byte const*>(data);
-    split(begin);
-    split(begin + bytes);
-    stretches_.erase(stretches_.lower_bound(begin), stretches_.lower_bound(begin + bytes));
-}
-
 } // namespace cuda_double::detail

@@ -130,7 +130,6 @@ class Checker {
                                       std::byte const* at)>;
     void access(Range range, bool writes, Access const& access, Clock const& clock,
                 Report const& report);
-    void forget(void const* data, std::size_t bytes);
 
   private:
     struct Stretch {
@@ -172,6 +171,9 @@ class World {
     void close(Work const& work);
     void protect(Range range, int how);
     std::string place(void const* pointer);
+
+    // crash.cpp
+    static void watch_crashes(bool on);
 
     // calls.cpp
     cudaError_t before(char const* name, unsigned rules);
