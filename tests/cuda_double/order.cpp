@@ -80,7 +80,7 @@ TEST_CASE("a stream keeps its order, and streams mix in every way") {
 }
 
 TEST_CASE("seed 0 lets the lowest stream go as far as it can, seed 1 the highest") {
-    for (std::uint64_t seed : {0, 1}) {
+    for (std::uint64_t seed : {0U, 1U}) {
         Session session({.seed = seed});
         Trail trail;
         Stream const first(0);
@@ -204,7 +204,7 @@ TEST_CASE("giving memory of a device back waits for all of its streams") {
 }
 
 TEST_CASE("whoever asks again and again comes to an end") {
-    for (std::uint64_t seed : {0, 1, 2}) {
+    for (std::uint64_t seed : {0U, 1U, 2U}) {
         Session session({.seed = seed});
         Trail trail;
         Stream const first(0);

@@ -42,7 +42,7 @@ bool found(char const* one, char const* other) {
 } // namespace
 
 TEST_CASE("accesses that nothing orders are found, by the names of both calls") {
-    for (std::uint64_t seed : {0, 1, 2}) {
+    for (std::uint64_t seed : {0U, 1U, 2U}) {
         Session session({.seed = seed});
         {
             Buffer const buffer(0, 64);
@@ -120,8 +120,8 @@ TEST_CASE("events order accesses, also across a third stream, and only those rec
 }
 
 TEST_CASE("what the host has waited for comes before all that it does next") {
-    enum Way { nothing, stream, event, device, ask_stream, ask_event, free };
-    for (Way way : {nothing, stream, event, device, ask_stream, ask_event, free}) {
+    enum Way { nothing, stream, event, device, ask_stream, ask_event, give_back };
+    for (Way way : {nothing, stream, event, device, ask_stream, ask_event, give_back}) {
         CAPTURE(way);
         Session session;
         {
@@ -139,7 +139,7 @@ TEST_CASE("what the host has waited for comes before all that it does next") {
             }
             while (way == ask_event && !mark.query()) {
             }
-            if (way == free) Buffer(0, 8);
+            if (way == give_back) Buffer(0, 8);
             cuda_double::progress(); // that work has run does not mean that anybody knows
             kernel(second, {{data, 64}}, {}, "other");
             CHECK(cuda_double::races().empty() == (way != nothing));
@@ -287,7 +287,7 @@ TEST_CASE("every wait, record, and copy that is left out of a ring of devices is
     std::size_t caught = 0;
     std::size_t by_races = 0;
     std::size_t unnecessary = 0;
-    for (std::uint64_t seed : {0, 1, 2}) {
+    for (std::uint64_t seed : {0U, 1U, 2U}) {
         Outcome const whole = run_ring(seed, SIZE_MAX / 2);
         CHECK(whole.result == right);
         CHECK(!whole.races);
