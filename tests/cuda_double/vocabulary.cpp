@@ -147,6 +147,28 @@ TEST_CASE("work that fails is an error of the call that waits for it, and of all
     CHECK(cuda_double::complaints() == "");
 }
 
+TEST_CASE("whichever piece of work fails, waiting for it throws, and nothing is left behind") {
+    std::size_t works = 0;
+    {
+        Session session({.devices = 2});
+        small_program();
+        works = cuda_double::works();
+    }
+    REQUIRE(works == 5); // two buffers zeroed, three copies
+    for (std::uint64_t seed = 0; seed < 3; ++seed)
+        for (std::size_t n = 0; n < works; ++n) {
+            CAPTURE(seed);
+            CAPTURE(n);
+            Session session({.devices = 2, .seed = seed});
+            cuda_double::fail_work(n);
+            CHECK(what_of<gpipe::cuda::Error>(small_program) ==
+                  "gpipe: cudaStreamSynchronize failed with cudaErrorLaunchFailure: "
+                  "unspecified launch failure");
+            CHECK(cuda_double::works() == n + 1); // and nothing has run after it
+            CHECK(cuda_double::complaints() == "");
+        }
+}
+
 TEST_CASE("without a driver, without a GPU, or with too few, one sentence says so") {
     {
         Session session({.missing = cudaErrorInsufficientDriver});
