@@ -1,7 +1,15 @@
-// Which accesses to the same memory are ordered: vector clocks by stretch of memory.
-#include "world.hpp"
+#include "races.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace cuda_double::detail {
+
+void join(Clock& clock, Clock const& other) {
+    if (clock.size() < other.size()) clock.resize(other.size());
+    for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
 
 namespace {
 

@@ -5,11 +5,6 @@
 
 namespace cuda_double::detail {
 
-void join(Clock& clock, Clock const& other) {
-    if (clock.size() < other.size()) clock.resize(other.size());
-    for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
-}
-
 std::size_t World::new_chain() { return chains++; }
 
 NodePtr World::add(Work work, std::size_t stream_number, std::size_t chain,

@@ -3,6 +3,7 @@
 // What the parts of the double share: its state, and the way into every call.
 
 #include "cuda_double.hpp"
+#include "races.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +22,6 @@
 namespace cuda_double::detail {
 
 inline constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
-
-/// By chain of events that happen one after the other (the host, a stream, a stream as captured in
-/// a graph): how many of its events have happened before.
-using Clock = std::vector<std::uint32_t>;
-void join(Clock& clock, Clock const& other);
 
 enum class Kind { copy, fill, kernel, host_function, record, wait, graph };
 
@@ -116,31 +112,6 @@ struct Trap {
     std::size_t at = never;
     void set(std::size_t n) { at = count + n; }
     bool hit() { return count++ == at; }
-};
-
-/// Remembers by stretch of memory who wrote it last and who has read it since.
-class Checker {
-  public:
-    struct Access {
-        std::size_t chain = 0;
-        std::uint32_t time = 0;
-        std::size_t call = 0; ///< never: the host itself
-    };
-    using Report = std::function<void(Access const& before, bool before_writes, bool writes,
-                                      std::byte const* at)>;
-    void access(Range range, bool writes, Access const& access, Clock const& clock,
-                Report const& report);
-
-  private:
-    struct Stretch {
-        std::byte const* end = nullptr;
-        bool written = false;
-        Access write;
-        std::vector<Access> reads;
-    };
-    using Map = std::map<std::byte const*, Stretch>;
-    void split(std::byte const* at);
-    Map stretches_;
 };
 
 /// The state of the double. All members are used under mutex().
