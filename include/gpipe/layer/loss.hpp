@@ -62,7 +62,7 @@ template <class Loss, class Stream> class LossContext {
     /// as many metrics as it declares (`static constexpr std::size_t metrics`).
     Value value() const { return Value{value_}; }
 
-  private:
+  protected:
     Frame const& frame_;
     std::byte* scratch_;
     double* value_;

@@ -115,7 +115,9 @@ template <DeviceRuntime Device> class Engine {
             device.run(table.lanes(), [&](std::size_t lane) { walk<true>(table, lane, base); });
         }
         base_ += marks(table.longest);
-        return !failed();
+        if (failed()) return false;
+        torn_ = false;
+        return true;
     }
 
     /// How far positions go on in a run: two more marks end a training step, and none is 0.
@@ -164,6 +166,7 @@ template <DeviceRuntime Device> class Engine {
                 }
                 if (step->publishes) device.record(step->stream, base + step->position);
             }
+            if (Device::calls_enqueue && failed()) return; // all layers have been called
             std::size_t const last = table.stream_of_device[last_device];
             if (arguments_.training())
                 finish(table, lane, last, base + table.longest + 1);
@@ -180,15 +183,16 @@ template <DeviceRuntime Device> class Engine {
         for (std::size_t d = 0; d < gradients.size(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
+            if (!arguments_.training()) continue;
             if constexpr (!Device::reads_host) {
-                device.copy(stream, bytes_of(states[d]), bytes_of(state_), sizeof(StepState));
-                if (arguments_.training())
+                if (d == last_device) // from there it goes to the others when it is committed
+                    device.copy(stream, bytes_of(states[d]), bytes_of(state_), sizeof(StepState));
+                if (has_updates(d))
                     device.copy(stream, optimizers[d],
                                 static_cast<std::byte const*>(arguments_.optimizer),
                                 optimizer_bytes);
             }
-            if (arguments_.training() && gradients[d].size > 0)
-                device.fill(stream, gradients[d].data, gradients[d].size);
+            if (gradients[d].size > 0) device.fill(stream, gradients[d].data, gradients[d].size);
         }
         if constexpr (!Device::reads_host)
             for (std::size_t i = 0; i < copy_count; ++i)
@@ -196,31 +200,39 @@ template <DeviceRuntime Device> class Engine {
                             copies[i].bytes);
     }
 
-    // The end of a training step: all streams meet at the last device's, which commits; then every
-    // device updates its parameters. No layer can fail after the commit (promise P6). A mark is
-    // put on its stream before anybody is told to wait for it.
+    // The end of a training step: the last device commits, then every device updates its
+    // parameters. After the commit no layer may fail (promise P6), so all streams come to their end
+    // before; but where calls only enqueue, every layer has been called by now. A mark is put on
+    // its stream before anybody is told to wait for it.
     void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
+        auto const meets = [&](std::size_t s) { return !Device::calls_enqueue && s != last; };
         for (std::size_t s = 0; s < table.streams; ++s)
-            if (s != last && table.serves(lane, s)) device.record(s, end);
+            if (meets(s) && table.serves(lane, s)) device.record(s, end);
         if (table.serves(lane, last)) {
             for (std::size_t s = 0; s < table.streams; ++s)
-                if (s != last) device.wait(last, s, end);
+                if (meets(s)) device.wait(last, s, end);
             commit(last);
             device.record(last, end + 1);
         }
         for (std::size_t s = 0; s < table.streams; ++s)
-            if (s != last && table.serves(lane, s)) device.wait(s, last, end + 1);
-        if constexpr (Device::calls_enqueue) torn_ = true; // until every update is enqueued
+            if (s != last && table.serves(lane, s) && has_updates(table, s))
+                device.wait(s, last, end + 1);
+        if constexpr (Device::calls_enqueue) torn_ = true; // until all of it has come to its end
         for (std::size_t d = 0; d < gradients.size(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
-            if (!table.serves(lane, stream) || updates_at[d] == updates_at[d + 1]) continue;
+            if (!table.serves(lane, stream) || !has_updates(d)) continue;
             if constexpr (!Device::reads_host)
                 if (d != last_device)
                     device.copy(stream, bytes_of(states[d]), bytes_of(states[last_device]),
                                 sizeof(StepState));
             device.launch(stream, [this, d, stream] { update(d, stream); });
         }
-        if constexpr (Device::calls_enqueue) torn_ = false;
+    }
+    bool has_updates(std::size_t d) const { return updates_at[d] < updates_at[d + 1]; }
+    bool has_updates(StepTable const& table, std::size_t stream) const {
+        for (std::size_t d = 0; d < gradients.size(); ++d)
+            if (table.stream_of_device[d] == stream && has_updates(d)) return true;
+        return false;
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
@@ -240,7 +252,9 @@ template <DeviceRuntime Device> class Engine {
         if constexpr (!Device::reads_host) {
             device.copy(stream, bytes_of(totals_), bytes_of(loss_sums + micro_batches * sums),
                         sums * sizeof(double));
-            device.copy(stream, bytes_of(state_), bytes_of(states[last_device]), sizeof(StepState));
+            if (arguments_.training())
+                device.copy(stream, bytes_of(state_), bytes_of(states[last_device]),
+                            sizeof(StepState));
         }
     }
     void update(std::size_t d, std::size_t stream) {

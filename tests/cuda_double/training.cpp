@@ -1,0 +1,311 @@
+// device::Cuda under a whole training, over the double of the CUDA runtime: what it computes, in
+// what order, and what happens when calls fail or are left out.
+#include "support/enqueued.hpp"
+#include "support/net.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using toy::Backward;
+using toy::Enqueued;
+using toy::Watched;
+
+using Real = float;
+constexpr std::uint64_t seed = 7;
+
+template <class L> using Layer = Watched<Enqueued<L>>;
+using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real, 6>>,
+                            Layer<toy::Saver<Real, 6>>, Layer<toy::Tag<Real, 6>>,
+                            Layer<toy::Carry<Real, 6>>, Layer<toy::Untag<Real, 6>>,
+                            Layer<toy::Square<Real, 6>>, Layer<toy::Dropout<Real, 6>>,
+                            Layer<toy::Scale<Real, 6>>, Layer<toy::StrictLinear<Real, 6, 3>>>;
+constexpr std::size_t L = Net::size;
+using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
+using Train = toy::Training<Net, Loss, Adam, Cuda>;
+using Plain = toy::Plain<Real>;
+
+template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
+    return Layer<T>(watch, Enqueued<T>(values));
+}
+Net make_net(toy::Watch& watch) {
+    return Net(layer<toy::Linear<Real, 5, 6>>(watch), layer<toy::Tanh<Real, 6>>(watch),
+               layer<toy::Saver<Real, 6>>(watch), layer<toy::Tag<Real, 6>>(watch),
+               layer<toy::Carry<Real, 6>>(watch), layer<toy::Untag<Real, 6>>(watch),
+               layer<toy::Square<Real, 6>>(watch), layer<toy::Dropout<Real, 6>>(watch),
+               layer<toy::Scale<Real, 6>>(watch, {Real(1.5)}),
+               layer<toy::StrictLinear<Real, 6, 3>>(watch));
+}
+
+Train::Options options(std::size_t samples, std::size_t cells, std::size_t micro_batches,
+                       std::size_t gpus) {
+    Train::Options o;
+    o.samples = samples;
+    o.seed = seed;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    for (std::size_t k = 0; k < cells; ++k) o.device.gpus.push_back(static_cast<int>(k % gpus));
+    return o;
+}
+
+// Parameters and mean gradients, tensor by tensor.
+template <class Read> std::vector<Real> state_of(Read read) {
+    std::vector<Real> all;
+    for (std::size_t layer = 0; layer < L; ++layer) {
+        auto const& sizes = Net::leaf_info[layer].parameters;
+        for (std::size_t t = 0; t < sizes.count; ++t)
+            for (bool gradient : {false, true}) {
+                std::vector<Real> values(sizes.bytes[t] / sizeof(Real));
+                read(layer, t, gradient, std::span(values));
+                all.insert(all.end(), values.begin(), values.end());
+            }
+    }
+    return all;
+}
+std::vector<Real> state_of(Train& train) {
+    return state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
+        gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
+    });
+}
+
+// Another one for each step.
+float rate(std::size_t step) { return 1e-2f / static_cast<float>(step + 1); }
+
+// What the same net on the host gives after three steps of these sizes.
+struct Expected {
+    std::vector<std::size_t> sizes;
+    std::vector<double> losses;
+    std::vector<Real> state;
+    double evaluated = 0;
+    std::vector<Real> predicted;
+
+    Expected(std::size_t micro_batches, gpipe::schedule::Dynamic schedule,
+             std::vector<std::size_t> batches)
+        : sizes(std::move(batches)), predicted(8 * 3) {
+        using Host = gpipe::device::Host;
+        toy::Train<Real, Host>::Options o;
+        o.samples = 8;
+        o.seed = seed;
+        o.cells = 1;
+        o.micro_batches = micro_batches;
+        o.schedule = schedule;
+        toy::Watch watch;
+        toy::Train<Real, Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
+            train.optimizer().learning_rate = rate(i);
+            losses.push_back(train.step(data.inputs, data.targets).loss);
+        }
+        state = state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
+            gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
+        });
+        toy::Data<Real> const data(8, 9), other(8, 10);
+        evaluated = train.evaluate(data.inputs, data.targets).loss;
+        train.predict(other.inputs, predicted);
+    }
+
+    // The first thing that is otherwise; empty if nothing.
+    std::string differs(Train& train) const {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
+            train.optimizer().learning_rate = rate(i);
+            if (train.step(data.inputs, data.targets).loss != losses[i])
+                return "the loss of step " + std::to_string(i);
+        }
+        if (state_of(train) != state) return "parameters or gradients";
+        if (train.steps() != sizes.size()) return "the number of steps";
+        toy::Data<Real> const data(8, 9), other(8, 10);
+        if (train.evaluate(data.inputs, data.targets).loss != evaluated) return "an evaluation";
+        // Pinned: a copy to other memory would make the host wait, and so order what is not.
+        gpipe::cuda::PinnedBuffer const pinned(predicted.size() * sizeof(Real));
+        std::span<Real> const outputs{reinterpret_cast<Real*>(pinned.data()), predicted.size()};
+        train.predict(other.inputs, outputs);
+        return std::equal(outputs.begin(), outputs.end(), predicted.begin()) ? "" : "a prediction";
+    }
+};
+
+} // namespace
+
+TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on the host, in any "
+          "order that streams and events allow, and nothing races") {
+    for (std::size_t micro_batches : {1, 2, 3, 8}) {
+        for (toy::NamedSchedule const& schedule : toy::schedules) {
+            Expected const expected(micro_batches, schedule.policy, {8, 7, 1});
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (std::size_t cells = 1; cells <= 4; ++cells)
+                    for (std::size_t gpus = 1; gpus <= cells; ++gpus) {
+                        std::uint64_t const order = (cells + gpus + micro_batches) % 4;
+                        cuda_double::Session session(
+                            {.devices = static_cast<int>(gpus), .seed = order});
+                        auto o = options(8, cells, micro_batches, gpus);
+                        o.schedule = schedule.policy;
+                        o.checkpointing = checkpointing.policy;
+                        toy::Watch watch;
+                        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                             ", M = ", micro_batches, ", ", gpus, " GPUs, order ", order);
+                        CHECK(expected.differs(train) == "");
+                        CHECK(cuda_double::races() == std::vector<std::string>{});
+                    }
+        }
+    }
+}
+
+namespace {
+
+// One training of two steps, an evaluation and a prediction; what went wrong, or nothing.
+std::string outcome(Expected const& expected, std::size_t cells, std::size_t gpus,
+                    gpipe::schedule::Dynamic const& schedule,
+                    gpipe::checkpoint::Dynamic const& checkpointing, std::size_t micro_batches) {
+    auto o = options(8, cells, micro_batches, gpus);
+    o.schedule = schedule;
+    o.checkpointing = checkpointing;
+    toy::Watch watch;
+    try {
+        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        return expected.differs(train);
+    } catch (std::exception const& error) {
+        return error.what();
+    }
+}
+
+} // namespace
+
+TEST_CASE("every wait, record and copy is needed: leaving out any one of them is noticed") {
+    constexpr std::size_t micro_batches = 3;
+    std::size_t dropped = 0;
+    std::vector<std::string> unnoticed;
+    for (toy::NamedSchedule const& schedule : toy::schedules) {
+        Expected const expected(micro_batches, schedule.policy, {8, 7});
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t cells : {2, 4})
+                for (std::size_t n = 0;; ++n) {
+                    cuda_double::Session session({.devices = 2});
+                    cuda_double::drop_call(n);
+                    std::string trouble = outcome(expected, cells, 2, schedule.policy,
+                                                  checkpointing.policy, micro_batches);
+                    for (std::string const& race : cuda_double::races()) trouble += race;
+                    trouble += cuda_double::complaints();
+                    if (cuda_double::dropped().empty()) break; // there are no more
+                    ++dropped;
+                    if (trouble.empty())
+                        unnoticed.push_back(schedule.name + ", " + checkpointing.name + ", K = " +
+                                            std::to_string(cells) + ": " + cuda_double::dropped());
+                }
+    }
+    // Implied by others: that the first state of all is zero, as the memory is; and that the last
+    // cell waits for inputs of forwards that it puts off to their recomputes.
+    std::size_t implied = 0;
+    for (std::string const& call : unnoticed) {
+        bool const first_state = call.find("cudaMemcpyAsync") != std::string::npos;
+        bool const put_off = call.find("GPipe, except last") == 0;
+        implied += first_state || put_off;
+        if (!first_state && !put_off) MESSAGE(call);
+    }
+    MESSAGE(dropped, " calls left out, ", unnoticed.size(), " of them unnoticed, all but ",
+            unnoticed.size() - implied, " implied by others");
+    CHECK(dropped > 2500);
+    CHECK(unnoticed.size() == implied);
+    CHECK(unnoticed.size() < dropped / 50);
+}
+
+TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a new object trains") {
+    constexpr std::size_t micro_batches = 2;
+    Expected const expected(micro_batches, gpipe::schedule::GPipe{}, {8, 7});
+    std::size_t failed = 0, refused = 0, went_on = 0;
+    std::vector<std::string> silent;
+    for (std::size_t n = 0;; ++n) {
+        cuda_double::Session session({.devices = 2});
+        cuda_double::fail_call(n, cudaErrorMemoryAllocation);
+        toy::Watch watch;
+        std::string said;
+        bool placed = false;
+        bool stepped = false;
+        try {
+            Train train(make_net(watch), {}, Adam{1e-2f}, options(8, 3, micro_batches, 2));
+            toy::Data<Real> const data(8, 0);
+            stepped = true;
+            try {
+                train.optimizer().learning_rate = rate(0);
+                train.step(data.inputs, data.targets);
+            } catch (gpipe::cuda::Error const& error) {
+                said = error.what();
+                placed = train.failure().has_value();
+                // The same object trains on, as if nothing had been, or says why it does not.
+                std::string difference;
+                try {
+                    difference = expected.differs(train);
+                    ++went_on;
+                } catch (std::runtime_error const& refusal) {
+                    CHECK(std::string(refusal.what()).find("of no use") != std::string::npos);
+                    ++refused;
+                }
+                CHECK(difference == "");
+            }
+        } catch (gpipe::cuda::Error const& error) {
+            said = error.what();
+        }
+        if (cuda_double::calls() <= n) break; // there are no more
+        INFO("call ", n, ": ", cuda_double::call_log()[n], "; said: ", said);
+        if (said.empty()) {
+            silent.push_back(cuda_double::call_log()[n]);
+        } else {
+            ++failed;
+            CHECK(said.find("cudaErrorMemoryAllocation") != std::string::npos);
+            if (stepped && said.find("Synchronize") == std::string::npos) CHECK(placed);
+        }
+        CHECK(cuda_double::complaints() == "");
+        CHECK(cuda_double::leaks() == std::vector<std::string>{});
+        Train train(make_net(watch), {}, Adam{1e-2f}, options(8, 3, micro_batches, 2));
+        CHECK(expected.differs(train) == "");
+    }
+    MESSAGE(failed, " calls failed with an exception, after which the object trained on ", went_on,
+            " times and refused ", refused, " times; ", silent.size(),
+            " more calls failed in destructors");
+    for (std::string const& call : silent)
+        CHECK((call.find("Destroy") != std::string::npos ||
+               call.find("Free") != std::string::npos ||
+               call.find("cudaSetDevice") != std::string::npos ||
+               call.find("cudaGetDevice") != std::string::npos ||
+               call.find("cudaStreamSynchronize") != std::string::npos));
+    CHECK(failed > 200);
+}
+
+TEST_CASE("P6 a layer that throws while it enqueues leaves everything as it was") {
+    constexpr std::size_t micro_batches = 3;
+    for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+        for (gpipe::Phase phase :
+             {gpipe::Phase::forward, gpipe::Phase::recompute, gpipe::Phase::backward})
+            for (std::size_t layer = 0; layer < L; ++layer)
+                for (std::size_t first_sample : {0, 3, 6}) {
+                    cuda_double::Session session({.devices = 2, .seed = layer % 4});
+                    auto o = options(8, 3, micro_batches, 2);
+                    o.checkpointing = checkpointing.policy;
+                    toy::Watch watch;
+                    Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                    toy::Data<Real> const data(8, 0);
+                    watch.faults = {{layer, first_sample, phase}};
+                    try {
+                        train.step(data.inputs, data.targets);
+                        continue; // the layer is not called for that
+                    } catch (toy::Thrown const& thrown) {
+                        CHECK(thrown.at.layer == layer);
+                    }
+                    watch.faults.clear();
+                    REQUIRE(train.failure());
+                    CHECK(train.failure()->layer == layer);
+                    CHECK(train.steps() == 0);
+                    Expected const expected(micro_batches, {}, {8, 7});
+                    CHECK(expected.differs(train) == "");
+                }
+}

@@ -1,0 +1,162 @@
+#pragma once
+
+// Layers and losses as a CUDA user writes them, from those that compute when they are called: their
+// calls put that on the stream, as a kernel of the double of the CUDA runtime, with the ranges of
+// memory that it may touch.
+
+#include "cuda_double/cuda_double.hpp"
+
+#include <gpipe/device/cuda.hpp>
+#include <gpipe/training.hpp>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace toy {
+
+struct Ranges {
+    std::vector<cuda_double::Range> reads{};
+    std::vector<cuda_double::Range> writes{};
+
+    void add(gpipe::None) {}
+    template <class T, std::size_t... Es> void add(gpipe::BatchView<T, Es...> view) {
+        add(view.data(), view.size());
+    }
+    template <class T, std::size_t... Es> void add(gpipe::TensorView<T, Es...> view) {
+        add(view.data(), view.size());
+    }
+    template <class... Ts> void add(gpipe::Views<Ts...> const& views) {
+        [&]<std::size_t... Is>(std::index_sequence<Is...>) { (add(gpipe::get<Is>(views)), ...); }
+        (std::index_sequence_for<Ts...>{});
+    }
+    template <class T> void add(T* data, std::size_t count) {
+        if (count > 0) writes.push_back({data, count * sizeof(T)});
+    }
+    template <class T> void add(T const* data, std::size_t count) {
+        if (count > 0) reads.push_back({data, count * sizeof(T)});
+    }
+};
+
+/// A context that outlives the call that it was made for.
+struct KeptFrame {
+    gpipe::Frame kept{};
+};
+template <class Context> class KeptLayer : KeptFrame, public Context {
+  public:
+    // The casts say nothing but that protected members may be looked at.
+    explicit KeptLayer(Context const& of)
+        : KeptFrame{static_cast<KeptLayer const&>(of).frame_},
+          Context(static_cast<KeptLayer const&>(of).row_, kept) {}
+    KeptLayer(KeptLayer const& other) : KeptLayer(static_cast<Context const&>(other)) {}
+};
+template <class Context> class KeptLoss : KeptFrame, public Context {
+  public:
+    explicit KeptLoss(Context const& of)
+        : KeptFrame{static_cast<KeptLoss const&>(of).frame_},
+          Context(kept, static_cast<KeptLoss const&>(of).scratch_,
+                  static_cast<KeptLoss const&>(of).value_) {}
+    KeptLoss(KeptLoss const& other) : KeptLoss(static_cast<Context const&>(other)) {}
+};
+
+inline void enqueue(gpipe::device::Cuda::Stream const& stream, std::function<void()> work,
+                    Ranges ranges, std::string const& name) {
+    gpipe::cuda::check("a kernel launch",
+                       cuda_double::launch(stream, std::move(work), std::move(ranges.reads),
+                                           std::move(ranges.writes), name));
+}
+
+template <class L> struct Enqueued : L {
+    Enqueued() = default;
+    explicit Enqueued(L layer) : L(std::move(layer)) {}
+
+    void forward(auto& context, auto x, auto y) const {
+        Ranges ranges;
+        ranges.add(x);
+        ranges.add(y);
+        ranges.add(context.parameters());
+        ranges.add(context.saved());
+        ranges.add(context.scratch());
+        enqueue(
+            context.stream(),
+            [this, kept = KeptLayer(context), x, y]() mutable { L::forward(kept, x, y); },
+            std::move(ranges), "forward of layer " + std::to_string(context.layer()));
+    }
+    template <class Context, class... Tensors>
+    void backward(Context& context, Tensors... tensors) const requires requires(L const& layer) {
+        layer.backward(context, tensors...);
+    }
+    {
+        Ranges ranges;
+        (ranges.add(tensors), ...);
+        ranges.add(context.parameters());
+        ranges.add(context.gradients());
+        ranges.add(context.saved());
+        ranges.add(context.scratch());
+        enqueue(
+            context.stream(),
+            [this, kept = KeptLayer(context), tensors...]() mutable {
+                L::backward(kept, tensors...);
+            },
+            std::move(ranges), "backward of layer " + std::to_string(context.layer()));
+    }
+};
+
+template <class Loss> struct EnqueuedLoss : Loss {
+    static constexpr std::size_t metrics = 1;
+
+    EnqueuedLoss() = default;
+    explicit EnqueuedLoss(Loss loss) : Loss(std::move(loss)) {}
+
+    void operator()(auto& context, auto y, auto target, auto dy) const {
+        Ranges ranges;
+        ranges.add(y);
+        ranges.add(target);
+        ranges.add(dy);
+        ranges.add(context.scratch());
+        ranges.add(context.value());
+        enqueue(
+            context.stream(),
+            [this, kept = KeptLoss(context), y, target, dy]() mutable {
+                auto const value = Loss::operator()(kept, y, target, dy);
+                double* at = kept.value().data();
+                *at++ = value.sum;
+                *at++ = value.weight;
+                for (double metric : value.metric) *at++ = metric;
+            },
+            std::move(ranges), "the loss");
+    }
+};
+
+} // namespace toy
+
+/// In place of kernels: the host's functions, enqueued.
+template <> struct gpipe::StepWork<gpipe::device::Cuda> {
+    using Stream = gpipe::device::Cuda::Stream;
+
+    static void commit(gpipe::CommitCall const& call) {
+        toy::Ranges ranges;
+        ranges.add(call.sums, call.micro_batches * call.count);
+        ranges.add(call.totals, call.count);
+        ranges.add(call.state, 1);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::commit(call); },
+            std::move(ranges), "the commit");
+    }
+    template <class T, class Optimizer>
+    static void update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {
+        toy::Ranges ranges;
+        ranges.add(call.state, 1);
+        ranges.add(static_cast<Optimizer const*>(call.optimizer), 1);
+        auto const tensor = row.tensor<T, Optimizer::states>();
+        ranges.add(tensor.parameter, tensor.size);
+        ranges.add(const_cast<T*>(tensor.gradient), tensor.size);
+        for (std::size_t s = 0; s < Optimizer::states; ++s)
+            ranges.add(tensor.state[s], tensor.size);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream),
+            [call, row] { gpipe::detail::update_tensor<T, Optimizer>(call, row); },
+            std::move(ranges), "an update");
+    }
+};
