@@ -251,6 +251,10 @@ TEST_CASE("threads may use the double at once, each with its own current device"
     Session session({.devices = 4, .seed = 5});
     std::vector<std::string> trails(4);
     {
+        gpipe::cuda::DeviceGuard const here(3);
+        int current = -1;
+        std::thread([&] { cudaGetDevice(&current); }).join();
+        CHECK(current == 0);
         std::vector<std::thread> threads;
         for (int d = 0; d < 4; ++d)
             threads.emplace_back([d, &letters = trails[static_cast<std::size_t>(d)]] {
@@ -268,6 +272,23 @@ TEST_CASE("threads may use the double at once, each with its own current device"
         for (std::thread& thread : threads) thread.join();
     }
     for (std::string const& letters : trails) CHECK(letters == "abcdefghijklmnopqrst");
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("when one piece of work fails for good, nothing else runs on any stream") {
+    Session session;
+    {
+        Trail trail;
+        Stream const first(0);
+        Stream const second(0);
+        for (char letter : {'a', 'b'}) trail.put(first, letter);
+        for (char letter : {'x', 'y'}) trail.put(second, letter);
+        cuda_double::fail_work(1);
+        CHECK(cudaStreamSynchronize(first.get()) == cudaErrorLaunchFailure);
+        CHECK(cuda_double::progress() == 0);
+        CHECK(cuda_double::launch(second.get(), [] {}, {}, {}) == cudaErrorLaunchFailure);
+        CHECK(trail.letters == "a");
+    }
     CHECK(cuda_double::complaints() == "");
 }
 
