@@ -14,10 +14,12 @@ set(GPIPE_HEADERS
     include/gpipe/core/bytes.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
+    include/gpipe/core/host_device.hpp
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
+    include/gpipe/cuda/for_each_index.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
@@ -25,6 +27,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/cuda_stream.hpp
     include/gpipe/device/device.hpp
     include/gpipe/device/host.hpp
+    include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
     include/gpipe/layer/batch.hpp
     include/gpipe/layer/call.hpp
@@ -50,6 +53,7 @@ set(GPIPE_HEADERS
     include/gpipe/pipeline.hpp
     include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/choices.hpp
+    include/gpipe/runtime/cuda_work.cuh
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/lane_choice.hpp

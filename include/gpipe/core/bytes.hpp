@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
+
 #include <array>
 #include <cstddef>
 
@@ -10,7 +12,7 @@ namespace gpipe {
 inline constexpr std::size_t slot_alignment = 256;
 
 /// The bytes that a tensor of this many bytes takes in an arena.
-constexpr std::size_t slot_bytes(std::size_t bytes) {
+GPIPE_HOST_DEVICE constexpr std::size_t slot_bytes(std::size_t bytes) {
     return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
 

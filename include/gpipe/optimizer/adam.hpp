@@ -8,28 +8,27 @@ namespace gpipe {
 
 namespace detail {
 
-// Adam's update; `shrink` is what the parameter is multiplied with first (AdamW), `decay` what is
-// added to the gradient (Adam with L2).
-template <class T, class O>
-void adam_update(O const& o, UpdateContext context, UpdateTensor<T, 2> tensor, T shrink,
-                 T decay) noexcept {
-    auto const t = static_cast<double>(context.step);
-    auto const beta1 = static_cast<T>(o.beta1);
-    auto const beta2 = static_cast<T>(o.beta2);
-    auto const rate = static_cast<T>(static_cast<double>(o.learning_rate) /
-                                     (1 - std::pow(static_cast<double>(o.beta1), t)));
-    auto const scale = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(o.beta2), t)));
-    auto const epsilon = static_cast<T>(o.epsilon);
-    T* const p = tensor.parameter;
-    T* const m = tensor.state[0];
-    T* const v = tensor.state[1];
-    for (std::size_t i = 0; i < tensor.size; ++i) {
-        T const g = tensor.gradient[i] + decay * p[i];
-        m[i] = beta1 * m[i] + (T{1} - beta1) * g;
-        v[i] = beta2 * v[i] + (T{1} - beta2) * g * g;
-        p[i] = shrink * p[i] - rate * m[i] / (std::sqrt(v[i]) * scale + epsilon);
+// Adam's update of one element; `shrink` is what the parameter is multiplied with first (AdamW),
+// `decay` what is added to the gradient (Adam with L2).
+template <class T> struct AdamRule {
+    T rate, beta1, beta2, scale, epsilon, shrink, decay;
+
+    template <class O>
+    GPIPE_HOST_DEVICE AdamRule(O const& o, UpdateContext context, T shrink_by, T decay_by)
+        : beta1(static_cast<T>(o.beta1)), beta2(static_cast<T>(o.beta2)),
+          epsilon(static_cast<T>(o.epsilon)), shrink(shrink_by), decay(decay_by) {
+        auto const t = static_cast<double>(context.step);
+        rate = static_cast<T>(static_cast<double>(o.learning_rate) /
+                              (1 - std::pow(static_cast<double>(o.beta1), t)));
+        scale = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(o.beta2), t)));
     }
-}
+    GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& m, T& v) const {
+        T const g = gradient + decay * p;
+        m = beta1 * m + (T{1} - beta1) * g;
+        v = beta2 * v + (T{1} - beta2) * g * g;
+        p = shrink * p - rate * m / (std::sqrt(v) * scale + epsilon);
+    }
+};
 
 } // namespace detail
 
@@ -43,10 +42,13 @@ struct Adam {
     float epsilon = 1e-8f;
     float weight_decay = 0;
 
+    template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
+        return detail::AdamRule<T>(*this, context, T{1},
+                                   static_cast<T>(weight_decay * context.decay));
+    }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
-        detail::adam_update(*this, context, tensor, T{1},
-                            static_cast<T>(weight_decay * context.decay));
+        apply_to_all(*this, context, tensor);
     }
 };
 
@@ -60,10 +62,13 @@ struct AdamW {
     float epsilon = 1e-8f;
     float weight_decay = 1e-2f;
 
+    template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
+        return detail::AdamRule<T>(
+            *this, context, static_cast<T>(1 - learning_rate * weight_decay * context.decay), T{0});
+    }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
-        detail::adam_update(*this, context, tensor,
-                            static_cast<T>(1 - learning_rate * weight_decay * context.decay), T{0});
+        apply_to_all(*this, context, tensor);
     }
 };
 

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -33,6 +36,39 @@ template <class T, std::size_t states> struct UpdateTensor {
     T* state[states ? states : 1] = {};
     std::size_t size = 0;
 };
+
+namespace detail {
+
+template <class Rule, class T, std::size_t states, std::size_t... Is>
+GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
+                                  std::size_t i, std::index_sequence<Is...>) {
+    rule(tensor.parameter[i], tensor.gradient[i], tensor.state[Is][i]...);
+}
+
+} // namespace detail
+
+/// Applies an optimizer's rule to element `i`.
+template <class Rule, class T, std::size_t states>
+GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
+                                  std::size_t i) {
+    detail::apply_rule(rule, tensor, i, std::make_index_sequence<states>{});
+}
+
+/// An optimizer that treats every element alike says how: `rule<T>(UpdateContext)` returns a
+/// functor (T& parameter, T gradient, T& state...) for one element, both GPIPE_HOST_DEVICE. GPUs
+/// need that.
+template <class O, class T>
+concept HasRule = requires(O const optimizer, UpdateContext context) {
+    optimizer.template rule<T>(context);
+};
+
+/// The rule on all elements, one after the other.
+template <class O, class T, std::size_t states>
+void apply_to_all(O const& optimizer, UpdateContext context,
+                  UpdateTensor<T, states> tensor) noexcept {
+    auto const rule = optimizer.template rule<T>(context);
+    for (std::size_t i = 0; i < tensor.size; ++i) apply_rule(rule, tensor, i);
+}
 
 /// An optimizer: a copyable functor with `static constexpr std::size_t states` and
 /// `void operator()(UpdateContext, UpdateTensor<T, states>) const noexcept`. It may not throw,

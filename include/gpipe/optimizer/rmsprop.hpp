@@ -18,22 +18,22 @@ struct RMSProp {
     float epsilon = 1e-8f;
     float weight_decay = 0;
 
+    template <class T> struct Rule {
+        T rate, keep, momentum, epsilon, decay;
+        GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& square, T& step) const {
+            T const g = gradient + decay * p;
+            square = keep * square + (T{1} - keep) * g * g;
+            step = momentum * step + g / (std::sqrt(square) + epsilon);
+            p -= rate * step;
+        }
+    };
+    template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
+        return {static_cast<T>(learning_rate), static_cast<T>(alpha), static_cast<T>(momentum),
+                static_cast<T>(epsilon), static_cast<T>(weight_decay * context.decay)};
+    }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
-        auto const rate = static_cast<T>(learning_rate);
-        auto const keep = static_cast<T>(alpha);
-        auto const add = T{1} - keep;
-        auto const mu = static_cast<T>(momentum);
-        auto const eps = static_cast<T>(epsilon);
-        auto const decay = static_cast<T>(weight_decay * context.decay);
-        for (std::size_t i = 0; i < tensor.size; ++i) {
-            T const g = tensor.gradient[i] + decay * tensor.parameter[i];
-            T const s = keep * tensor.state[0][i] + add * g * g;
-            T const b = mu * tensor.state[1][i] + g / (std::sqrt(s) + eps);
-            tensor.state[0][i] = s;
-            tensor.state[1][i] = b;
-            tensor.parameter[i] -= rate * b;
-        }
+        apply_to_all(*this, context, tensor);
     }
 };
 

@@ -12,17 +12,21 @@ struct SGD {
     float momentum = 0;
     float weight_decay = 0;
 
+    template <class T> struct Rule {
+        T rate, momentum, decay;
+        GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& velocity) const {
+            T const g = gradient + decay * p;
+            velocity = momentum * velocity + g;
+            p -= rate * velocity;
+        }
+    };
+    template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
+        return {static_cast<T>(learning_rate), static_cast<T>(momentum),
+                static_cast<T>(weight_decay * context.decay)};
+    }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
-        auto const rate = static_cast<T>(learning_rate);
-        auto const mu = static_cast<T>(momentum);
-        auto const decay = static_cast<T>(weight_decay * context.decay);
-        for (std::size_t i = 0; i < tensor.size; ++i) {
-            T const g = tensor.gradient[i] + decay * tensor.parameter[i];
-            T const v = mu * tensor.state[0][i] + g;
-            tensor.state[0][i] = v;
-            tensor.parameter[i] -= rate * v;
-        }
+        apply_to_all(*this, context, tensor);
     }
 };
 

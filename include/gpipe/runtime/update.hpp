@@ -21,7 +21,8 @@ struct UpdateRow {
     float decay = 1;
 
     /// As the optimizer sees it.
-    template <class T, std::size_t states> UpdateTensor<T, states> tensor() const {
+    template <class T, std::size_t states>
+    GPIPE_HOST_DEVICE UpdateTensor<T, states> tensor() const {
         UpdateTensor<T, states> result{
             reinterpret_cast<T*>(parameter), reinterpret_cast<T*>(gradient), {}, elements};
         for (std::size_t s = 0; s < states; ++s)

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/memory/plan.hpp>
 
-#include <algorithm>
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 namespace gpipe {
 
@@ -54,13 +54,14 @@ namespace detail {
 
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
 /// the weight is positive.
-inline void commit(CommitCall const& call) {
-    std::fill(call.totals, call.totals + call.count, 0.0);
-    for (std::size_t m = 0; m < call.micro_batches; ++m)
-        for (std::size_t i = 0; i < call.count; ++i)
+GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) {
+    for (std::size_t i = 0; i < call.count; ++i) {
+        call.totals[i] = 0;
+        for (std::size_t m = 0; m < call.micro_batches; ++m)
             call.totals[i] += call.sums[m * call.count + i];
+    }
     double const weight = call.totals[1];
-    bool const sound = weight > 0 && weight <= std::numeric_limits<double>::max();
+    bool const sound = weight > 0 && weight <= DBL_MAX;
     call.state->scale = sound ? 1 / weight : 0;
     call.state->committed = sound;
 }

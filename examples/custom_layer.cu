@@ -1,0 +1,78 @@
+// The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over two
+// devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
+#include <gpipe/gpipe.cuh>
+
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+constexpr int N = 5;
+
+__global__ void scale(float const* w, float const* x, float* y, int count) {
+    int const i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] = w[i % N] * x[i];
+}
+__global__ void scale_back(float const* w, float const* x, float const* dy, float* dw, float* dx,
+                           int samples) {
+    int const n = threadIdx.x; // one thread per weight: no two add to the same number
+    for (int i = n; i < samples * N; i += N) {
+        dw[n] += dy[i] * x[i];
+        dx[i] = w[n] * dy[i];
+    }
+}
+struct Scale {
+    using Input = gpipe::Tensor<float, N>;
+    using Output = gpipe::Tensor<float, N>;
+    using Parameters = gpipe::Tensor<float, N>;
+
+    void initialize(auto& context) const {
+        for (float& w : context.parameters()) w = 1; // in the host's memory
+    }
+    void forward(auto& context, auto x, auto y) const {
+        int const count = static_cast<int>(x.size());
+        scale<<<(count + 127) / 128, 128, 0, context.stream()>>>(context.parameters().data(),
+                                                                 x.data(), y.data(), count);
+    }
+    void backward(auto& context, auto x, auto dy, auto dx) const {
+        scale_back<<<1, N, 0, context.stream()>>>(context.parameters().data(), x.data(), dy.data(),
+                                                  context.gradients().data(), dx.data(),
+                                                  static_cast<int>(x.samples()));
+    }
+};
+
+__global__ void square(float const* y, float const* target, float* dy, double* value, int samples) {
+    double sum = 0;
+    for (int i = 0; i < samples * N; ++i) {
+        float const d = y[i] - target[i];
+        sum += d * d;
+        dy[i] = 2 * d;
+    }
+    value[0] = sum;
+    value[1] = samples;
+}
+struct Squared {
+    using Target = gpipe::Tensor<float, N>;
+    void operator()(auto& context, auto y, auto target, auto dy) const {
+        square<<<1, 1, 0, context.stream()>>>(y.data(), target.data(), dy.data(),
+                                              context.value().data(),
+                                              static_cast<int>(context.samples()));
+    }
+};
+
+int main() try {
+    using Net = gpipe::Pipeline<Scale, Scale>;
+    using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>,
+                                  gpipe::Loss<Squared>, gpipe::Optimizer<gpipe::SGD>,
+                                  gpipe::device::Cuda>;
+    Train train{Net{}, {}, {.learning_rate = 0.05f}, {.samples = 8, .device = {gpipe::gpus(0, 0)}}};
+    std::vector<float> x(8 * N, 1), t(8 * N);
+    for (int i = 0; i < 8 * N; ++i) t[i] = static_cast<float>(i % N);
+    float loss = 0;
+    for (int step = 0; step < 200; ++step) loss = train.step(x, t);
+    std::vector<float> y(8 * N);
+    train.predict(x, y);
+    std::printf("loss %.4f, y = %.2f %.2f %.2f %.2f %.2f\n", loss, y[0], y[1], y[2], y[3], y[4]);
+} catch (std::exception const& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+}

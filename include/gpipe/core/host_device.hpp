@@ -1,0 +1,9 @@
+#pragma once
+
+/// @def GPIPE_HOST_DEVICE
+/// Before a function that kernels may call, too. The only macro of the library.
+#ifdef __CUDACC__
+#define GPIPE_HOST_DEVICE __host__ __device__
+#else
+#define GPIPE_HOST_DEVICE
+#endif

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <gpipe/device/cuda_error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+#include <cuda_runtime.h>
+
+namespace gpipe::cuda {
+
+namespace detail {
+
+template <class Prepare> __global__ void for_each_index_kernel(std::size_t count, Prepare prepare) {
+    auto const each = prepare();
+    std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride)
+        each(i);
+}
+
+} // namespace detail
+
+/// Enqueues each(i) for i in [0, count), in no order; `each` is what prepare() returns, once per
+/// thread, so that it can read what changes from step to step from the device's memory. Both are
+/// __device__ functors, copied to the device. Throws Error.
+template <class Prepare>
+void for_each_index(cudaStream_t stream, std::size_t count, Prepare prepare) {
+    if (count == 0) return;
+    constexpr std::size_t threads = 256;
+    constexpr std::size_t most_blocks = 4096;
+    auto const blocks =
+        static_cast<unsigned>(std::min((count + threads - 1) / threads, most_blocks));
+    detail::for_each_index_kernel<<<blocks, threads, 0, stream>>>(count, prepare);
+    check("a kernel launch", cudaGetLastError());
+}
+
+} // namespace gpipe::cuda

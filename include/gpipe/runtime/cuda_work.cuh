@@ -1,0 +1,73 @@
+#pragma once
+
+#include <gpipe/cuda/for_each_index.cuh>
+#include <gpipe/device/cuda.hpp>
+#include <gpipe/optimizer/optimizer.hpp>
+#include <gpipe/runtime/update.hpp>
+#include <gpipe/runtime/work.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+namespace detail {
+
+// One thread: the additions must come in one order.
+struct Commit {
+    CommitCall call;
+
+    __device__ Commit operator()() const { return *this; }
+    __device__ void operator()(std::size_t) const { commit(call); }
+};
+
+// The update of one element.
+template <class T, class Optimizer> struct UpdateElement {
+    UpdateTensor<T, Optimizer::states> tensor;
+    T* gradient;
+    T factor;
+    bool committed;
+    decltype(Optimizer{}.template rule<T>(UpdateContext{})) rule;
+
+    __device__ void operator()(std::size_t i) const {
+        if (!committed) return;
+        gradient[i] *= factor;
+        apply_rule(rule, tensor, i);
+    }
+};
+template <class T, class Optimizer> struct PrepareUpdate {
+    UpdateCall call;
+    UpdateRow row;
+
+    __device__ UpdateElement<T, Optimizer> operator()() const {
+        auto const& optimizer = *static_cast<Optimizer const*>(call.optimizer);
+        return {row.template tensor<T, Optimizer::states>(), reinterpret_cast<T*>(row.gradient),
+                static_cast<T>(call.state->scale), call.state->committed != 0,
+                optimizer.template rule<T>({call.state->step + 1, row.decay})};
+    }
+};
+
+} // namespace detail
+
+/// Commit and updates as kernels. Sums are added in one order, and no two threads add to one
+/// number: results do not depend on timing.
+template <> struct StepWork<device::Cuda> {
+    static void commit(CommitCall const& call) {
+        cuda::for_each_index(stream(call.stream), 1, detail::Commit{call});
+    }
+    template <class T, class Optimizer>
+    static void update(UpdateCall const& call, UpdateRow const& row) {
+        static_assert(HasRule<Optimizer, T>,
+                      "gpipe: on this device an optimizer needs: template <class T> "
+                      "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns a "
+                      "functor (T& parameter, T gradient, T& state...)");
+        cuda::for_each_index(stream(call.stream), row.elements,
+                             detail::PrepareUpdate<T, Optimizer>{call, row});
+    }
+
+  private:
+    static cudaStream_t stream(void const* of) {
+        return *static_cast<device::Cuda::Stream const*>(of);
+    }
+};
+
+} // namespace gpipe
