@@ -29,7 +29,9 @@ struct Staging {
     GroupSizes targets;      ///< of the loss: on the device of the last
     std::size_t samples = 0; ///< largest mini-batch
     std::size_t sums = 0;    ///< bytes of the loss's numbers: on the device of the last cell
-    std::size_t state = 0;   ///< bytes of what changes from step to step: on every device
+    std::size_t state = 0;   ///< bytes of what changes from step to step: where updates are, and on
+                             ///< the device of the last cell
+    std::size_t optimizer = 0; ///< bytes of the optimizer: where updates are
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
@@ -47,11 +49,12 @@ struct MemoryPlan {
     Array<std::size_t> slots_at;       ///< by cell: offset of its boundary slots
     Array<std::size_t> slot_size;      ///< by cell
     Blocks blocks;
-    std::size_t capacity = 0;     ///< samples in a micro-batch
-    std::size_t inputs_at = 0;    ///< offset of the staged inputs in the first cell's arena
-    std::size_t targets_at = 0;   ///< of the staged targets in the last cell's
-    std::size_t sums_at = 0;      ///< of the loss's numbers, likewise
-    Array<std::size_t> states_at; ///< by device: offset of a step's state
+    std::size_t capacity = 0;         ///< samples in a micro-batch
+    std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
+    std::size_t targets_at = 0;       ///< of the staged targets in the last cell's
+    std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
+    Array<std::size_t> states_at;     ///< by device: offset of a step's state
+    Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
 
     constexpr std::size_t total() const {
         std::size_t bytes = 0;
@@ -85,6 +88,7 @@ struct MemoryPlan {
                     0,
                     0,
                     0,
+                    Array<std::size_t>(devices),
                     Array<std::size_t>(devices)};
 
     auto const order = linear_order(programs);
@@ -161,10 +165,13 @@ struct MemoryPlan {
             offset = at;
             at += size;
         };
-        stage(plan.states_at[d], slot_bytes(staging.state));
+        bool const last = programs.device_of(cells - 1) == d;
+        bool const updates = bytes.parameters > 0;
+        stage(plan.states_at[d], updates || last ? slot_bytes(staging.state) : 0);
+        stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
         if (programs.device_of(0) == d)
             stage(plan.inputs_at, staging.inputs.slots(staging.samples));
-        if (programs.device_of(cells - 1) == d) {
+        if (last) {
             stage(plan.targets_at, staging.targets.slots(staging.samples));
             stage(plan.sums_at, slot_bytes(staging.sums));
         }

@@ -257,9 +257,8 @@ template <DeviceRuntime Device> class Machine {
         engine_.states = Array<StepState*>(devices);
         engine_.optimizers = Array<std::byte*>(devices);
         for (std::size_t d = 0; d < devices; ++d) {
-            std::byte* const at = arena_data_[d] + plan_.states_at[d];
-            engine_.states[d] = reinterpret_cast<StepState*>(at);
-            engine_.optimizers[d] = at + slot_bytes(sizeof(StepState));
+            engine_.states[d] = reinterpret_cast<StepState*>(arena_data_[d] + plan_.states_at[d]);
+            engine_.optimizers[d] = arena_data_[d] + plan_.optimizers_at[d];
         }
         engine_.optimizer_bytes = model_.optimizer_bytes;
         engine_.loss_sums =

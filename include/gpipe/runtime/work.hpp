@@ -24,8 +24,12 @@ struct StepState {
 constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets, std::size_t samples,
                                std::size_t micro_batches, std::size_t sums,
                                std::size_t optimizer_bytes) {
-    return {inputs, targets, samples, (micro_batches + 1) * sums * sizeof(double),
-            slot_bytes(sizeof(StepState)) + optimizer_bytes};
+    return {inputs,
+            targets,
+            samples,
+            (micro_batches + 1) * sums * sizeof(double),
+            sizeof(StepState),
+            optimizer_bytes};
 }
 
 /// The numbers that a loss left, to be summed up.
