@@ -74,10 +74,17 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
     for (std::size_t c = 1; c < programs.cells(); ++c) {
         gpipe::LayerInfo const& layer = chain.layers[first[c]];
         REQUIRE(plan.slot_size[c] >= layer.input.slots(capacity));
-        bool const crosses = chain.lowest_learner < first[c];
+        bool const crosses = chain.lowest_learner < first[c] && !plan.holds_gradient[c];
         if (crosses) REQUIRE(plan.slot_size[c] >= layer.input_gradient.slots(capacity));
         for (std::size_t m = 0; m < programs.micro_batches(); ++m)
             REQUIRE((plan.boundaries[c].gradient[m] != gpipe::no_slot) == crosses);
+        // With one micro-batch, and a device for each cell, the gradient has no slot.
+        REQUIRE(plan.holds_gradient[c] ==
+                (chain.lowest_learner < first[c] && programs.micro_batches() == 1 &&
+                 programs.cells() == programs.devices()));
+        if (plan.holds_gradient[c])
+            REQUIRE(plan.layouts[c].input_gradient.offset + layer.input_gradient.slots(capacity) <=
+                    plan.layouts[c].temporary);
     }
 }
 

@@ -44,7 +44,9 @@ constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) 
 struct CellLayout {
     Array<LayerPlaces> places; ///< one per layer of the cell
     Place loss_scratch;
-    Place discarded_gradient;  ///< of the lowest learner's input, if it cannot do without
+    /// The gradient of the cell's input, where that stays inside; or of the lowest learner's input,
+    /// which nobody wants, if that layer cannot do without.
+    Place input_gradient;
     std::size_t kept = 0;      ///< bytes of a micro-batch's block
     std::size_t temporary = 0; ///< bytes of the region of temporaries
     /// Whether the temporaries' region begins at the block's own start and reuses what the stack
@@ -76,7 +78,7 @@ namespace detail {
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
                                                 std::size_t last, bool adjacent,
                                                 std::size_t capacity, bool recomputes,
-                                                bool even_lies_low) {
+                                                bool holds_gradient, bool even_lies_low) {
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -142,16 +144,16 @@ namespace detail {
         bool const here = i + 1 == count ? last_cell : learns(i);
         return here ? layers[i].output_gradient.slots(capacity) : 0;
     };
-    // What layer i writes as its input gradient, where that is the output gradient of no layer that
-    // learns.
-    auto const discarded_gradient = [&](std::size_t i) {
-        return first + i == chain.lowest_learner && !layers[i].accepts_none
-                   ? layers[i].input_gradient.slots(capacity)
-                   : 0;
+    // What layer i writes as its input gradient, where that is the output gradient of no layer of
+    // the cell that learns.
+    auto const input_gradient = [&](std::size_t i) {
+        bool const discarded = first + i == chain.lowest_learner && !layers[i].accepts_none;
+        return discarded || (holds_gradient && i == 0) ? layers[i].input_gradient.slots(capacity)
+                                                       : 0;
     };
     auto const gradient_below = [&](std::size_t i) { // written at moment i
         if (i > learner || i == count) return temporary_gradient(i - 1);
-        return discarded_gradient(i);
+        return input_gradient(i);
     };
     auto const backward_moment = [&](std::size_t i) {
         Moment moment;
@@ -209,9 +211,9 @@ namespace detail {
         }
         LayerPlaces& places = layout.places[i];
         places.backward_scratch = {scratch_at(m), 1};
-        if (i == learner && discarded_gradient(i) > 0)
-            layout.discarded_gradient = {
-                lies_low(i) ? layout.temporary - discarded_gradient(i) : m.low_base, 1};
+        if (i == learner && input_gradient(i) > 0)
+            layout.input_gradient = {
+                lies_low(i) ? layout.temporary - input_gradient(i) : m.low_base, 1};
         if (std::size_t const own = temporary_gradient(i))
             places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
     }
@@ -221,14 +223,19 @@ namespace detail {
 } // namespace detail
 
 /// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
-/// `adjacent`: see CellLayout. `recomputes`: whether the cell's forward is ever run again. Which of
-/// neighbouring temporaries lies low is tried both ways.
+/// `adjacent`: see CellLayout. `recomputes`: whether the cell's forward is ever run again.
+/// `holds_gradient`: whether the gradient of its input lies here, too. Which of neighbouring
+/// temporaries lies low is tried both ways.
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
                                                 std::size_t last, bool adjacent,
-                                                std::size_t capacity, bool recomputes = true) {
-    CellLayout low = detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, true);
-    CellLayout high =
-        detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, false);
+                                                std::size_t capacity, bool recomputes = true,
+                                                bool holds_gradient = false) {
+    auto const lay_out = [&](bool even_lies_low) {
+        return detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes,
+                                    holds_gradient, even_lies_low);
+    };
+    CellLayout low = lay_out(true);
+    CellLayout high = lay_out(false);
     return high.temporary < low.temporary ? high : low;
 }
 

@@ -48,6 +48,9 @@ struct MemoryPlan {
     Array<BoundarySlots> boundaries;   ///< by cell; of the first, empty
     Array<std::size_t> slots_at;       ///< by cell: offset of its boundary slots
     Array<std::size_t> slot_size;      ///< by cell
+    /// By cell: whether the gradient of its input lies among its temporaries, in no slot. So it is
+    /// with one micro-batch: nothing follows that would need the room.
+    Array<bool> holds_gradient;
     Blocks blocks;
     std::size_t capacity = 0;         ///< samples in a micro-batch
     std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
@@ -83,6 +86,7 @@ struct MemoryPlan {
                     Array<BoundarySlots>(cells),
                     Array<std::size_t>(cells),
                     Array<std::size_t>(cells),
+                    Array<bool>(cells),
                     assign_blocks(programs),
                     capacity,
                     0,
@@ -124,7 +128,9 @@ struct MemoryPlan {
             plan.slots_at[c] = at;
             if (c == 0) continue;
             LayerInfo const& layer = chain.layers[first[c]];
-            bool const gradient = chain.lowest_learner < first[c];
+            bool const crosses = chain.lowest_learner < first[c];
+            plan.holds_gradient[c] = crosses && programs.micro_batches() == 1 && cells == devices;
+            bool const gradient = crosses && !plan.holds_gradient[c];
             plan.slot_size[c] = layer.input.slots(capacity);
             if (gradient)
                 plan.slot_size[c] =
@@ -150,7 +156,8 @@ struct MemoryPlan {
             if (programs.device_of(c) != d) continue;
             plan.layouts[c] =
                 lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
-                             recomputes[c] && !discards[c] && chain.lowest_learner < first[c + 1]);
+                             recomputes[c] && !discards[c] && chain.lowest_learner < first[c + 1],
+                             plan.holds_gradient[c]);
             plan.blocks_at[c] = at;
             if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
             temporary = std::max(temporary, plan.layouts[c].temporary);

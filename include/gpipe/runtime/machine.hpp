@@ -232,7 +232,7 @@ template <DeviceRuntime Device> class Machine {
             cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
             if (learner_ >= first_[c + 1] && !cell.is_last) cell.recompute_last = cell.first;
             cell.discards = learner_ >= first_[c] && learner_ < first_[c + 1];
-            cell.discarded = plan_.layouts[c].discarded_gradient;
+            cell.discarded = plan_.layouts[c].input_gradient;
         }
         std::size_t const micro_batches = programs_.micro_batches();
         engine_.loss = model_.loss;

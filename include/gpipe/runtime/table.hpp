@@ -114,18 +114,23 @@ inline StepTable training_table(Programs const& programs, Placement const& place
             return arenas[programs.device_of(cell)] + plan.slots_at[cell] +
                    s * plan.slot_size[cell];
         };
+        auto const gradient = [&](std::size_t cell) {
+            if (!plan.holds_gradient[cell]) return slot(cell, plan.boundaries[cell].gradient[m]);
+            return arenas[programs.device_of(cell)] + plan.temporaries_at[cell] +
+                   plan.layouts[cell].input_gradient.offset;
+        };
         step.saving = plan.blocks.keeps[step.action];
         step.block =
             arena + plan.blocks_at[c] + plan.blocks.of_action[step.action] * plan.layouts[c].kept;
         if (c > 0) {
             step.input = slot(c, plan.boundaries[c].input[m]);
-            step.input_gradient = slot(c, plan.boundaries[c].gradient[m]);
+            step.input_gradient = gradient(c);
         }
         if (c + 1 < programs.cells()) {
             step.output = step.kind == Kind::recompute
                               ? slot(c, c > 0 ? plan.boundaries[c].discarded_output[m] : no_slot)
                               : slot(c + 1, plan.boundaries[c + 1].input[m]);
-            step.output_gradient = slot(c + 1, plan.boundaries[c + 1].gradient[m]);
+            step.output_gradient = gradient(c + 1);
         }
     });
 }
