@@ -104,7 +104,7 @@ class Deferred {
     Stream const& stream(std::size_t s) const { return names_.at(s); }
 
     template <class Work> void launch(std::size_t stream, Work&& work) {
-        queues_.at(stream).push_back({Entry::work, std::forward<Work>(work), 0, 0});
+        queues_.at(stream).push_back({Entry::Kind::work, std::forward<Work>(work), 0, 0});
     }
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
         launch(stream, [=] { std::memcpy(to, from, bytes); });
@@ -118,11 +118,11 @@ class Deferred {
             fault_ = "stream " + std::to_string(stream) + " waits for mark " +
                      std::to_string(position) + " of stream " + std::to_string(producer) +
                      ", which has not been recorded";
-        queues_.at(stream).push_back({Entry::wait, {}, producer, position});
+        queues_.at(stream).push_back({Entry::Kind::wait, {}, producer, position});
     }
     void record(std::size_t stream, std::uint32_t position) {
         recorded_.at(stream).insert(position);
-        queues_.at(stream).push_back({Entry::record, {}, stream, position});
+        queues_.at(stream).push_back({Entry::Kind::record, {}, stream, position});
     }
 
   protected:
@@ -143,8 +143,8 @@ class Deferred {
                                                        : ready[chance_() % ready.size()];
             Entry next = std::move(queues_[s].front());
             queues_[s].pop_front();
-            if (next.kind == Entry::work) next.run();
-            if (next.kind == Entry::record) reached_[s].insert(next.position);
+            if (next.kind == Entry::Kind::work) next.run();
+            if (next.kind == Entry::Kind::record) reached_[s].insert(next.position);
         }
         for (std::size_t s = 0; s < queues_.size(); ++s) {
             recorded_[s].clear();
@@ -154,7 +154,7 @@ class Deferred {
 
   private:
     struct Entry {
-        enum Kind { work, wait, record } kind;
+        enum class Kind { work, wait, record } kind;
         std::function<void()> run;
         std::size_t producer;
         std::uint32_t position;
@@ -163,7 +163,7 @@ class Deferred {
     bool can_run(std::size_t s) const {
         if (queues_[s].empty()) return false;
         Entry const& next = queues_[s].front();
-        return next.kind != Entry::wait || reached_[next.producer].count(next.position) > 0;
+        return next.kind != Entry::Kind::wait || reached_[next.producer].count(next.position) > 0;
     }
     Options options_;
     std::mt19937_64 chance_;
