@@ -1,5 +1,5 @@
-// The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over two
-// devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
+// The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over
+// two devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
 #include <gpipe/gpipe.cuh>
 
 #include <cstdio>
@@ -61,9 +61,9 @@ struct Squared {
 
 int main() try {
     using Net = gpipe::Pipeline<Scale, Scale>;
-    using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>,
-                                  gpipe::Loss<Squared>, gpipe::Optimizer<gpipe::SGD>,
-                                  gpipe::device::Cuda>;
+    using Train =
+        gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, gpipe::Loss<Squared>,
+                        gpipe::Optimizer<gpipe::SGD>, gpipe::device::Cuda>;
     Train train{Net{}, {}, {.learning_rate = 0.05f}, {.samples = 8, .device = {gpipe::gpus(0, 0)}}};
     std::vector<float> x(8 * N, 1), t(8 * N);
     for (int i = 0; i < 8 * N; ++i) t[i] = static_cast<float>(i % N);

@@ -81,6 +81,9 @@ template <class Net, class... Policies> class Training {
     static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
+    static_assert(
+        !Device::calls_enqueue || requires { sizeof(StepWork<Device>); },
+        "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through nvcc");
     static_assert(!Device::calls_enqueue || !detail::returns_value<LossFunctor, Net>,
                   "gpipe: on this device a loss returns nothing: its work writes sum, weight and "
                   "metrics to context.value()");

@@ -56,8 +56,7 @@ struct Mistake {
 struct Mistake {
     using Target = ::Target;
     using Scratch = gpipe::Tensor<double, 2>;
-    template <class C>
-    gpipe::LossValue<2> operator()(C&, ReadView, ReadView, WriteView) const {
+    template <class C> gpipe::LossValue<2> operator()(C&, ReadView, ReadView, WriteView) const {
         return {};
     }
 };

@@ -309,3 +309,98 @@ TEST_CASE("P6 a layer that throws while it enqueues leaves everything as it was"
                     CHECK(expected.differs(train) == "");
                 }
 }
+
+TEST_CASE("P3 a step on GPUs makes nothing and allocates nothing, not even the first") {
+    cuda_double::Session session({.devices = 2});
+    toy::Watch watch;
+    Train train(make_net(watch), {}, Adam{1e-2f}, options(8, 4, 3, 2));
+    std::size_t const before = cuda_double::calls();
+    toy::Data<Real> const data(8, 0);
+    train.step(data.inputs, data.targets);
+    train.evaluate(data.inputs, data.targets);
+    auto const log = cuda_double::call_log();
+    REQUIRE(log.size() > before + 50);
+    for (std::size_t i = before; i < log.size(); ++i)
+        for (char const* maker : {"Malloc", "Alloc", "Create", "Free", "Destroy"})
+            CHECK_MESSAGE(log[i].find(maker) == std::string::npos, log[i]);
+}
+
+TEST_CASE("GPUs that are not there, or cannot reach each other, are refused by name") {
+    toy::Watch watch;
+    auto const made = [&](std::vector<int> gpus) {
+        auto o = options(8, 2, 2, 1);
+        o.device.gpus = std::move(gpus);
+        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        return train.cells();
+    };
+    {
+        cuda_double::Session session({.missing = cudaErrorNoDevice});
+        CHECK_THROWS_AS(made({}), gpipe::cuda::NoDevice);
+    }
+    {
+        cuda_double::Session session({.devices = 1});
+        CHECK_THROWS_AS(made({}), gpipe::cuda::TooFewDevices);
+        CHECK_THROWS_AS(made({0}), gpipe::cuda::TooFewDevices);
+        CHECK_THROWS_WITH_AS(made({0, 1}), "gpipe: there is no GPU 1, but 1 of them",
+                             std::invalid_argument);
+        CHECK_THROWS_AS(made({-1, 0}), std::invalid_argument);
+        CHECK(made({0, 0}) == 2);
+    }
+    {
+        cuda_double::Session session(
+            {.devices = 2, .peers = [](int from, int to) { return from < to; }});
+        CHECK_THROWS_WITH_AS(made({0, 1}), "gpipe: GPU 1 has no peer access to GPU 0",
+                             std::invalid_argument);
+        CHECK(made({1, 1}) == 2);
+    }
+}
+
+namespace {
+
+// Launches and does not ask whether that went well, as <<<...>>> does not.
+struct Careless {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = Input;
+    void forward(auto& context, auto x, auto y) const {
+        toy::Ranges ranges;
+        ranges.add(x);
+        ranges.add(y);
+        static_cast<void>(cuda_double::launch(
+            context.stream(), [x, y] { std::copy(x.begin(), x.end(), y.begin()); }, ranges.reads,
+            ranges.writes, "careless"));
+    }
+    void backward(auto&, auto, auto, auto) const {}
+};
+
+} // namespace
+
+TEST_CASE("a launch that fails is the failure of the layer that launched") {
+    using Chain =
+        gpipe::Pipeline<Enqueued<toy::Tanh<Real, 3>>, Careless, Enqueued<toy::Tanh<Real, 3>>>;
+    using Chained = toy::Training<Chain, Loss, Adam, Cuda>;
+    std::vector<Real> const x(4 * 3, Real(0.5)), t(4 * 3);
+    bool launched = false;
+    for (std::size_t n = 0; !launched; ++n) {
+        cuda_double::Session session;
+        Chained::Options o;
+        o.samples = 4;
+        o.cells = 1;
+        o.micro_batches = 2;
+        o.device.gpus = gpipe::gpus(0);
+        Chained train(Chain{}, {}, Adam{}, o);
+        cuda_double::fail_call(n, cudaErrorLaunchOutOfResources);
+        std::string said;
+        try {
+            train.evaluate(x, t);
+        } catch (gpipe::cuda::Error const& error) {
+            said = error.what();
+        }
+        auto const log = cuda_double::call_log();
+        REQUIRE(n < log.size());
+        if (!train.failure() || train.failure()->layer != 1) continue;
+        launched = true;
+        CHECK(said.find("cudaErrorLaunchOutOfResources") != std::string::npos);
+        CHECK(train.failure()->micro_batch == 0);
+    }
+    CHECK(launched);
+}

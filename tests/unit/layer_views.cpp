@@ -81,8 +81,7 @@ TEST_CASE("a view of elements becomes one of const elements, never the other way
     CHECK(view(1, 1) == 4);
 }
 
-TEST_CASE(
-    "one tensor comes as a view, several together in slots for the capacity, none as None") {
+TEST_CASE("one tensor comes as a view, several together in slots for the capacity, none as None") {
     alignas(256) std::byte memory[4096];
     GroupAddress const at{memory, nullptr};
     auto const one = gpipe::batch_views<Tensor<float, 3>, Access::read>(at, 2, 5);
