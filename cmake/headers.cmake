@@ -38,6 +38,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/item.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
+    include/gpipe/layer/step_state.hpp
     include/gpipe/layer/tensor.hpp
     include/gpipe/layer/thunk.hpp
     include/gpipe/layer/traits.hpp

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace {
 
@@ -137,6 +138,22 @@ static_assert(!fits<NoForward> && !fits<NoBackward> && !fits<NoInput> && !fits<N
 static_assert(!fits<NotCopyable> && !fits<TakesWritable> && !fits<TakesNoNone> && !fits<int>);
 static_assert(gpipe::detail::layers_fit<First, Up>() && !gpipe::detail::layers_fit<First, Down>());
 static_assert(gpipe::detail::layers_fit<blank::Map<4>, blank::Map<4, 9>>());
+
+// Random numbers: read when they are drawn where the work of one step is replayed in others.
+struct Replaying {
+    static constexpr bool replays = true;
+};
+template <class Stream>
+using RandomOn = decltype(std::declval<gpipe::detail::ForwardContextOf<Plain, Stream>>().random());
+static_assert(std::is_same_v<RandomOn<gpipe::AnyStream>, gpipe::SampleRandom>);
+static_assert(std::is_same_v<RandomOn<Replaying>, gpipe::StepRandom>);
+static_assert(std::is_trivially_copyable_v<gpipe::SampleRandom>);
+static_assert(std::is_trivially_copyable_v<gpipe::StepRandom>);
+constexpr gpipe::StepState seventh_step{5, 7, 0, 0};
+static_assert(gpipe::StepRandom(&seventh_step, 2, 30).bits(1, 4) ==
+              gpipe::SampleRandom(5, 7, 2, 30).bits(1, 4));
+static_assert(gpipe::StepRandom(&seventh_step, 2, 30).uniform(1, 4) ==
+              gpipe::SampleRandom(5, 7, 2, 31).uniform(0, 4));
 
 // What is no loss.
 struct NoTarget {

@@ -77,6 +77,7 @@ template <class L> struct Enqueued : L {
         ranges.add(y);
         ranges.add(context.parameters());
         ranges.add(context.saved());
+        ranges.add(context.state(), 1);
         ranges.add(context.scratch());
         enqueue(
             context.stream(),
@@ -93,6 +94,7 @@ template <class L> struct Enqueued : L {
         ranges.add(context.parameters());
         ranges.add(context.gradients());
         ranges.add(context.saved());
+        ranges.add(context.state(), 1);
         ranges.add(context.scratch());
         enqueue(
             context.stream(),

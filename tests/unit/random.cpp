@@ -13,17 +13,19 @@
 
 using gpipe::InitialRandom;
 using gpipe::philox;
+using gpipe::RandomWords;
 using gpipe::SampleRandom;
-using Words = std::array<std::uint32_t, 4>;
+using gpipe::StepRandom;
+using Words = std::array<std::uint32_t, 4>; // can be ordered
 
 TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
-    CHECK(philox({0, 0, 0, 0}, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+    CHECK(philox({0, 0, 0, 0}, 0) == RandomWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     std::uint32_t const ones = 0xffffffff;
     CHECK(philox({ones, ones, ones, ones}, 0xffffffffffffffff) ==
-          Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+          RandomWords{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
     // The digits of pi.
     CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) ==
-          Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+          RandomWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
     static_assert(philox({0, 0, 0, 0}, 0)[0] == 0x6627e8d5);
 }
 
@@ -85,6 +87,27 @@ TEST_CASE("a sample's numbers do not depend on the micro-batch that it is in (P2
     }
 }
 
+TEST_CASE("work that was enqueued once draws the numbers of the step that it runs in") {
+    gpipe::StepState state;
+    for (std::uint32_t layer : {0u, 1u, 77u})
+        for (std::size_t first : {0u, 5u, 1000u}) {
+            StepRandom const enqueued(&state, layer, first);
+            for (std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{9} << 33})
+                for (std::uint64_t step = 0; step < 4; ++step) {
+                    state.seed = seed;
+                    state.step = step;
+                    SampleRandom const expected(seed, step, layer, first);
+                    for (std::size_t sample = 0; sample < 8; ++sample)
+                        for (std::uint32_t i = 0; i < 9; ++i) {
+                            REQUIRE(enqueued.bits(sample, i) == expected.bits(sample, i));
+                            REQUIRE(enqueued.uniform(sample, i) == expected.uniform(sample, i));
+                            REQUIRE(enqueued.now().uniform(sample, i) ==
+                                    expected.uniform(sample, i));
+                        }
+                }
+        }
+}
+
 TEST_CASE("seed, step, layer, sample and index each change the numbers") {
     std::set<float> seen;
     std::size_t made = 0;
@@ -105,7 +128,8 @@ TEST_CASE("numbers for initialization meet those of no step") {
         for (std::uint32_t layer = 0; layer < 4; ++layer)
             for (std::size_t sample = 0; sample < 4; ++sample)
                 for (std::uint32_t block = 0; block < 8; ++block)
-                    steps.insert(SampleRandom(5, step, layer, 0).bits(sample, block));
+                    steps.insert(
+                        std::to_array(SampleRandom(5, step, layer, 0).bits(sample, block).word));
     CHECK(steps.size() == 8 * 4 * 4 * 8);
     for (std::uint32_t layer = 0; layer < 4; ++layer)
         for (std::uint32_t tensor = 0; tensor < 4; ++tensor) {

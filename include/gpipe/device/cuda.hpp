@@ -36,6 +36,7 @@ class Cuda {
     class Stream : public cuda::StreamRef {
       public:
         using StreamRef::StreamRef;
+        static constexpr bool replays = true; ///< what a step puts on it may run in others
         operator cudaStream_t() const noexcept { return stream_; }
         /// Throws cuda::Error if a kernel could not be launched.
         static void check_launch() { cuda::check("a kernel launch", cudaGetLastError()); }

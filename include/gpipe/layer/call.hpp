@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/layer/step_state.hpp>
 #include <gpipe/layer/view.hpp>
 
 #include <cstddef>
@@ -20,7 +21,8 @@ struct Frame {
     Phase phase = Phase::evaluate;
     bool saving = false;     ///< whether a backward will read what this call saves
     std::byte* base[2] = {}; ///< addresses of the micro-batch's kept tensors and of the temporaries
-    void const* stream = nullptr; ///< the device's stream, as the type that the engine knows
+    void const* stream = nullptr;     ///< the device's stream, as the type that the engine knows
+    StepState const* state = nullptr; ///< in memory that work on the stream can read
 };
 
 /// Where a tensor lies, relative to a Frame.

@@ -11,6 +11,12 @@ namespace gpipe {
 
 namespace detail {
 
+// Whether what is put on such a stream once may run in many steps.
+template <class Stream> inline constexpr bool replays = false;
+template <class Stream>
+    requires(static_cast<bool>(Stream::replays))
+inline constexpr bool replays<Stream> = true;
+
 // What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
 // type, so layers with the same tensors share them.
 template <class Parameters, class Stream> class CallContext {
@@ -24,7 +30,14 @@ template <class Parameters, class Stream> class CallContext {
     /// Position of the micro-batch's first sample in the mini-batch.
     std::size_t first_sample() const { return frame_.first_sample; }
     /// Steps trained so far.
-    std::uint64_t step() const { return frame_.step; }
+    std::uint64_t step() const {
+        static_assert(!replays<Stream>,
+                      "gpipe: on this device the work of one step is replayed in others, in which "
+                      "context.step() would not change: have it read context.state()->step");
+        return frame_.step;
+    }
+    /// Seed and number of the step, to be read by the work on the stream.
+    StepState const* state() const { return frame_.state; }
     /// Position of the layer in the chain.
     std::size_t layer() const { return row_.index; }
     Phase phase() const { return frame_.phase; }
@@ -33,9 +46,12 @@ template <class Parameters, class Stream> class CallContext {
     /// The stream that the layer's work goes on.
     Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
     /// This layer's random numbers in this step, by sample: the same in forward, recompute and
-    /// backward.
-    SampleRandom random() const {
-        return {frame_.seed, frame_.step, row_.index, frame_.first_sample};
+    /// backward. A StepRandom where the work of one step is replayed in others.
+    auto random() const {
+        if constexpr (replays<Stream>)
+            return StepRandom{frame_.state, row_.index, frame_.first_sample};
+        else
+            return SampleRandom{frame_.seed, frame_.step, row_.index, frame_.first_sample};
     }
 
   protected:

@@ -1,16 +1,25 @@
 #pragma once
 
-#include <array>
+#include <gpipe/core/host_device.hpp>
+#include <gpipe/layer/step_state.hpp>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace gpipe {
 
+/// Four words of 32 bits. Not a std::array: kernels index it, too.
+struct RandomWords {
+    std::uint32_t word[4];
+
+    GPIPE_HOST_DEVICE constexpr std::uint32_t operator[](std::size_t i) const { return word[i]; }
+    friend constexpr bool operator==(RandomWords const&, RandomWords const&) = default;
+};
+
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128
 /// random bits as a pure function of a 128-bit counter and a 64-bit key.
-constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
-                                              std::uint64_t key) {
+GPIPE_HOST_DEVICE constexpr RandomWords philox(RandomWords counter, std::uint64_t key) {
     auto k0 = static_cast<std::uint32_t>(key);
     auto k1 = static_cast<std::uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
@@ -30,18 +39,18 @@ constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> count
 /// recomputation (promise P2). Only the low 32 bits of the step count.
 class SampleRandom {
   public:
-    constexpr SampleRandom(std::uint64_t seed, std::uint64_t step, std::uint32_t layer,
-                           std::size_t first_sample)
+    GPIPE_HOST_DEVICE constexpr SampleRandom(std::uint64_t seed, std::uint64_t step,
+                                             std::uint32_t layer, std::size_t first_sample)
         : seed_(seed), step_(static_cast<std::uint32_t>(step)), layer_(layer),
           first_sample_(first_sample) {}
 
     /// Four words of 32 random bits; `sample` counts from the start of the micro-batch.
-    constexpr std::array<std::uint32_t, 4> bits(std::size_t sample, std::uint32_t block) const {
+    GPIPE_HOST_DEVICE constexpr RandomWords bits(std::size_t sample, std::uint32_t block) const {
         return philox({block, static_cast<std::uint32_t>(first_sample_ + sample), layer_, step_},
                       seed_);
     }
     /// Uniform in [0, 1), a multiple of 2^-24.
-    constexpr float uniform(std::size_t sample, std::size_t index) const {
+    GPIPE_HOST_DEVICE constexpr float uniform(std::size_t sample, std::size_t index) const {
         auto const words = bits(sample, static_cast<std::uint32_t>(index / 4));
         return static_cast<float>(words[index % 4] >> 8) * 0x1p-24f;
     }
@@ -51,6 +60,33 @@ class SampleRandom {
     std::uint32_t step_;
     std::uint32_t layer_;
     std::size_t first_sample_;
+};
+
+/// The same numbers for work that is enqueued once and may run in many steps: seed and step are
+/// read where and when the numbers are drawn. Handed to kernels by value; elsewhere it is of no use
+/// unless the step's state lies in memory that can be read there.
+class StepRandom {
+  public:
+    GPIPE_HOST_DEVICE constexpr StepRandom(StepState const* state, std::uint32_t layer,
+                                           std::size_t first_sample)
+        : state_(state), first_sample_(first_sample), layer_(layer) {}
+
+    /// The numbers of the step that runs: for a thread that draws many, one look at the state.
+    GPIPE_HOST_DEVICE constexpr SampleRandom now() const {
+        return {state_->seed, state_->step, layer_, first_sample_};
+    }
+    /// As of SampleRandom.
+    GPIPE_HOST_DEVICE constexpr RandomWords bits(std::size_t sample, std::uint32_t block) const {
+        return now().bits(sample, block);
+    }
+    GPIPE_HOST_DEVICE constexpr float uniform(std::size_t sample, std::size_t index) const {
+        return now().uniform(sample, index);
+    }
+
+  private:
+    StepState const* state_;
+    std::size_t first_sample_;
+    std::uint32_t layer_;
 };
 
 /// The random numbers that initialise one tensor of one layer: a sequence that depends on (seed,
@@ -88,7 +124,7 @@ class InitialRandom {
     std::uint32_t layer_;
     std::uint32_t tensor_;
     std::uint64_t next_ = 0;
-    std::array<std::uint32_t, 4> words_{};
+    RandomWords words_{};
 };
 
 } // namespace gpipe

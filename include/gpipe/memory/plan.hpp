@@ -174,7 +174,7 @@ struct MemoryPlan {
         };
         bool const last = programs.device_of(cells - 1) == d;
         bool const updates = bytes.parameters > 0;
-        stage(plan.states_at[d], updates || last ? slot_bytes(staging.state) : 0);
+        stage(plan.states_at[d], slot_bytes(staging.state));
         stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
         if (programs.device_of(0) == d)
             stage(plan.inputs_at, staging.inputs.slots(staging.samples));

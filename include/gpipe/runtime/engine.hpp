@@ -185,8 +185,7 @@ template <DeviceRuntime Device> class Engine {
             if (!table.serves(lane, stream)) continue;
             if (!arguments_.training()) continue;
             if constexpr (!Device::reads_host) {
-                if (d == last_device) // from there it goes to the others when it is committed
-                    device.copy(stream, bytes_of(states[d]), bytes_of(state_), sizeof(StepState));
+                device.copy(stream, bytes_of(states[d]), bytes_of(state_), sizeof(StepState));
                 if (has_updates(d))
                     device.copy(stream, optimizers[d],
                                 static_cast<std::byte const*>(arguments_.optimizer),
@@ -300,7 +299,8 @@ template <DeviceRuntime Device> class Engine {
                     Phase::evaluate,
                     step.saving,
                     {step.block, cell.temporaries},
-                    &device.stream(step.stream)};
+                    &device.stream(step.stream),
+                    states[step.stream]}; // where states differ, a device is a stream
         GroupAddress const input =
             cell.is_first ? GroupAddress::of_arrays(
                                 inputs.data() + step.micro_batch * input_tensors, input_tensors)

@@ -1,22 +1,13 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
+#include <gpipe/layer/step_state.hpp>
 #include <gpipe/memory/plan.hpp>
 
 #include <cfloat>
 #include <cstddef>
-#include <cstdint>
 
 namespace gpipe {
-
-/// What changes from step to step and is read by the work of a step: in a device's own memory where
-/// that cannot read the host's, so that work that was enqueued once may run in another step.
-struct StepState {
-    std::uint64_t seed = 0;
-    std::uint64_t step = 0;      ///< steps trained before
-    double scale = 0;            ///< one over the loss's weight: turns sums of gradients into means
-    std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
-};
 
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples, `sums` numbers of the loss per micro-batch and in all, the state and the
