@@ -34,6 +34,8 @@ set(GPIPE_HEADERS
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/check.hpp
     include/gpipe/layer/context.hpp
+    include/gpipe/layer/handle_set.hpp
+    include/gpipe/layer/handles.hpp
     include/gpipe/layer/info.hpp
     include/gpipe/layer/item.hpp
     include/gpipe/layer/loss.hpp

@@ -8,6 +8,8 @@
 
 namespace gpipe {
 
+class HandleSet;
+
 /// What a layer function is called for.
 enum class Phase : std::uint8_t { evaluate, forward, recompute, backward };
 
@@ -21,8 +23,9 @@ struct Frame {
     Phase phase = Phase::evaluate;
     bool saving = false;     ///< whether a backward will read what this call saves
     std::byte* base[2] = {}; ///< addresses of the micro-batch's kept tensors and of the temporaries
-    void const* stream = nullptr;     ///< the device's stream, as the type that the engine knows
-    StepState const* state = nullptr; ///< in memory that work on the stream can read
+    void const* stream = nullptr;       ///< the device's stream, as the type that the engine knows
+    StepState const* state = nullptr;   ///< in memory that work on the stream can read
+    HandleSet const* handles = nullptr; ///< those of the device
 };
 
 /// Where a tensor lies, relative to a Frame.

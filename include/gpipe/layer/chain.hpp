@@ -19,6 +19,7 @@ struct LayerFunctions {
     BackwardFunction lowest_backward = nullptr; ///< where nobody wants that gradient
     void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
                        std::size_t index, std::size_t layers) = nullptr;
+    HandleSpecs handles;
 };
 
 namespace detail {
@@ -65,7 +66,8 @@ template <class L>
 }
 
 template <class L, class Stream> constexpr LayerFunctions layer_functions() {
-    LayerFunctions functions{&forward_thunk<L, Stream>, nullptr, nullptr, &initialize_thunk<L>};
+    LayerFunctions functions{&forward_thunk<L, Stream>, nullptr, nullptr, &initialize_thunk<L>,
+                             handle_specs<L, Stream>()};
     if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
         functions.backward = &backward_thunk<L, Stream, true>;
         if constexpr (accepts_none<L>)

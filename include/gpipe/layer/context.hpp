@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/call.hpp>
+#include <gpipe/layer/handle_set.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/layer/traits.hpp>
 
@@ -18,9 +19,11 @@ template <class Stream>
 inline constexpr bool replays<Stream> = true;
 
 // What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
-// type, so layers with the same tensors share them.
-template <class Parameters, class Stream> class CallContext {
+// type, so layers with the same tensors (and handles) share them.
+template <class Parameters, class Stream, class Handles> class CallContext {
   public:
+    using HandleTypes = Handles;
+
     CallContext(LayerRow const& row, Frame const& frame) : row_(row), frame_(frame) {}
 
     /// The parameters: a TensorView<T const, ...>, Views of them for several.
@@ -45,6 +48,8 @@ template <class Parameters, class Stream> class CallContext {
     bool training() const { return frame_.phase != Phase::evaluate; }
     /// The stream that the layer's work goes on.
     Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    /// For gpipe::handle<H>(context).
+    HandleSet const* handles() const { return frame_.handles; }
     /// This layer's random numbers in this step, by sample: the same in forward, recompute and
     /// backward. A StepRandom where the work of one step is replayed in others.
     auto random() const {
@@ -62,10 +67,10 @@ template <class Parameters, class Stream> class CallContext {
 } // namespace detail
 
 /// What a layer's forward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream>
-class ForwardContext : public detail::CallContext<Parameters, Stream> {
+template <class Parameters, class Saved, class Scratch, class Stream, class Handles>
+class ForwardContext : public detail::CallContext<Parameters, Stream, Handles> {
   public:
-    using detail::CallContext<Parameters, Stream>::CallContext;
+    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
@@ -84,10 +89,10 @@ class ForwardContext : public detail::CallContext<Parameters, Stream> {
 };
 
 /// What a layer's backward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream>
-class BackwardContext : public detail::CallContext<Parameters, Stream> {
+template <class Parameters, class Saved, class Scratch, class Stream, class Handles>
+class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> {
   public:
-    using detail::CallContext<Parameters, Stream>::CallContext;
+    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
@@ -134,10 +139,10 @@ namespace detail {
 
 template <class L, class Stream>
 using ForwardContextOf = ForwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
-                                        typename ScratchOf<L>::type, Stream>;
+                                        typename ScratchOf<L>::type, Stream, handles_of<L>>;
 template <class L, class Stream>
 using BackwardContextOf = BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
-                                          typename ScratchOf<L>::type, Stream>;
+                                          typename ScratchOf<L>::type, Stream, handles_of<L>>;
 template <class L> using InitializeContextOf = InitializeContext<typename ParametersOf<L>::type>;
 
 } // namespace detail

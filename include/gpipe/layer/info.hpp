@@ -3,6 +3,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/check.hpp>
+#include <gpipe/layer/handles.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -35,6 +36,7 @@ struct LayerInfo {
     bool reads_output = false;
     bool output_carries_gradient = false;
     bool accepts_none = false;
+    HandleNeeds handles;
 };
 
 namespace detail {
@@ -62,7 +64,8 @@ template <class L> constexpr LayerInfo layer_info() {
             Traits::reads_input,
             Traits::reads_output,
             TensorGroup<typename Traits::Output>::carries_gradient,
-            accepts_none<L>};
+            accepts_none<L>,
+            handle_needs<L>()};
 }
 
 } // namespace detail

@@ -41,6 +41,7 @@ inline constexpr std::size_t declared_metrics<Loss> = Loss::metrics;
 template <class Loss, class Stream> class LossContext {
   public:
     using Value = TensorView<double, 2 + detail::declared_metrics<Loss>>;
+    using HandleTypes = detail::handles_of<Loss>;
 
     LossContext(Frame const& frame, std::byte* scratch, double* value)
         : frame_(frame), scratch_(scratch), value_(value) {}
@@ -53,6 +54,8 @@ template <class Loss, class Stream> class LossContext {
     bool training() const { return frame_.phase != Phase::evaluate; }
     /// The stream that the loss's work goes on.
     Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    /// For gpipe::handle<H>(context).
+    HandleSet const* handles() const { return frame_.handles; }
     /// Room for this call only (declared as Loss::Scratch, shape of one sample).
     auto scratch() const {
         return batch_views<typename detail::ScratchOf<Loss>::type, detail::Access::write>(

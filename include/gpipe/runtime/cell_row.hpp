@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/call.hpp>
+#include <gpipe/layer/handles.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <cstddef>
@@ -19,6 +20,7 @@ struct LossRow {
     void const* loss = nullptr;
     std::string_view name;
     Place scratch;
+    HandleSpecs handles;
 };
 
 /// One cell as the engine walks it.
@@ -27,6 +29,7 @@ struct CellRow {
     LayerRow const* last = nullptr;    ///< one past
     LayerRow const* learner = nullptr; ///< the first that has a backward; `last` if none
     std::byte* temporaries = nullptr;
+    HandleSet const* handles = nullptr; ///< of the device
     bool is_first = false;
     bool is_last = false;
     /// One past the last layer that a recompute runs: `last`; one less where only the next cell

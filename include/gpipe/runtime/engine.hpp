@@ -300,7 +300,8 @@ template <DeviceRuntime Device> class Engine {
                     step.saving,
                     {step.block, cell.temporaries},
                     &device.stream(step.stream),
-                    states[step.stream]}; // where states differ, a device is a stream
+                    states[step.stream], // where states differ, a device is a stream
+                    cell.handles};
         GroupAddress const input =
             cell.is_first ? GroupAddress::of_arrays(
                                 inputs.data() + step.micro_batch * input_tensors, input_tensors)
