@@ -19,6 +19,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
+    include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp

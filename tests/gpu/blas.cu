@@ -1,0 +1,86 @@
+// cuBLAS as a handle of a layer: its products, on the layer's stream, and its errors.
+#include <gpipe/cuda/blas.cuh>
+#include <gpipe/layer/chain.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+using Stream = gpipe::device::Cuda::Stream;
+constexpr int N = 4;
+
+// y = w x, for matrices with N columns as cuBLAS sees them.
+struct Product {
+    using Input = gpipe::Tensor<float, N>;
+    using Output = gpipe::Tensor<float, N>;
+    using Parameters = gpipe::Tensor<float, N, N>;
+    using Handles = gpipe::cuda::Blas;
+
+    void initialize(auto&) const {}
+    void forward(auto& context, auto x, auto y) const {
+        float const one = 1, zero = 0;
+        gpipe::cuda::check_blas("cublasSgemm",
+                                cublasSgemm(gpipe::cuda::blas(context), CUBLAS_OP_T, CUBLAS_OP_N, N,
+                                            static_cast<int>(x.samples()), N, &one,
+                                            context.parameters().data(), N, x.data(), N, &zero,
+                                            y.data(), N));
+    }
+    void backward(auto&, auto, auto, auto) const {}
+};
+
+} // namespace
+
+TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
+    gpipe::cuda::require_devices(1);
+    gpipe::cuda::Stream const owner(0);
+    Stream const stream(owner.get());
+    gpipe::cuda::Buffer const workspace(0, gpipe::cuda::Blas::workspace);
+    gpipe::cuda::Buffer const w(0, N * N * sizeof(float)), x(0, 2 * N * sizeof(float)),
+        y(0, 2 * N * sizeof(float));
+    float matrix[N * N], samples[2 * N], result[2 * N];
+    for (int i = 0; i < N * N; ++i) matrix[i] = static_cast<float>(i);
+    for (int i = 0; i < 2 * N; ++i) samples[i] = static_cast<float>(1 + i);
+    gpipe::cuda::check("cudaMemcpy",
+                       cudaMemcpy(w.data(), matrix, sizeof matrix, cudaMemcpyDefault));
+    gpipe::cuda::check("cudaMemcpy",
+                       cudaMemcpy(x.data(), samples, sizeof samples, cudaMemcpyDefault));
+
+    gpipe::HandleSet handles;
+    auto const functions = gpipe::detail::layer_functions<Product, Stream>();
+    handles.add(functions.handles, &stream, workspace.data());
+    Product const layer;
+    gpipe::LayerRow row;
+    row.layer = &layer;
+    row.parameters = w.data();
+    gpipe::Frame frame;
+    frame.samples = frame.capacity = 2;
+    frame.stream = &stream;
+    frame.handles = &handles;
+    functions.forward(row, frame, {x.data()}, y.data());
+    stream.synchronize();
+    gpipe::cuda::check("cudaMemcpy",
+                       cudaMemcpy(result, y.data(), sizeof result, cudaMemcpyDefault));
+    for (int s = 0; s < 2; ++s)
+        for (int i = 0; i < N; ++i) {
+            float expected = 0; // small integers: exact in any order and precision
+            for (int j = 0; j < N; ++j) expected += matrix[i * N + j] * samples[s * N + j];
+            CHECK(result[s * N + i] == expected);
+        }
+}
+
+TEST_CASE("what cuBLAS refuses is an exception with its words") {
+    try {
+        gpipe::cuda::check_blas("cublasSgemm", CUBLAS_STATUS_INVALID_VALUE);
+        FAIL("nothing was thrown");
+    } catch (gpipe::cuda::BlasError const& error) {
+        CHECK(error.status() == CUBLAS_STATUS_INVALID_VALUE);
+        std::string const text = error.what();
+        CHECK(text.find("cublasSgemm failed with CUBLAS_STATUS_INVALID_VALUE: ") !=
+              std::string::npos);
+    }
+}
