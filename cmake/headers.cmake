@@ -24,6 +24,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
+    include/gpipe/device/cuda_graph.hpp
     include/gpipe/device/cuda_memory.hpp
     include/gpipe/device/cuda_stream.hpp
     include/gpipe/device/device.hpp
@@ -50,6 +51,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/plan.hpp
+    include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/rmsprop.hpp
@@ -59,6 +61,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/cuda_work.cuh
     include/gpipe/runtime/engine.hpp
+    include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
@@ -67,6 +70,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/parameter_access.hpp
+    include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/update.hpp
@@ -74,6 +78,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/check.hpp
     include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/lowered.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp

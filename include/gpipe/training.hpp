@@ -12,6 +12,7 @@
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
+#include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/transport/local.hpp>
@@ -108,6 +109,7 @@ template <class Net, class... Policies> class Training {
     using Input = typename Net::Input;
     using Target = typename LossFunctor::Target;
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
+    using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>;
 
   private:
     // Without a sound number of cells or micro-batches, which has its own sentence, there is
@@ -164,7 +166,7 @@ template <class Net, class... Policies> class Training {
             staging = step_staging(detail::sizes_of<detail::as_tensors<Input>>(),
                                    detail::sizes_of<detail::as_tensors<Target>>(),
                                    micro_batch_count * samples, micro_batch_count, 2 + metrics,
-                                   sizeof(OptimizerFunctor_));
+                                   sizeof(OptimizerFunctor_), Engine<Device>::slots);
         return plan_memory(shape(layers), cut(cell_count, Net::costs()),
                            Checkpointing::lower(Schedule::programs(cell_count, micro_batch_count)),
                            OptimizerFunctor_::states, samples, staging);
@@ -197,12 +199,26 @@ template <class Net, class... Policies> class Training {
     /// are then as before. Throws std::invalid_argument for batches that do not fit,
     /// std::domain_error if the total weight of the loss is not positive.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
-        std::size_t const samples = checked_batch(inputs, targets, "targets");
-        if (samples > machine_.samples())
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples,
-                machine_.samples());
-        return mean(machine_.train(inputs.tensors(), targets.tensors(), samples, &optimizer_));
+        return start(inputs, targets).result();
+    }
+    /// The same, but on a device that enqueues it returns before the step is done, with a handle
+    /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
+    /// may be changed as soon as this returns. What goes wrong later is thrown by result(), or by
+    /// the next call if the handle is gone. On a host the step is done when this returns.
+    Pending start(Batch<Input> inputs, Batch<Target> targets) {
+        Pending pending(&machine_, &finish);
+        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                       &optimizer_, pending.outcome_);
+        return pending;
+    }
+    /// The same for arrays in a GPU's memory: the step waits for what is on the caller's stream by
+    /// now, and what comes on that stream next may write them again.
+    template <class D = Device>
+    Pending start(Batch<Input> inputs, Batch<Target> targets, typename D::CallersStream stream) {
+        Pending pending(&machine_, &finish);
+        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                       &optimizer_, pending.outcome_, stream);
+        return pending;
     }
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
@@ -213,7 +229,7 @@ template <class Net, class... Policies> class Training {
                          [&](std::span<double const> sums) {
                              for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[i];
                          });
-        return mean(total);
+        return detail::mean<metrics>(total);
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
@@ -273,7 +289,7 @@ template <class Net, class... Policies> class Training {
 
     /// Where the last step, evaluate or predict failed, if it did.
     std::optional<Failure> const& failure() const { return machine_.failure(); }
-    /// Steps trained.
+    /// Steps trained, and done by now.
     std::uint64_t steps() const { return machine_.steps(); }
     std::size_t cells() const { return machine_.programs().cells(); }
     std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
@@ -340,15 +356,16 @@ template <class Net, class... Policies> class Training {
         return model;
     }
 
-    static Result mean(std::span<double const> sums) {
-        double const weight = sums[1];
-        if (!(weight > 0) || std::isinf(weight))
-            detail::throw_error<std::domain_error>(
-                "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
-        Result result{sums[0] / weight, weight, {}};
-        double const* sum = sums.data() + 2;
-        for (double& metric : result.metric) metric = *sum++ / weight;
-        return result;
+    static void finish(void* machine, StepOutcome const& outcome) {
+        static_cast<Machine<Device>*>(machine)->finish(outcome);
+    }
+    std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
+        std::size_t const samples = checked_batch(inputs, targets, "targets");
+        if (samples > machine_.samples())
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples,
+                machine_.samples());
+        return samples;
     }
 
     static std::size_t chosen_cells(Options const& options) {

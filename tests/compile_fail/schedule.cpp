@@ -71,7 +71,7 @@ struct Schedule {
 #elif defined(GPIPE_NO_SUCH_MICRO_BATCH)
         result.add(forward(1, 3));
 #elif defined(GPIPE_UNSUPPORTED)
-        result.add({gpipe::Kind::send, 1, 0});
+        result.add({gpipe::Kind::send_output, 1, 0});
 #endif
 #if !defined(GPIPE_FORWARD_MISSING)
         result.add(forward(1, 0));

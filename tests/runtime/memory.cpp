@@ -59,7 +59,11 @@ template <class T> void poison_all(T& train) {
         std::byte* const optimizer = gradients + plan.gradients;
         std::byte* const rest = optimizer + plan.optimizer;
         std::fill(gradients, optimizer, poison);
-        std::fill(rest, arena.data() + arena.size(), poison);
+        // What a device that has it counts steps in lives on, as parameters do.
+        std::byte* const state = arena.data() + train.plan().states_at[d];
+        bool const counts = plan.staging > 0;
+        std::fill(rest, counts ? state : arena.data() + arena.size(), poison);
+        if (counts) std::fill(state + 256, arena.data() + arena.size(), poison);
     }
 }
 // Lines of 256 bytes that still hold nothing but poison, and where the first of them is.

@@ -8,6 +8,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/device/host.hpp>
+#include <gpipe/schedule/lowered.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -75,6 +76,8 @@ class Deferred {
         std::uint64_t seed = 0;
         /// Is increased by all that is allocated.
         std::size_t* allocated = nullptr;
+        /// Between any two devices.
+        gpipe::Link link = gpipe::Link::shared;
     };
 
     Deferred(Options options, std::size_t devices)
@@ -86,6 +89,17 @@ class Deferred {
     Deferred& operator=(Deferred const&) = delete;
 
     std::size_t lanes() const { return 1; }
+    gpipe::Link link(std::size_t from, std::size_t to) const {
+        return from == to ? gpipe::Link::shared : options_.link;
+    }
+    void prepare(gpipe::Array<std::size_t> const& device_of_stream, std::size_t) {
+        std::size_t const streams = device_of_stream.size();
+        queues_.resize(streams);
+        reached_.resize(streams);
+        recorded_.resize(streams);
+        names_.resize(streams);
+        for (std::size_t s = 0; s < streams; ++s) names_[s].device = device_of_stream[s];
+    }
 
     GuardedBuffer allocate(std::size_t device, std::size_t bytes) {
         if (device >= queues_.size()) throw std::out_of_range("no such device");

@@ -141,7 +141,7 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
         toy::Ranges ranges;
         ranges.add(call.sums, call.micro_batches * call.count);
         ranges.add(call.totals, call.count);
-        ranges.add(call.state, 1);
+        if (call.state) ranges.add(call.state, 1);
         toy::enqueue(
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::commit(call); },
             std::move(ranges), "the commit");

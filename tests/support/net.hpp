@@ -74,14 +74,22 @@ inline NamedSchedule const schedules[] = {
     {"1F1B", OneForwardOneBackward{}, Backward::ascending},
     {"one by one", OneByOne{}, Backward::ascending}};
 
-/// How to run on each device: threads of Host, seeds of Deferred.
+/// How to run on each device: threads of Host, seeds and links of Deferred and Remote.
 inline std::vector<gpipe::device::Host::Options> runs(gpipe::device::Host const*) {
     return {{1}, {2}, {3}, {4}};
 }
 inline std::vector<Deferred::Options> runs(Deferred const*) {
-    return {{0, nullptr}, {1, nullptr}, {2, nullptr}, {3, nullptr}};
+    return {{.seed = 0},
+            {.seed = 1},
+            {.seed = 2, .link = gpipe::Link::copied},
+            {.seed = 3, .link = gpipe::Link::staged}};
 }
-inline std::vector<Remote::Options> runs(Remote const*) { return {{0}, {1}, {2}, {3}}; }
+inline std::vector<Remote::Options> runs(Remote const*) {
+    return {{.seed = 0, .link = gpipe::Link::staged},
+            {.seed = 1, .link = gpipe::Link::copied},
+            {.seed = 2},
+            {.seed = 3, .link = gpipe::Link::copied}};
+}
 template <class Device> auto runs() { return runs(static_cast<Device const*>(nullptr)); }
 inline std::string describe(gpipe::device::Host::Options o) {
     return std::to_string(o.threads) + " threads";

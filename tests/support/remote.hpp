@@ -63,10 +63,12 @@ class Remote : public Deferred {
         Pages const* caller = nullptr;
         /// Whether the arenas are closed between runs, too.
         bool closed = false;
+        /// Between any two devices.
+        gpipe::Link link = gpipe::Link::shared;
     };
 
     Remote(Options options, std::size_t devices)
-        : Deferred({options.seed, options.allocated}, devices), options_(options) {}
+        : Deferred({options.seed, options.allocated, options.link}, devices), options_(options) {}
 
     /// Shared with the device, which closes it.
     class Buffer {

@@ -162,7 +162,7 @@ TEST_CASE_TEMPLATE("merged lanes keep every program's order, and every need in r
                  {schedule, gpipe::checkpoint::ExceptLast::lower(schedule),
                   gpipe::checkpoint::Always::lower(schedule)})
                 each_merge(programs, [&](Placement const& placement, auto cost) {
-                    Lanes const lanes = gpipe::merge_lanes(programs, placement, cost);
+                    Lanes const lanes = gpipe::merge_lanes(gpipe::lower(programs), placement, cost);
                     check_lanes(programs, placement, lanes, {});
                     double busy = 0;
                     for (std::size_t i = 0; i < programs.size(); ++i) busy += cost(programs[i]);
@@ -183,25 +183,32 @@ TEST_CASE("forwards alone wait for the slot that the next cell still reads, and 
                 Programs const training = gpipe::schedule::GPipe::programs(k, m);
                 gpipe::MemoryPlan plan;
                 plan.boundaries = Array<gpipe::BoundarySlots>(k);
+                plan.links = Array<gpipe::Link>(k);
+                plan.crosses = Array<bool>(k);
                 for (std::size_t c = 1; c < k; ++c) plan.boundaries[c].slots = slots;
                 auto const forwards = gpipe::forward_programs(training, plan);
-                REQUIRE(forwards.programs.size() == k * m);
+                Programs const& programs = forwards.lowered.programs;
+                REQUIRE(programs.size() == k * m);
                 std::size_t const apart = slots < 2 ? slots : 2;
-                for (std::size_t i = 0; i < forwards.programs.size(); ++i) {
-                    Action const& a = forwards.programs[i];
+                Array<std::size_t> also(programs.size(), no_action);
+                for (std::size_t i = 0; i < programs.size(); ++i) {
+                    Action const& a = programs[i];
                     CHECK(a.kind == Kind::forward);
-                    CHECK(forwards.programs.device_at(i) == a.cell);
+                    CHECK(programs.device_at(i) == a.cell);
+                    bool const needs = a.cell > 0;
                     bool const waits = a.cell + 1 < k && a.micro_batch >= apart;
-                    REQUIRE((forwards.also[i] != no_action) == waits);
+                    auto const& [first, second] = forwards.lowered.needs[i].action;
+                    if (needs) CHECK(programs[first] == gpipe::forward(a.cell - 1, a.micro_batch));
+                    also[i] = needs ? second : first;
+                    REQUIRE((also[i] != no_action) == waits);
                     if (waits)
-                        CHECK(forwards.programs[forwards.also[i]] ==
+                        CHECK(programs[also[i]] ==
                               gpipe::forward(a.cell + 1, a.micro_batch - apart));
+                    if (!needs) CHECK(second == no_action);
                 }
-                each_merge(forwards.programs, [&](Placement const& placement, auto cost) {
-                    check_lanes(
-                        forwards.programs, placement,
-                        gpipe::merge_lanes(forwards.programs, placement, cost, forwards.also),
-                        forwards.also);
+                each_merge(programs, [&](Placement const& placement, auto cost) {
+                    check_lanes(programs, placement,
+                                gpipe::merge_lanes(forwards.lowered, placement, cost), also);
                 });
             }
 }
@@ -213,8 +220,8 @@ TEST_CASE("with a lane per device the merge takes as long as the simulation says
             auto const cost = [](Action const& a) {
                 return double((a.cell * 7 + a.micro_batch * 3 + unsigned(a.kind)) % 5);
             };
-            CHECK(gpipe::merge_lanes(programs, place(k, k, false, false), cost).makespan ==
-                  gpipe::simulate<double>(programs, cost).makespan);
+            CHECK(gpipe::merge_lanes(gpipe::lower(programs), place(k, k, false, false), cost)
+                      .makespan == gpipe::simulate<double>(programs, cost).makespan);
         }
 }
 

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <gpipe/device/cuda_graph.hpp>
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/device.hpp>
+#include <gpipe/schedule/lowered.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -21,9 +25,13 @@ template <class... Ints> std::vector<int> gpus(Ints... numbers) {
 namespace device {
 
 /// GPUs of this machine. The functions of layers are called once per action and put their work on
-/// context.stream(); nothing waits for it before the step's end. One stream per device of the
-/// pipeline, which may share a GPU: then tensors are handed over without a copy. Devices on
-/// different GPUs write into each other's memory, so these GPUs must have peer access.
+/// context.stream(); nothing waits for it before the step's end. Each device of the pipeline has a
+/// stream to compute on; devices on one GPU hand tensors over in place, others copy them on streams
+/// of their own: from GPU to GPU where these have peer access, else through pinned memory.
+///
+/// A step can be kept as a CUDA graph: the first one of a mini-batch size is captured, the others
+/// are launched by one call. Layers are then not called again, so what changes from step to step
+/// must be read by their work, from the device's memory (context.random() does).
 class Cuda {
   public:
     using policy_kind = policy::Device;
@@ -31,41 +39,53 @@ class Cuda {
     static constexpr bool calls_enqueue = true;
     static constexpr bool reads_host = false;
     static constexpr bool host_reads = false;
+    /// Steps that may have been started and not finished.
+    static constexpr std::size_t steps_at_once = 2;
+    using CallersStream = cudaStream_t;
 
     /// What a layer's work goes on; to be written where a cudaStream_t is expected.
     class Stream : public cuda::StreamRef {
       public:
-        using StreamRef::StreamRef;
-        static constexpr bool replays = true; ///< what a step puts on it may run in others
+        static constexpr bool replays = true;
+
+        Stream(cudaStream_t stream, bool const& capturing)
+            : StreamRef(stream), capturing_(&capturing) {}
         operator cudaStream_t() const noexcept { return stream_; }
-        /// Throws cuda::Error if a kernel could not be launched.
-        static void check_launch() { cuda::check("a kernel launch", cudaGetLastError()); }
+        /// Throws cuda::Error if a kernel could not be launched, and cuda::CannotCapture.
+        void check_launch() const {
+            if (*capturing_) cuda::check_capture(*this);
+            cuda::check("a kernel launch", cudaGetLastError());
+        }
+
+      private:
+        bool const* capturing_;
     };
     struct Options {
         /// By device of the pipeline; at least as many as there are devices. Empty: all GPUs that
         /// CUDA sees, in their order.
         std::vector<int> gpus{};
+        /// The fastest way between devices that may be taken; slower ones are where needed. For
+        /// measurements: Link::staged is a machine without a fast interconnect.
+        Link link = Link::shared;
+        /// Of how many sizes of mini-batches steps are kept as graphs; 0: of none.
+        std::size_t graphs = 0;
     };
 
     /// Throws cuda::NoDevice, cuda::TooFewDevices, and std::invalid_argument for GPUs that are not
-    /// there or cannot reach each other.
-    Cuda(Options options, std::size_t devices) : gpus_(chosen(std::move(options.gpus), devices)) {
-        for (int const gpu : gpus_) {
-            streams_.emplace_back(gpu, cuda::Priority::high);
-            names_.emplace_back(streams_.back().get());
-        }
-        for (int const from : gpus_)
-            for (int const to : gpus_)
-                if (from != to) enable_peer_access(from, to);
-        marks_.resize(devices);
+    /// there.
+    Cuda(Options options, std::size_t devices)
+        : gpus_(chosen(std::move(options.gpus), devices)), link_(options.link),
+          links_(devices * devices, Link::shared), hub_(gpus_[0], cuda::Priority::high),
+          fork_(gpus_[0]), graphs_(options.graphs) {
+        for (std::size_t from = 0; from < devices; ++from)
+            for (std::size_t to = 0; to < devices; ++to)
+                if (from != to) links_[from * devices + to] = natural_link(gpus_[from], gpus_[to]);
+        for (std::size_t step = 0; step < steps_at_once; ++step) done_.emplace_back(gpus_[0]);
     }
     Cuda(Cuda const&) = delete;
     Cuda& operator=(Cuda const&) = delete;
     /// Memory that work still uses must not be given back before it.
-    ~Cuda() {
-        for (cuda::Stream const& stream : streams_)
-            cuda::detail::forget(cudaStreamSynchronize(stream.get()));
-    }
+    ~Cuda() { drain(); }
 
     std::size_t lanes() const { return 1; }
     cuda::Buffer allocate(std::size_t device, std::size_t bytes) {
@@ -74,42 +94,134 @@ class Cuda {
     cuda::PinnedBuffer allocate_host(std::size_t bytes) { return cuda::PinnedBuffer(bytes); }
     Stream const& stream(std::size_t s) const { return names_[s]; }
     int gpu(std::size_t device) const { return gpus_[device]; }
-
-    /// Makes the events that `marks` marks per stream and run need: a run then makes none.
-    void reserve_marks(std::size_t marks) {
-        for (std::size_t s = 0; s < marks_.size(); ++s)
-            while (marks_[s].size() < marks) marks_[s].emplace_back(gpus_[s]);
+    /// As there and back.
+    Link link(std::size_t a, std::size_t b) const {
+        std::size_t const devices = gpus_.size();
+        return a == b ? Link::shared
+                      : std::max({link_, links_[a * devices + b], links_[b * devices + a]});
     }
 
+    /// Makes a stream for each entry, of that device: those that compute, one for each device in
+    /// their order, those that transfer, and last `feeds` that bring mini-batches; and the events
+    /// that `marks` positions per stream and run need. A run then makes none.
+    void prepare(Array<std::size_t> const& device_of_stream, std::size_t marks,
+                 std::size_t feeds = 0) {
+        feeds_ = feeds;
+        names_.reserve(device_of_stream.size());
+        for (std::size_t s = 0; s < device_of_stream.size(); ++s) {
+            // What others wait for goes first.
+            auto const priority = s < gpus_.size() ? cuda::Priority::low : cuda::Priority::high;
+            int const gpu = gpus_[device_of_stream[s]];
+            streams_.emplace_back(gpu, priority);
+            names_.emplace_back(streams_.back().get(), capturing_);
+            marks_.emplace_back();
+            while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
+            ends_.emplace_back(gpu);
+        }
+    }
+
+    /// Calls walk, waits until all is done.
     template <class Walk> void run(std::size_t, Walk&& walk) {
         walk(std::size_t{0});
-        // All of them, although one may have failed: their work must not outlive the run.
-        cudaError_t first = cudaSuccess;
-        for (cuda::Stream const& stream : streams_) {
-            cudaError_t const status = cudaStreamSynchronize(stream.get());
-            if (first == cudaSuccess) first = status;
-        }
-        cuda::check("cudaStreamSynchronize", first);
+        cuda::check("cudaStreamSynchronize", drain());
     }
+    /// Enqueues a step: what walk() enqueues, after the feeds and the step before. Without
+    /// `key.work` it is never kept as a graph. Nothing runs of a capture that fails, and of no step
+    /// whose walk returns false anything runs any more when this returns.
+    template <class Walk> void start(cuda::GraphKey const& key, Walk&& walk) {
+        launched_ = false;
+        try {
+            for (std::size_t s = names_.size() - feeds_; s < names_.size(); ++s) {
+                ends_[s].record(names_[s]);
+                hub_.wait(ends_[s]);
+            }
+            if (!graphs_ || !key.work) {
+                if (!surround(walk)) return static_cast<void>(drain());
+            } else if (cuda::Graph const* kept = graphs_.find(key)) {
+                launch(*kept);
+            } else if (!capture(key, walk)) {
+                return static_cast<void>(drain());
+            }
+            done_[key.slot].record(hub_);
+        } catch (...) {
+            static_cast<void>(drain());
+            throw;
+        }
+    }
+    /// Returns when the step that was started with this slot is done.
+    void finish(std::size_t slot) { done_[slot].synchronize(); }
+    /// Waits for everything, although something may have failed; returns the first failure.
+    cudaError_t drain() noexcept {
+        cudaError_t first = cudaSuccess;
+        auto const wait = [&](cudaStream_t stream) {
+            cudaError_t const status = cudaStreamSynchronize(stream);
+            if (first == cudaSuccess) first = status;
+            cuda::detail::forget(status);
+        };
+        for (cuda::Stream const& stream : streams_) wait(stream.get());
+        wait(hub_.get());
+        return first;
+    }
+    /// Whether what is enqueued does not run, but is noted for a graph.
+    bool captures() const { return capturing_; }
+    /// Whether a step that start() threw for has run nonetheless.
+    bool launched() const { return launched_; }
+    std::size_t kept_graphs() const { return graphs_.size(); }
+
     template <class Work> void launch(std::size_t stream, Work&& work) {
-        cuda::DeviceGuard const guard(gpus_[stream]);
+        cuda::DeviceGuard const guard(streams_[stream].device());
         work();
     }
     void wait(std::size_t stream, std::size_t producer, std::uint32_t position) {
         names_[stream].wait(mark(producer, position));
     }
     void record(std::size_t stream, std::uint32_t position) {
-        cuda::DeviceGuard const guard(gpus_[stream]);
+        cuda::DeviceGuard const guard(streams_[stream].device());
         mark(stream, position).record(names_[stream]);
     }
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
-        cuda::DeviceGuard const guard(gpus_[stream]);
+        cuda::DeviceGuard const guard(streams_[stream].device());
         cuda::check("cudaMemcpyAsync",
                     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, names_[stream]));
     }
+    /// From the stream's device to another.
+    void send(std::size_t stream, std::size_t device, std::byte* to, std::byte const* from,
+              std::size_t bytes) {
+        cuda::DeviceGuard const guard(streams_[stream].device());
+        cuda::check("cudaMemcpyPeerAsync",
+                    cudaMemcpyPeerAsync(to, gpus_[device], from, streams_[stream].device(), bytes,
+                                        names_[stream]));
+    }
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
-        cuda::DeviceGuard const guard(gpus_[stream]);
+        cuda::DeviceGuard const guard(streams_[stream].device());
         cuda::check("cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, names_[stream]));
+    }
+    /// Brings a part of a mini-batch from the caller's array, wherever that is. An array of the
+    /// host is read at once, into `pinned`.
+    void feed(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes,
+              std::byte* pinned) {
+        cuda::Memory const memory = cuda::pointer_kind(from).memory;
+        if (memory != cuda::Memory::device && memory != cuda::Memory::managed) {
+            std::memcpy(pinned, from, bytes);
+            from = pinned;
+        }
+        copy(stream, to, from, bytes);
+    }
+    /// What is fed from now on waits for the caller's stream.
+    void follow(CallersStream caller, std::size_t first_feed) {
+        int gpu = 0;
+        cuda::check("cudaStreamGetDevice", cudaStreamGetDevice(caller, &gpu));
+        cuda::Event& now = callers_event(gpu);
+        cuda::DeviceGuard const guard(gpu);
+        now.record(caller);
+        for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].wait(now);
+    }
+    /// The caller's stream waits for what was fed.
+    void lead(CallersStream caller, std::size_t first_feed) {
+        for (std::size_t s = first_feed; s < names_.size(); ++s) {
+            ends_[s].record(names_[s]);
+            cuda::StreamRef(caller).wait(ends_[s]);
+        }
     }
 
   private:
@@ -126,28 +238,84 @@ class Cuda {
                                             ", but " + std::to_string(present) + " of them");
         return gpus;
     }
-    static void enable_peer_access(int from, int to) {
+    // The callers' streams are of few GPUs: one event for each is made when it is first seen.
+    cuda::Event& callers_event(int gpu) {
+        for (auto& [of, event] : callers_)
+            if (of == gpu) return event;
+        return callers_.emplace_back(gpu, cuda::Event(gpu)).second;
+    }
+    // Peer access is a matter of the whole process: what another pipeline enabled is fine.
+    static Link natural_link(int from, int to) {
+        if (from == to) return Link::shared;
         int can = 0;
         cuda::check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, from, to));
-        if (!can)
-            throw std::invalid_argument("gpipe: GPU " + std::to_string(from) +
-                                        " has no peer access to GPU " + std::to_string(to));
+        if (!can) return Link::staged;
         cuda::DeviceGuard const guard(from);
         cudaError_t const status = cudaDeviceEnablePeerAccess(to, 0);
         if (status == cudaErrorPeerAccessAlreadyEnabled)
             cuda::detail::forget(status);
         else
             cuda::check("cudaDeviceEnablePeerAccess", status);
+        return Link::copied;
     }
-    // A mark's event is recorded again only in the next run, when nobody waits for the old one.
+
+    // What walk() enqueues, between two marks on the hub. A stream that transfers waits for one
+    // that computes before all it does, and one that computes for all that it did.
+    template <class Walk> bool surround(Walk&& walk) {
+        fork_.record(hub_);
+        for (std::size_t d = 0; d < gpus_.size(); ++d) names_[d].wait(fork_);
+        if (!walk(std::size_t{0})) return false;
+        for (std::size_t d = 0; d < gpus_.size(); ++d) {
+            ends_[d].record(names_[d]);
+            hub_.wait(ends_[d]);
+        }
+        return true;
+    }
+    void launch(cuda::Graph const& graph) {
+        graph.launch(hub_);
+        launched_ = true;
+    }
+    template <class Walk> bool capture(cuda::GraphKey const& key, Walk&& walk) {
+        if (graphs_.is_full(key.samples)) {
+            hub_.synchronize();
+            graphs_.make_room();
+        }
+        struct Capturing {
+            bool& on;
+            explicit Capturing(bool& flag) : on(flag) { on = true; }
+            ~Capturing() { on = false; }
+        };
+        cuda::Graph graph;
+        {
+            Capturing const capturing(capturing_);
+            cuda::Capture capture(hub_);
+            if (!surround(walk)) return false;
+            graph = capture.end();
+        }
+        launch(graphs_.add(key, std::move(graph)));
+        return true;
+    }
+    // A mark's event is recorded again only in the next run, behind everybody who waits for the old
+    // one.
     cuda::Event& mark(std::size_t stream, std::uint32_t position) {
         return marks_[stream][position % marks_[stream].size()];
     }
 
     std::vector<int> gpus_; // by device
+    Link link_;
+    std::vector<Link> links_; // by device and device
+    cuda::Stream hub_;        // where steps begin and end
+    cuda::Event fork_;
+    std::vector<cuda::Event> done_; // by slot
+    cuda::Graphs graphs_;
+    bool capturing_ = false;
+    bool launched_ = false;
+    std::size_t feeds_ = 0;
     std::vector<cuda::Stream> streams_;
     std::vector<Stream> names_;
     std::vector<std::vector<cuda::Event>> marks_; // by stream
+    std::vector<cuda::Event> ends_;               // by stream
+    std::vector<std::pair<int, cuda::Event>> callers_;
 };
 
 static_assert(DeviceRuntime<Cuda>);

@@ -30,7 +30,10 @@ struct Device;
 /// - positions of record and wait are 32-bit counts that only grow (and wrap);
 /// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor; of
 ///   a type that can be moved and that can be empty;
-/// - allocate_host(bytes): the same of the host's memory, that its copies go from and to at best.
+/// - allocate_host(bytes): the same of the host's memory, that its copies go from and to at best;
+/// - if it likes, link(from, to): how tensors get from one device to another (default: shared);
+/// - if it likes, prepare(device of each stream, marks): called once, before the first run: what
+///   streams there will be, and how many positions each may record in a run.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
                                  std::uint32_t position, void (*walk)(std::size_t), void (*work)(),

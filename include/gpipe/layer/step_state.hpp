@@ -8,7 +8,7 @@ namespace gpipe {
 /// that cannot read the host's, so that work that was enqueued once may run in another step.
 struct StepState {
     std::uint64_t seed = 0;
-    std::uint64_t step = 0;      ///< steps trained before
+    std::uint64_t step = 0;      ///< steps trained; the commit counts its own
     double scale = 0;            ///< one over the loss's weight: turns sums of gradients into means
     std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
 };

@@ -5,8 +5,9 @@
 namespace gpipe::detail {
 
 // A stream that calls only enqueue on can say whether the last one could.
-template <class Stream> void check_call() {
-    if constexpr (requires { Stream::check_launch(); }) Stream::check_launch();
+template <class Stream> void check_call([[maybe_unused]] Frame const& frame) {
+    if constexpr (requires(Stream const& stream) { stream.check_launch(); })
+        static_cast<Stream const*>(frame.stream)->check_launch();
 }
 
 // The two functions of a layer behind one signature each: from here on a layer is a row of a table.
@@ -17,7 +18,7 @@ void forward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std:
     static_cast<L const*>(row.layer)->forward(
         context, batch_views<typename L::Input, Access::read>(x, frame.samples, frame.capacity),
         batch_views<typename L::Output, Access::write>({y}, frame.samples, frame.capacity));
-    check_call<Stream>();
+    check_call<Stream>(frame);
 }
 
 // As few functions as possible between a table's entry and the user's: each costs time to compile
@@ -49,7 +50,7 @@ void backward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std
                        batch_views<typename L::Output, read>({y}, n, room),
                        gradient_views<typename L::Output, read>(dy, n, room),
                        gradient_views<DX, Access::write>(dx, n, room));
-    check_call<Stream>();
+    check_call<Stream>(frame);
 }
 
 } // namespace gpipe::detail

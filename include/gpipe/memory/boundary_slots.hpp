@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/schedule/lowered.hpp>
 #include <gpipe/schedule/order.hpp>
 
 #include <cstddef>
@@ -28,13 +29,16 @@ struct BoundaryUse {
     bool kept_by_producer =
         false; ///< whether the backward of the cell before reads it, as its output
     bool discards_output = false; ///< whether a recompute of the cell needs room for its output
+    /// How the tensors cross. Unless it is shared, transfers write the inputs and read the
+    /// gradients, and the device before has an Outbox.
+    Link link = Link::shared;
 };
 
 /// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
 /// after the last use of what it held, whatever the timing (HappensBefore), so no program ever
-/// waits for room. One slot more than micro-batches in flight is enough where the gradient of an
-/// input may take the place of the input before it (promise P4). `order` is linear_order(programs);
-/// the devices' programs hold recomputes already.
+/// waits for room here. One slot more than micro-batches in flight is enough where the gradient of
+/// an input may take the place of the input before it (promise P4). `order` is a linear order of
+/// `programs`, which hold recomputes and transfers already.
 [[gnu::cold]] constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
                                                             Array<std::size_t> const& order,
                                                             HappensBefore const& happens_before,
@@ -79,7 +83,17 @@ struct BoundaryUse {
         return best;
     };
     auto const touch = [&](std::size_t s, std::size_t action) {
-        slots[s].last[programs[action].cell == use.cell] = action;
+        Action const& a = programs[action];
+        slots[s].last[a.cell == use.cell && !is_transfer(a.kind)] = action;
+    };
+    bool const shared = use.link == Link::shared;
+    auto const writes_input = [&](Action const& a) {
+        if (use.link == Link::staged) return a.cell == use.cell && a.kind == Kind::receive_input;
+        return a.cell + 1 == use.cell && a.kind == (shared ? Kind::forward : Kind::send_output);
+    };
+    auto const takes_gradient = [&](Action const& a) {
+        return shared ? a.cell + 1 == use.cell && a.kind == Kind::backward
+                      : a.cell == use.cell && a.kind == Kind::send_gradient;
     };
     auto const give_back = [&](std::size_t s, std::size_t rank) {
         slots[s].free = true;
@@ -92,7 +106,7 @@ struct BoundaryUse {
         std::size_t const m = a.micro_batch;
         bool const producer = a.cell + 1 == use.cell;
         if (!producer && a.cell != use.cell) continue;
-        if (producer && a.kind == Kind::forward) {
+        if (writes_input(a)) {
             result.input[m] = take(i);
             touch(result.input[m], i);
         }
@@ -109,7 +123,7 @@ struct BoundaryUse {
             touch(result.input[m], i);
             if (--input_uses[m] == 0) give_back(result.input[m], rank);
         }
-        if (producer && a.kind == Kind::backward && use.gradient) {
+        if (takes_gradient(a) && use.gradient) {
             touch(result.gradient[m], i);
             give_back(result.gradient[m], rank);
         }

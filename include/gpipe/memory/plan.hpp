@@ -3,6 +3,7 @@
 #include <gpipe/memory/blocks.hpp>
 #include <gpipe/memory/boundary_slots.hpp>
 #include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/window.hpp>
 
 #include <cstddef>
 
@@ -32,6 +33,20 @@ struct Staging {
     std::size_t state = 0;   ///< bytes of what changes from step to step: where updates are, and on
                              ///< the device of the last cell
     std::size_t optimizer = 0; ///< bytes of the optimizer: where updates are
+    std::size_t steps = 1;     ///< mini-batches that there is room for at once
+};
+
+/// The sending side of a boundary that is no Link::shared.
+struct Transfers {
+    Outbox outbox;
+    bool keeps =
+        false; ///< whether backward reads the output there, and a recompute writes it again
+    std::size_t slot_size = 0; ///< of the outbox and of staged tensors
+    std::size_t outbox_at = 0; ///< in the arena of the device of the cell before
+    StagingSlots outputs;      ///< if the link is staged
+    StagingSlots gradients;
+    std::size_t outputs_at = 0; ///< in the host's memory
+    std::size_t gradients_at = 0;
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
@@ -58,7 +73,15 @@ struct MemoryPlan {
     std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
     Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
+    Lowered lowered;                  ///< what the plan is for: the programs with all transfers
+    Array<Link> links;                ///< by cell: of the boundary before it
+    Array<bool> crosses;              ///< likewise: whether a gradient does
+    Array<Transfers> transfers;       ///< likewise
+    std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
+    std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
+    std::size_t host = 0;           ///< bytes of the host's memory that transfers go through
 
+    /// Of all arenas.
     constexpr std::size_t total() const {
         std::size_t bytes = 0;
         for (DeviceBytes const& device : devices) bytes += device.total();
@@ -66,15 +89,51 @@ struct MemoryPlan {
     }
 };
 
+namespace detail {
+
+// Where the boundaries have to be crossed by transfers: their slots outside the receiving cell, and
+// what writers have to wait for because these are few.
+[[gnu::cold]] constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
+                                            Array<std::size_t> const& order) {
+    if (plan.lowered.streams() == plan.devices.size()) return;
+    HappensBefore const happens_before(plan.lowered, order);
+    for (std::size_t c = 1; c < plan.transfers.size(); ++c) {
+        if (plan.links[c] == Link::shared) continue;
+        Transfers& transfers = plan.transfers[c];
+        LayerInfo const& layer = chain.layers[plan.first[c]];
+        transfers.slot_size = layer.input.slots(plan.capacity);
+        if (plan.crosses[c])
+            transfers.slot_size =
+                std::max(transfers.slot_size, layer.input_gradient.slots(plan.capacity));
+        transfers.keeps = plan.crosses[c] && chain.layers[plan.first[c] - 1].reads_output;
+        transfers.outbox =
+            assign_outbox(plan.lowered, order, happens_before, c, plan.links[c], transfers.keeps);
+        if (plan.links[c] != Link::staged) continue;
+        auto const stage = [&](StagingSlots& slots, std::size_t& at, std::size_t cell,
+                               bool gradients) {
+            slots = assign_staging(plan.lowered, order, happens_before, cell, gradients);
+            at = plan.host;
+            plan.host += slots.slots * transfers.slot_size;
+        };
+        stage(transfers.outputs, transfers.outputs_at, c - 1, false);
+        if (plan.crosses[c]) stage(transfers.gradients, transfers.gradients_at, c, true);
+    }
+}
+
+} // namespace detail
+
 /// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
-/// tensor.
+/// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
 [[gnu::cold]] constexpr MemoryPlan plan_memory(ChainShape const& chain,
                                                Array<std::size_t> const& first,
                                                Programs const& programs, std::size_t states,
-                                               std::size_t capacity, Staging const& staging = {}) {
+                                               std::size_t capacity, Staging const& staging = {},
+                                               Array<Link> const& links = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
+    Array<bool> crosses(cells); // whether a gradient leaves the cell
+    for (std::size_t c = 1; c < cells; ++c) crosses[c] = chain.lowest_learner < first[c];
     MemoryPlan plan{first,
                     Array<DeviceBytes>(devices),
                     Array<std::size_t>(chain.size),
@@ -93,14 +152,30 @@ struct MemoryPlan {
                     0,
                     0,
                     Array<std::size_t>(devices),
-                    Array<std::size_t>(devices)};
+                    Array<std::size_t>(devices),
+                    {},
+                    Array<Link>(cells),
+                    crosses,
+                    Array<Transfers>(cells)};
+    if (links.empty()) {
+        plan.lowered = lower(programs);
+    } else {
+        plan.lowered = lower(programs, links, crosses, linear_order(programs));
+        plan.links = links;
+    }
+    plan.staged_inputs = staging.inputs.slots(staging.samples);
+    plan.staged_targets = staging.targets.slots(staging.samples);
 
-    auto const order = linear_order(programs);
-    HappensBefore const happens_before(programs);
+    auto const order = linear_order(plan.lowered);
+    detail::plan_transfers(plan, chain, order);
+    HappensBefore const happens_before(plan.lowered, order);
     Array<bool> recomputes(cells);
     Array<bool> discards(cells);
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (programs[i].kind == Kind::recompute) recomputes[programs[i].cell] = true;
+    auto const kept_in_outbox = [&](std::size_t c) {
+        return c + 1 < cells && plan.transfers[c + 1].keeps;
+    };
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         std::size_t at = 0;
@@ -125,12 +200,20 @@ struct MemoryPlan {
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
             blocks += plan.blocks.count[c];
+            if (c + 1 < cells) { // the sending side of the boundary behind the cell
+                plan.transfers[c + 1].outbox_at = at;
+                std::size_t const size =
+                    plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
+                bytes.boundary += size;
+                at += size;
+            }
             plan.slots_at[c] = at;
             if (c == 0) continue;
             LayerInfo const& layer = chain.layers[first[c]];
-            bool const crosses = chain.lowest_learner < first[c];
-            plan.holds_gradient[c] = crosses && programs.micro_batches() == 1 && cells == devices;
-            bool const gradient = crosses && !plan.holds_gradient[c];
+            plan.holds_gradient[c] =
+                crosses[c] && programs.micro_batches() == 1 && cells == devices;
+            bool const gradient = crosses[c] && !plan.holds_gradient[c];
+            bool const shared = plan.links[c] == Link::shared;
             plan.slot_size[c] = layer.input.slots(capacity);
             if (gradient)
                 plan.slot_size[c] =
@@ -138,12 +221,12 @@ struct MemoryPlan {
             // The output of a recompute, where it needs room at all, goes where the gradient will.
             LayerInfo const& top = chain.layers[first[c + 1] - 1];
             discards[c] = gradient && recomputes[c] && c + 1 < cells && top.saved.count > 0 &&
-                          top.output.slots(capacity) <= plan.slot_size[c];
+                          !kept_in_outbox(c) && top.output.slots(capacity) <= plan.slot_size[c];
             plan.boundaries[c] = assign_boundary_slots(
-                programs, order, happens_before,
+                plan.lowered.programs, order, happens_before,
                 {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input,
-                 chain.lowest_learner < first[c] && chain.layers[first[c] - 1].reads_output,
-                 discards[c]});
+                 shared && crosses[c] && chain.layers[first[c] - 1].reads_output, discards[c],
+                 plan.links[c]});
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
         }
@@ -154,10 +237,10 @@ struct MemoryPlan {
         std::size_t temporary = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            plan.layouts[c] =
-                lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
-                             recomputes[c] && !discards[c] && chain.lowest_learner < first[c + 1],
-                             plan.holds_gradient[c]);
+            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
+                                           recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
+                                               chain.lowest_learner < first[c + 1],
+                                           plan.holds_gradient[c]);
             plan.blocks_at[c] = at;
             if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
             temporary = std::max(temporary, plan.layouts[c].temporary);
@@ -176,10 +259,9 @@ struct MemoryPlan {
         bool const updates = bytes.parameters > 0;
         stage(plan.states_at[d], slot_bytes(staging.state));
         stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
-        if (programs.device_of(0) == d)
-            stage(plan.inputs_at, staging.inputs.slots(staging.samples));
+        if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         if (last) {
-            stage(plan.targets_at, staging.targets.slots(staging.samples));
+            stage(plan.targets_at, staging.steps * plan.staged_targets);
             stage(plan.sums_at, slot_bytes(staging.sums));
         }
         bytes.staging = at - staged;

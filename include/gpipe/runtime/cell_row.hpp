@@ -2,7 +2,8 @@
 
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/handles.hpp>
-#include <gpipe/schedule/action.hpp>
+#include <gpipe/layer/info.hpp>
+#include <gpipe/schedule/lowered.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,24 @@ struct LossRow {
     HandleSpecs handles;
 };
 
+/// The bytes of a group of tensors in slots, from the first one's begin to the last one's end.
+struct Extent {
+    std::size_t before_last = 0;
+    std::size_t last = 0; ///< for one sample
+
+    constexpr std::size_t operator()(std::size_t samples) const {
+        return before_last + last * samples;
+    }
+};
+constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
+    Extent result;
+    for (std::size_t t = 0; t < sizes.count; ++t) {
+        if (t > 0) result.before_last += slot_bytes(sizes.bytes[t - 1] * capacity);
+        result.last = sizes.bytes[t];
+    }
+    return result;
+}
+
 /// One cell as the engine walks it.
 struct CellRow {
     LayerRow const* first = nullptr;
@@ -37,6 +56,10 @@ struct CellRow {
     LayerRow const* recompute_last = nullptr;
     bool discards = false; ///< whether `learner`'s input gradient goes nowhere
     Place discarded;
+    std::size_t device = 0;
+    Link link = Link::shared; ///< of the boundary before it
+    Extent input;             ///< that crosses it
+    Extent input_gradient;
 };
 
 /// One action with every address that it needs: a row of a lane's program.
@@ -53,7 +76,8 @@ struct Step {
     std::uint32_t rank = 0; ///< in the linear order of all actions
     std::uint32_t action = 0;
     std::byte* block = nullptr;
-    std::byte* input = nullptr;           ///< of the cell; null for the first
+    /// Of the cell; null for the first. For a transfer: where from, and `output` where to.
+    std::byte* input = nullptr;
     std::byte* output = nullptr;          ///< in a slot; null where it has its place in the cell
     std::byte* output_gradient = nullptr; ///< likewise
     std::byte* input_gradient = nullptr;  ///< in this cell's slot; null where none crosses

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/schedule/order.hpp>
+#include <gpipe/schedule/lowered.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,39 +36,32 @@ struct Lanes {
     constexpr std::size_t lanes() const { return begin.size() - 1; }
 };
 
-/// Which lane walks each device, and which stream its work goes on.
+/// Which lane walks each program, and which stream its work goes on.
 struct Placement {
     std::size_t lanes = 1;
     std::size_t streams = 1;
-    Array<std::size_t> lane;   ///< by device
-    Array<std::size_t> stream; ///< by device
+    Array<std::size_t> lane;   ///< by program
+    Array<std::size_t> stream; ///< by program
 };
 
 /// Merges programs onto lanes by list scheduling: again and again the action that can start first;
 /// of several, the one that is furthest along its micro-batch's way, since others wait for it.
-/// cost(action) gives durations; `also` (empty, or by action) names one more action that must have
-/// run before. Actions are merged in an order in which nothing is waited for that has not been put
-/// on its stream.
+/// cost(action) gives durations; transfers take no time. Actions are merged in an order in which
+/// nothing is waited for that has not been put on its stream.
 template <class Cost>
-[[gnu::cold]] constexpr Lanes merge_lanes(Programs const& programs, Placement const& placement,
-                                          Cost cost, Array<std::size_t> const& also = {}) {
+[[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
+                                          Cost cost) {
+    Programs const& programs = lowered.programs;
     std::size_t const cells = programs.cells();
-    std::size_t const micro_batches = programs.micro_batches();
     Array<std::size_t> next(programs.devices());
     for (std::size_t d = 0; d < programs.devices(); ++d) next[d] = programs.begin(d);
-    Array<std::size_t> done(2 * cells * micro_batches, no_action);
     Array<std::size_t> step_of(programs.size(), no_action); // by action: place in `merged`
     Array<double> end(programs.size());
     Array<double> clock(placement.streams);
     Array<std::uint32_t> count(placement.streams);
     Array<LaneStep> merged(programs.size());
+    Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
-    auto const needed_by = [&](Action const& a) {
-        Need const need = need_of(a, cells);
-        return need.exists
-                   ? done[2 * (need.cell * micro_batches + a.micro_batch) + need.is_backward]
-                   : no_action;
-    };
     Lanes result;
     for (std::size_t n = 0; n < programs.size(); ++n) {
         std::size_t best = no_action;
@@ -79,17 +72,16 @@ template <class Cost>
             std::size_t const i = next[d];
             Action const& a = programs[i];
             double start = clock[placement.stream[d]];
-            if (need_of(a, cells).exists) {
-                std::size_t const needed = needed_by(a);
+            bool ready = true;
+            for (std::size_t const needed : lowered.needs[i].action) {
                 if (needed == no_action) continue;
+                ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
             }
-            if (!also.empty() && also[i] != no_action) {
-                if (step_of[also[i]] == no_action) continue;
-                if (start < end[also[i]]) start = end[also[i]];
-            }
-            std::size_t const way =
-                a.kind == Kind::forward ? a.cell : 2 * cells - 1 - a.cell; // along the micro-batch
+            if (!ready) continue;
+            std::size_t const way = is_transfer(a.kind)       ? 2 * cells // everybody waits for it
+                                    : a.kind == Kind::forward ? a.cell
+                                                              : 2 * cells - 1 - a.cell;
             if (best == no_action || start < best_start ||
                 (start == best_start && way > best_way)) {
                 best = d;
@@ -100,7 +92,7 @@ template <class Cost>
         std::size_t const i = next[best]++;
         Action const& a = programs[i];
         std::size_t const stream = placement.stream[best];
-        double const duration = cost(a);
+        double const duration = is_transfer(a.kind) ? 0 : cost(a);
         end[i] = clock[stream] = best_start + duration;
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];
@@ -110,19 +102,16 @@ template <class Cost>
         step.stream = static_cast<std::uint32_t>(stream);
         step.position = ++count[stream];
         std::size_t waits = 0;
-        auto const wait_for = [&](std::size_t action) {
-            if (action == no_action) return;
-            LaneStep& other = merged[step_of[action]];
-            if (other.stream == stream) return;
+        for (std::size_t const needed : lowered.needs[i].action) {
+            if (needed == no_action) continue;
+            LaneStep& other = merged[step_of[needed]];
+            if (other.stream == stream) continue;
             other.publishes = true;
             step.waits[waits++] = {other.stream, other.position};
-        };
-        wait_for(needed_by(a));
-        if (!also.empty()) wait_for(also[i]);
+        }
         step_of[i] = n;
         merged[n] = step;
-        if (a.kind == Kind::forward || a.kind == Kind::backward)
-            done[2 * (a.cell * micro_batches + a.micro_batch) + (a.kind == Kind::backward)] = i;
+        lane_of[n] = placement.lane[best];
     }
 
     // Sorted by lane, in the order of merging.
@@ -131,8 +120,7 @@ template <class Cost>
     std::size_t at = 0;
     for (std::size_t lane = 0; lane < placement.lanes; ++lane) {
         for (std::size_t n = 0; n < merged.size(); ++n)
-            if (placement.lane[programs.device_of(programs[merged[n].action].cell)] == lane)
-                result.steps[at++] = merged[n];
+            if (lane_of[n] == lane) result.steps[at++] = merged[n];
         result.begin[lane + 1] = at;
     }
     for (std::size_t s = 0; s < placement.streams; ++s)

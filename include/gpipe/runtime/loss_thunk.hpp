@@ -63,7 +63,7 @@ void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress
     } else {
         measure();
     }
-    check_call<Stream>();
+    check_call<Stream>(frame);
 }
 
 } // namespace detail

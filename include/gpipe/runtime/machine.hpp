@@ -5,6 +5,7 @@
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/placement.hpp>
 
 #include <algorithm>
@@ -32,46 +33,72 @@ template <DeviceRuntime Device> class Machine {
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
           samples_(samples), seed_(seed), cost_(model_.costs, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
-          plan_(planned(samples)), device_(options, programs_.devices()),
-          arenas_(programs_.devices()), arena_data_(programs_.devices()), engine_(device_) {
+          device_(options, programs_.devices()), plan_(planned(samples)),
+          arenas_(programs_.devices()), arena_data_(programs_.devices()),
+          staging_(device_.allocate_host(plan_.host)), handles_(programs_.devices()),
+          engine_(device_) {
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
         }
         fill_layers();
-        initialize_layers();
         fill_updates();
         fill_cells();
         if constexpr (!Device::reads_host) fill_staging();
         engine_.prepare();
         fill_tables();
+        initialize_layers();
+        initialize_states();
+    }
+    ~Machine() {
+        for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
+        // What it uses goes from here on.
+        if constexpr (Device::calls_enqueue) static_cast<void>(device_.drain());
     }
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
 
-    /// One training step: forward, backward, update by `optimizer`. Returns the loss's numbers over
-    /// the mini-batch, of which [0] is the sum and [1] the weight; without a positive weight
-    /// nothing is updated and the step does not count. Rethrows what a layer threw.
-    std::span<double const> train(Pointers inputs, Pointers targets, std::size_t samples,
-                                  void const* optimizer) {
-        point_to(inputs, targets, 0, samples, true);
-        bool const timed = lane_choice_.trying();
-        auto const begin = timed ? Clock::now() : Clock::time_point{};
-        run(lane_plan().training, {seed_, steps_, optimizer, true, samples});
-        lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count() : 0);
-        if (engine_.committed()) ++steps_;
-        return engine_.totals();
+    /// One training step: forward, backward, update by `optimizer`. Tells `outcome` the loss's
+    /// numbers over the mini-batch, of which [0] is the sum and [1] the weight; without a positive
+    /// weight nothing is updated and the step does not count. Throws what a layer threw. On a
+    /// device whose calls enqueue it may return before the step is done; then others wait for it,
+    /// and one that failed unheard is heard of at the next.
+    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+               StepOutcome& outcome) {
+        start_within(inputs, targets, samples, optimizer, outcome,
+                     [](auto begin) { return begin(); });
+    }
+    /// The same for arrays that the caller's stream has written, and may write again after this.
+    template <class CallersStream>
+    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+               StepOutcome& outcome, CallersStream caller) requires(Device::calls_enqueue) {
+        start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
+            device_.follow(caller, engine_.first_feed);
+            bool const started = begin();
+            device_.lead(caller, engine_.first_feed);
+            return started;
+        });
+    }
+    /// Waits for the step that tells this, and for those before it.
+    void finish(StepOutcome const& outcome) {
+        for (std::size_t n = 0; n < slots; ++n) // the oldest first
+            if (outcome.waits()) tell((next_slot_ + n) % slots);
+    }
+    /// Waits for all steps. Throws what was wrong with one that nobody listens to.
+    void finish() {
+        for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
     }
 
     /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
     /// for each part of at most samples() samples, or the outputs are written to `others`.
     template <class Add>
     void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
+        finish();
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
-            point_to(inputs, others, first, count, measures);
+            point_to(inputs, others, first, count, measures, 0);
             run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
-            if (measures) add(engine_.totals());
+            if (measures) add(engine_.totals(0));
         }
     }
 
@@ -87,9 +114,14 @@ template <DeviceRuntime Device> class Machine {
     std::span<std::byte> arena(std::size_t device) {
         return {arenas_[device].data(), arenas_[device].size()};
     }
-    /// Copies from the host's memory to a device's or back, between runs; done when it returns.
+    /// Copies from the host's memory to a device's or back, between steps; done when it returns.
     void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
-        if (bytes > 0) device_.run(1, [&](std::size_t) { device_.copy(0, to, from, bytes); });
+        finish();
+        if (bytes > 0)
+            device_.run(1, [&](std::size_t) {
+                device_.copy(0, to, from, bytes);
+                return true;
+            });
     }
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
@@ -98,18 +130,72 @@ template <DeviceRuntime Device> class Machine {
     }
 
     void time_actions() {
-        engine_.time_actions(std::max(programs_.size(), forwards_.programs.size()));
+        engine_.time_actions(
+            std::max(plan_.lowered.programs.size(), forwards_.lowered.programs.size()));
     }
     Array<ActionTime> const& times() const { return engine_.times(); }
 
     /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
     template <class Cost> Lanes merged(Cost const& cost) const {
-        return merge_lanes(programs_, place_devices(programs_, lanes(), Device::enqueues, cost_),
-                           cost);
+        return merge_lanes(plan_.lowered,
+                           place_programs(plan_.lowered, lanes(), Device::enqueues, cost_), cost);
     }
 
   private:
     using Clock = std::chrono::steady_clock;
+    static constexpr std::size_t slots = Engine<Device>::slots;
+
+    template <class Surround>
+    void start_within(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+                      StepOutcome& outcome, Surround surround) {
+        std::size_t const slot = next_slot_;
+        if constexpr (Device::calls_enqueue) {
+            finish_slot(slot);
+            if (doubtful_) initialize_states();
+            point_to(inputs, targets, 0, samples, true, slot);
+            doubtful_ = true;
+            bool const started = surround([&] {
+                return engine_.start(lane_plan().training,
+                                     {seed_, steps_, optimizer, true, samples, slot}, true);
+            });
+            if (!started) std::rethrow_exception(engine_.failure()->error);
+            doubtful_ = false;
+            under_way_[slot] = true;
+            outcome.wait_at(outcomes_[slot]);
+            next_slot_ = (slot + 1) % slots;
+        } else {
+            point_to(inputs, targets, 0, samples, true, slot);
+            bool const timed = lane_choice_.trying();
+            auto const begin = timed ? Clock::now() : Clock::time_point{};
+            run(lane_plan().training, {seed_, steps_, optimizer, true, samples, slot});
+            lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count()
+                                    : 0);
+            steps_ += engine_.committed(slot);
+            outcome.tell(engine_.totals(slot));
+        }
+    }
+    // Waits for the step of a slot, if there is one.
+    void finish_slot([[maybe_unused]] std::size_t slot) {
+        if constexpr (Device::calls_enqueue) {
+            if (!std::exchange(under_way_[slot], false)) return;
+            StepOutcome* const outcome = outcomes_[slot];
+            try {
+                engine_.finish(slot);
+                steps_ += engine_.committed(slot);
+                if (outcome) outcome->tell(engine_.totals(slot));
+            } catch (...) {
+                if (!outcome) throw;
+                outcome->tell(std::current_exception());
+            }
+        }
+    }
+    // The same for who does not want to know.
+    void tell(std::size_t slot) {
+        try {
+            finish_slot(slot);
+        } catch (...) {
+        }
+    }
 
     MemoryPlan planned(std::size_t samples) const {
         std::size_t const micro_batches = programs_.micro_batches();
@@ -117,10 +203,20 @@ template <DeviceRuntime Device> class Machine {
         Staging staging;
         if constexpr (!Device::reads_host)
             staging = step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
-                                   micro_batches, model_.sums, model_.optimizer_bytes);
+                                   micro_batches, model_.sums, model_.optimizer_bytes, slots);
         return plan_memory(
             {model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch}, first_,
-            programs_, model_.states, capacity, staging);
+            programs_, model_.states, capacity, staging, links());
+    }
+    Array<Link> links() const {
+        if constexpr (requires { device_.link(0, 0); }) {
+            Array<Link> result(programs_.cells());
+            for (std::size_t c = 1; c < result.size(); ++c)
+                result[c] = device_.link(programs_.device_of(c - 1), programs_.device_of(c));
+            return result;
+        } else {
+            return {};
+        }
     }
 
     // The tables for one number of lanes.
@@ -226,13 +322,19 @@ template <DeviceRuntime Device> class Machine {
             cell.learner = rows + std::clamp(learner_, first_[c], first_[c + 1]);
             cell.temporaries = arena_data_[programs_.device_of(c)] + plan_.temporaries_at[c];
             cell.is_first = c == 0;
+            cell.device = programs_.device_of(c);
+            cell.link = plan_.links[c];
+            cell.handles = &handles_[cell.device];
             cell.is_last = c + 1 == cells;
-            bool const recomputes_last_layer =
-                cell.is_last || model_.infos[first_[c + 1] - 1].saved.count > 0;
+            bool const recomputes_last_layer = cell.is_last ||
+                                               model_.infos[first_[c + 1] - 1].saved.count > 0 ||
+                                               plan_.transfers[c + 1].keeps;
             cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
             if (learner_ >= first_[c + 1] && !cell.is_last) cell.recompute_last = cell.first;
             cell.discards = learner_ >= first_[c] && learner_ < first_[c + 1];
             cell.discarded = plan_.layouts[c].input_gradient;
+            cell.input = extent(model_.infos[first_[c]].input, plan_.capacity);
+            cell.input_gradient = extent(model_.infos[first_[c]].input_gradient, plan_.capacity);
         }
         std::size_t const micro_batches = programs_.micro_batches();
         engine_.loss = model_.loss;
@@ -261,6 +363,9 @@ template <DeviceRuntime Device> class Machine {
             engine_.optimizers[d] = arena_data_[d] + plan_.optimizers_at[d];
         }
         engine_.optimizer_bytes = model_.optimizer_bytes;
+        if constexpr (Device::calls_enqueue)
+            engine_.batch_bytes = model_.infos[0].input.slots(staged_samples()) +
+                                  model_.targets.slots(staged_samples());
         engine_.loss_sums =
             reinterpret_cast<double*>(arena_data_[engine_.last_device] + plan_.sums_at);
         engine_.copies =
@@ -268,23 +373,32 @@ template <DeviceRuntime Device> class Machine {
     }
 
     [[gnu::cold]] void fill_tables() {
+        if constexpr (Device::enqueues) {
+            HappensBefore const happens_before(plan_.lowered, linear_order(plan_.lowered));
+            drop_implied(plan_.lowered, happens_before);
+        }
         forwards_ = forward_programs(programs_, plan_);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {
-            Placement const place =
-                place_devices(programs_, n == 0 ? 1 : most, Device::enqueues, cost_);
-            plans_[n].training = training_table(
-                programs_, place, merge_lanes(programs_, place, cost_), plan_, arena_data_);
-            plans_[n].forward = forward_table(
-                forwards_, place, merge_lanes(forwards_.programs, place, cost_, forwards_.also),
-                plan_, arena_data_);
+            std::size_t const lanes = n == 0 ? 1 : most;
+            auto const placed = [&](Lowered const& lowered) {
+                return place_programs(lowered, lanes, Device::enqueues, cost_);
+            };
+            Placement const train = placed(plan_.lowered);
+            plans_[n].training =
+                training_table(plan_, train, merge_lanes(plan_.lowered, train, cost_), arena_data_,
+                               staging_.data());
+            Placement const evaluate = placed(forwards_.lowered);
+            plans_[n].forward =
+                forward_table(forwards_, evaluate, merge_lanes(forwards_.lowered, evaluate, cost_),
+                              plan_, arena_data_, staging_.data());
         }
         std::uint32_t longest = 0;
         for (LanePlan const& plan : plans_)
             longest = std::max({longest, plan.training.longest, plan.forward.longest});
-        if constexpr (requires { device_.reserve_marks(longest); })
-            device_.reserve_marks(Engine<Device>::marks(longest));
+        if constexpr (requires { device_.prepare(plan_.lowered.device, longest); })
+            prepare_streams(longest);
         if constexpr (requires { device_.chooses_lanes(); })
             lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
     }
@@ -292,28 +406,63 @@ template <DeviceRuntime Device> class Machine {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
 
+    // Those of the programs, and, where mini-batches are fed, one for each of their tensors.
+    [[gnu::cold]] void prepare_streams(std::uint32_t longest) {
+        Array<std::size_t> const& programs = plan_.lowered.device;
+        std::size_t const marks = Engine<Device>::marks(longest);
+        if constexpr (Device::calls_enqueue) {
+            std::size_t const feeds = engine_.copies.size();
+            engine_.first_feed = programs.size();
+            Array<std::size_t> devices(programs.size() + feeds, engine_.last_device);
+            std::copy(programs.begin(), programs.end(), devices.begin());
+            std::fill_n(devices.begin() + programs.size(), model_.input_tensors,
+                        programs_.device_of(0));
+            device_.prepare(devices, marks, feeds);
+        } else {
+            device_.prepare(programs, marks);
+        }
+    }
+
+    // What a device that cannot read the host's memory has to know before the first step, and after
+    // one that may have been committed although it failed.
+    [[gnu::cold]] void initialize_states() {
+        if constexpr (!Device::reads_host) {
+            finish();
+            StepState const state{seed_, steps_, 0, 0};
+            for (StepState* const at : engine_.states)
+                copy(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte const*>(&state),
+                     sizeof state);
+            doubtful_ = false;
+        }
+    }
+
     // Tells the engine where samples [first, first + count) of the caller's arrays lie, or where
     // they will have been copied to. `others` are targets or, if not measured, outputs.
     void point_to(Pointers inputs, Pointers others, std::size_t first, std::size_t count,
-                  bool measures) {
+                  bool measures, std::size_t slot) {
         engine_.copy_count = 0;
         std::size_t const device = programs_.device_of(0);
         point(engine_.inputs, model_.input_tensors, inputs, first, count, device,
-              arena_data_[device] + plan_.inputs_at, !Device::reads_host);
+              arena_data_[device] + plan_.inputs_at + slot * plan_.staged_inputs, 0,
+              !Device::reads_host);
         std::size_t const last = engine_.last_device;
         point(engine_.targets, model_.target_tensors, others, first, count, last,
-              arena_data_[last] + plan_.targets_at, !Device::reads_host && measures);
+              arena_data_[last] + plan_.targets_at + slot * plan_.staged_targets,
+              plan_.staged_inputs, !Device::reads_host && measures);
     }
     void point(Array<std::byte*>& table, std::size_t tensors, Pointers from, std::size_t first,
-               std::size_t count, std::size_t device, std::byte* staged, bool stages) {
+               std::size_t count, std::size_t device, std::byte* staged, std::size_t pinned,
+               bool stages) {
         std::size_t const micro_batches = programs_.micro_batches();
         for (std::size_t t = 0; t < from.size(); ++t) {
             std::size_t const bytes = from[t].sample_bytes;
             std::byte* data = from[t].data + first * bytes;
             if (stages) {
-                engine_.copies[engine_.copy_count++] = {device, staged, data, count * bytes};
+                engine_.copies[engine_.copy_count++] = {device, staged, data, count * bytes,
+                                                        pinned};
                 data = staged;
                 staged += slot_bytes(staged_samples() * bytes);
+                pinned += slot_bytes(staged_samples() * bytes);
             }
             for (std::size_t m = 0; m < micro_batches; ++m)
                 table[m * tensors + t] =
@@ -329,14 +478,20 @@ template <DeviceRuntime Device> class Machine {
     std::uint64_t steps_ = 0;
     DeclaredCost cost_;
     std::size_t learner_;
+    Device device_;
     MemoryPlan plan_;
     ForwardPrograms forwards_;
-    Device device_;
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> arena_data_;
+    decltype(std::declval<Device&>().allocate_host(0)) staging_;
+    Array<HandleSet> handles_; ///< by device
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
+    std::size_t next_slot_ = 0;
+    bool under_way_[slots] = {};        ///< by slot
+    bool doubtful_ = false;             ///< whether the devices may count other steps
+    StepOutcome* outcomes_[slots] = {}; ///< who is told, by slot
 };
 
 } // namespace gpipe

@@ -24,11 +24,13 @@ class DeclaredCost {
     Array<double> cells_;
 };
 
-/// Puts devices on lanes. A device that enqueues has one walker and a stream per device; else every
-/// lane is a stream and walks neighbouring devices, cut by cost as layers are into cells.
+/// Puts programs on lanes. A device that enqueues has one walker and a stream per program; else
+/// there are no transfers, and every lane is a stream and walks neighbouring devices, cut by cost
+/// as layers are into cells.
 template <class Cost>
-Placement place_devices(Programs const& programs, std::size_t lanes, bool enqueues,
-                        Cost const& cost) {
+Placement place_programs(Lowered const& lowered, std::size_t lanes, bool enqueues,
+                         Cost const& cost) {
+    Programs const& programs = lowered.programs;
     std::size_t const devices = programs.devices();
     Placement result{lanes, enqueues ? devices : lanes, Array<std::size_t>(devices),
                      Array<std::size_t>(devices)};

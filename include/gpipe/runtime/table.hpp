@@ -15,7 +15,7 @@ struct StepTable {
     Array<Step> steps;
     std::uint32_t longest = 0; ///< positions on the busiest stream
     std::size_t streams = 1;
-    Array<std::size_t> stream_of_device;
+    Array<std::size_t> stream_of_device; ///< that computes
 
     std::size_t lanes() const { return begin.size() - 1; }
     /// Whether this lane puts work on this stream: one lane serves all, several are a stream each.
@@ -25,36 +25,56 @@ struct StepTable {
 };
 
 /// The forwards alone, for evaluation: nothing is kept, and a boundary's tensors alternate between
-/// two slots of the training's plan, so a forward also waits until the next cell is done with the
-/// slot.
+/// two slots of the training's plan, so whoever writes one also waits until its reader is done.
 struct ForwardPrograms {
-    Programs programs;
-    Array<std::size_t> also;  ///< by action: the forward of the next cell that frees its slot
+    Lowered lowered;
     Array<std::size_t> slots; ///< by cell: how many slots its inputs alternate between
 };
 
 inline ForwardPrograms forward_programs(Programs const& training, MemoryPlan const& plan) {
     std::size_t const cells = training.cells();
     std::size_t const micro_batches = training.micro_batches();
-    ForwardPrograms result{
-        Programs(training.devices(), cells, micro_batches, cells * micro_batches),
-        Array<std::size_t>(cells * micro_batches, no_action), Array<std::size_t>(cells, 1)};
-    for (std::size_t c = 0; c < cells; ++c) result.programs.place(c, training.device_of(c));
-    Array<std::size_t> index(cells * micro_batches);
+    Programs programs(training.devices(), cells, micro_batches, cells * micro_batches);
+    for (std::size_t c = 0; c < cells; ++c) programs.place(c, training.device_of(c));
     for (std::size_t d = 0; d < training.devices(); ++d) {
         for (std::size_t m = 0; m < micro_batches; ++m)
             for (std::size_t c = 0; c < cells; ++c)
-                if (training.device_of(c) == d) {
-                    index[c * micro_batches + m] = result.programs.size();
-                    result.programs.add(forward(c, m));
-                }
-        result.programs.next_device();
+                if (training.device_of(c) == d) programs.add(forward(c, m));
+        programs.next_device();
+    }
+    ForwardPrograms result{lower(programs, plan.links, plan.crosses, linear_order(programs)),
+                           Array<std::size_t>(cells, 1)};
+    constexpr auto kinds = static_cast<std::size_t>(Kind::update);
+    Array<std::size_t> index(kinds * cells * micro_batches, no_action);
+    auto const at = [&](Kind kind, std::size_t c, std::size_t m) -> std::size_t& {
+        return index[(static_cast<std::size_t>(kind) * cells + c) * micro_batches + m];
+    };
+    for (std::size_t i = 0; i < result.lowered.programs.size(); ++i) {
+        Action const& a = result.lowered.programs[i];
+        at(a.kind, a.cell, a.micro_batch) = i;
     }
     for (std::size_t c = 1; c < cells; ++c) {
-        std::size_t const slots = std::min<std::size_t>(2, plan.boundaries[c].slots);
-        result.slots[c] = slots;
-        for (std::size_t m = slots; m < micro_batches; ++m)
-            result.also[index[(c - 1) * micro_batches + m]] = index[c * micro_batches + m - slots];
+        // (writer, cell) of micro-batch m needs (reader, cell) of the one that had its slot before.
+        auto const wait = [&](Kind writer, std::size_t written_by, Kind reader, std::size_t read_by,
+                              std::size_t slots) {
+            for (std::size_t m = slots; m < micro_batches; ++m)
+                result.lowered.needs[at(writer, written_by, m)].add(at(reader, read_by, m - slots));
+        };
+        Link const link = plan.links[c];
+        std::size_t const slots = result.slots[c] =
+            std::min<std::size_t>(2, plan.boundaries[c].slots);
+        if (link == Link::shared) {
+            wait(Kind::forward, c - 1, Kind::forward, c, slots);
+            continue;
+        }
+        wait(Kind::forward, c - 1, Kind::send_output, c - 1,
+             std::min<std::size_t>(2, plan.transfers[c].outbox.slots));
+        if (link == Link::copied) {
+            wait(Kind::send_output, c - 1, Kind::forward, c, slots);
+        } else {
+            wait(Kind::send_output, c - 1, Kind::receive_input, c, plan.transfers[c].outputs.slots);
+            wait(Kind::receive_input, c, Kind::forward, c, slots);
+        }
     }
     return result;
 }
@@ -79,12 +99,32 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     return step;
 }
 
-template <class Fill>
-StepTable fill_table(Programs const& programs, Placement const& placement, Lanes const& lanes,
-                     Fill fill) {
-    auto const order = linear_order(programs);
-    Array<std::size_t> rank(order.size());
+// The place of each action in the linear order of the devices' programs, whatever transfers there
+// are; of a transfer, that of what it brings.
+inline Array<std::size_t> ranks(Lowered const& lowered) {
+    Programs const& programs = lowered.programs;
+    std::size_t devices = 0;
+    while (devices < lowered.streams() && lowered.device[devices] == devices) ++devices;
+    Programs actions(devices, programs.cells(), programs.micro_batches(),
+                     programs.end(devices - 1));
+    for (std::size_t c = 0; c < programs.cells(); ++c) actions.place(c, programs.device_of(c));
+    for (std::size_t d = 0; d < devices; ++d) {
+        for (Action const& a : programs.program(d)) actions.add(a);
+        actions.next_device();
+    }
+    Array<std::size_t> rank(programs.size());
+    auto const order = linear_order(actions);
     for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
+    for (std::size_t const i : linear_order(lowered))
+        if (is_transfer(programs[i].kind)) rank[i] = rank[lowered.needs[i].action[0]];
+    return rank;
+}
+
+template <class Fill>
+StepTable fill_table(Lowered const& lowered, Placement const& placement, Lanes const& lanes,
+                     Fill fill) {
+    Programs const& programs = lowered.programs;
+    auto const rank = ranks(lowered);
     StepTable table;
     table.begin = lanes.begin;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
@@ -99,56 +139,154 @@ StepTable fill_table(Programs const& programs, Placement const& placement, Lanes
     return table;
 }
 
+// Where a plan's tensors are.
+class Addresses {
+  public:
+    Addresses(MemoryPlan const& plan, Array<std::byte*> const& arenas, std::byte* host)
+        : plan_(plan), arenas_(arenas), host_(host) {}
+
+    std::byte* arena(std::size_t cell) const {
+        return arenas_[plan_.lowered.programs.device_of(cell)];
+    }
+    // On the receiving side of the boundary before `cell`.
+    std::byte* slot(std::size_t cell, std::size_t s) const {
+        if (s == no_slot) return nullptr;
+        return arena(cell) + plan_.slots_at[cell] + s * plan_.slot_size[cell];
+    }
+    std::byte* gradient(std::size_t cell, std::size_t m) const {
+        if (!plan_.holds_gradient[cell]) return slot(cell, plan_.boundaries[cell].gradient[m]);
+        return arena(cell) + plan_.temporaries_at[cell] + plan_.layouts[cell].input_gradient.offset;
+    }
+    // On its sending side.
+    std::byte* outbox(std::size_t cell, std::size_t s) const {
+        Transfers const& transfers = plan_.transfers[cell];
+        if (s == no_slot) return nullptr;
+        return arena(cell - 1) + transfers.outbox_at + s * transfers.slot_size;
+    }
+    std::byte* host(std::size_t cell, std::size_t at, std::size_t s) const {
+        return host_ + at + s * plan_.transfers[cell].slot_size;
+    }
+
+  private:
+    MemoryPlan const& plan_;
+    Array<std::byte*> const& arenas_;
+    std::byte* host_;
+};
+
+// From where to where a transfer goes; `output` and `input` are the tensors on either side of the
+// boundary, `gradient` the one that arrives.
+struct Ends {
+    std::byte* output = nullptr;
+    std::byte* input = nullptr;
+    std::byte* gradient = nullptr;
+    std::byte* input_gradient = nullptr;
+    std::byte* staged_output = nullptr; // null unless the link is staged
+    std::byte* staged_gradient = nullptr;
+};
+inline void fill_transfer(Step& step, Ends const& ends) {
+    auto const over = [](std::byte* staged, std::byte* else_there) {
+        return staged ? staged : else_there;
+    };
+    if (step.kind == Kind::send_output) {
+        step.input = ends.output;
+        step.output = over(ends.staged_output, ends.input);
+    } else if (step.kind == Kind::receive_input) {
+        step.input = ends.staged_output;
+        step.output = ends.input;
+    } else if (step.kind == Kind::send_gradient) {
+        step.input = ends.input_gradient;
+        step.output = over(ends.staged_gradient, ends.gradient);
+    } else {
+        step.input = ends.staged_gradient;
+        step.output = ends.gradient;
+    }
+}
+// The cell behind the boundary that a transfer is for.
+inline std::size_t boundary_of(Step const& step) {
+    return step.kind == Kind::send_output || step.kind == Kind::receive_gradient ? step.cell + 1u
+                                                                                 : step.cell;
+}
+
 } // namespace detail
 
-/// The table of a training step. `arenas`: where each device's arena begins.
-inline StepTable training_table(Programs const& programs, Placement const& placement,
-                                Lanes const& lanes, MemoryPlan const& plan,
-                                Array<std::byte*> const& arenas) {
-    return detail::fill_table(programs, placement, lanes, [&](Step& step) {
+/// The table of a training step. `arenas`: where each device's arena begins; `host`: the memory
+/// that staged tensors go through.
+inline StepTable training_table(MemoryPlan const& plan, Placement const& placement,
+                                Lanes const& lanes, Array<std::byte*> const& arenas,
+                                std::byte* host) {
+    detail::Addresses const at(plan, arenas, host);
+    return detail::fill_table(plan.lowered, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
-        std::byte* const arena = arenas[programs.device_of(c)];
-        auto const slot = [&](std::size_t cell, std::size_t s) -> std::byte* {
-            if (s == no_slot) return nullptr;
-            return arenas[programs.device_of(cell)] + plan.slots_at[cell] +
-                   s * plan.slot_size[cell];
-        };
-        auto const gradient = [&](std::size_t cell) {
-            if (!plan.holds_gradient[cell]) return slot(cell, plan.boundaries[cell].gradient[m]);
-            return arenas[programs.device_of(cell)] + plan.temporaries_at[cell] +
-                   plan.layouts[cell].input_gradient.offset;
-        };
+        if (is_transfer(step.kind)) {
+            std::size_t const b = detail::boundary_of(step);
+            Transfers const& transfers = plan.transfers[b];
+            detail::Ends ends{at.outbox(b, transfers.outbox.output[m]),
+                              at.slot(b, plan.boundaries[b].input[m]),
+                              at.outbox(b, transfers.outbox.gradient[m])};
+            if (ends.gradient) ends.input_gradient = at.gradient(b, m);
+            if (plan.links[b] == Link::staged) {
+                ends.staged_output = at.host(b, transfers.outputs_at, transfers.outputs.slot[m]);
+                if (ends.gradient)
+                    ends.staged_gradient =
+                        at.host(b, transfers.gradients_at, transfers.gradients.slot[m]);
+            }
+            detail::fill_transfer(step, ends);
+            return;
+        }
         step.saving = plan.blocks.keeps[step.action];
-        step.block =
-            arena + plan.blocks_at[c] + plan.blocks.of_action[step.action] * plan.layouts[c].kept;
+        step.block = at.arena(c) + plan.blocks_at[c] +
+                     plan.blocks.of_action[step.action] * plan.layouts[c].kept;
         if (c > 0) {
-            step.input = slot(c, plan.boundaries[c].input[m]);
-            step.input_gradient = gradient(c);
+            step.input = at.slot(c, plan.boundaries[c].input[m]);
+            step.input_gradient = at.gradient(c, m);
         }
-        if (c + 1 < programs.cells()) {
-            step.output = step.kind == Kind::recompute
-                              ? slot(c, c > 0 ? plan.boundaries[c].discarded_output[m] : no_slot)
-                              : slot(c + 1, plan.boundaries[c + 1].input[m]);
-            step.output_gradient = gradient(c + 1);
+        if (c + 1 == plan.lowered.programs.cells()) return;
+        bool const again = step.kind == Kind::recompute;
+        if (again)
+            step.output = at.slot(c, c > 0 ? plan.boundaries[c].discarded_output[m] : no_slot);
+        if (plan.links[c + 1] == Link::shared) {
+            if (!again) step.output = at.slot(c + 1, plan.boundaries[c + 1].input[m]);
+            step.output_gradient = at.gradient(c + 1, m);
+            return;
         }
+        Outbox const& outbox = plan.transfers[c + 1].outbox;
+        bool const rewritten = outbox.recomputed[m] != no_slot;
+        if (rewritten && step.kind != Kind::forward)
+            step.output = at.outbox(c + 1, outbox.recomputed[m]);
+        else if (!again)
+            step.output = at.outbox(c + 1, outbox.output[m]);
+        step.output_gradient = at.outbox(c + 1, outbox.gradient[m]);
     });
 }
 
-/// The table of an evaluation over the same arenas.
+/// The table of an evaluation over the same memory.
 inline StepTable forward_table(ForwardPrograms const& forwards, Placement const& placement,
                                Lanes const& lanes, MemoryPlan const& plan,
-                               Array<std::byte*> const& arenas) {
-    Programs const& programs = forwards.programs;
-    return detail::fill_table(programs, placement, lanes, [&](Step& step) {
+                               Array<std::byte*> const& arenas, std::byte* host) {
+    detail::Addresses const at(plan, arenas, host);
+    return detail::fill_table(forwards.lowered, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
-        auto const slot = [&](std::size_t cell) {
-            return arenas[programs.device_of(cell)] + plan.slots_at[cell] +
-                   step.micro_batch % forwards.slots[cell] * plan.slot_size[cell];
+        std::size_t const m = step.micro_batch;
+        auto const input = [&](std::size_t cell) {
+            return at.slot(cell, m % forwards.slots[cell]);
         };
-        step.block = arenas[programs.device_of(c)] + plan.blocks_at[c];
-        if (c > 0) step.input = slot(c);
-        if (c + 1 < programs.cells()) step.output = slot(c + 1);
+        auto const output = [&](std::size_t cell) {
+            return at.outbox(cell, m % std::min<std::size_t>(2, plan.transfers[cell].outbox.slots));
+        };
+        if (is_transfer(step.kind)) {
+            std::size_t const b = detail::boundary_of(step);
+            Transfers const& transfers = plan.transfers[b];
+            detail::Ends ends{output(b), input(b)};
+            if (plan.links[b] == Link::staged)
+                ends.staged_output = at.host(b, transfers.outputs_at, m % transfers.outputs.slots);
+            detail::fill_transfer(step, ends);
+            return;
+        }
+        step.block = at.arena(c) + plan.blocks_at[c];
+        if (c > 0) step.input = input(c);
+        if (c + 1 < plan.lowered.programs.cells())
+            step.output = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);
     });
 }
 

@@ -41,7 +41,7 @@ void update_tensor(UpdateCall const& call, UpdateRow const& row) {
     T* const gradient = reinterpret_cast<T*>(row.gradient);
     T const factor = static_cast<T>(call.state->scale);
     for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
-    (*static_cast<Optimizer const*>(call.optimizer))({call.state->step + 1, row.decay},
+    (*static_cast<Optimizer const*>(call.optimizer))({call.state->step, row.decay},
                                                      row.tensor<T, Optimizer::states>());
 }
 

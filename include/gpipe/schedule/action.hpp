@@ -9,23 +9,30 @@ namespace gpipe {
 /// What a device can be told to do.
 enum class Kind : std::uint8_t {
     forward,
-    recompute,       ///< a forward again, to bring back the activations of its micro-batch
-    backward,        ///< both gradients
-    input_gradient,  ///< backward's first half, what the cell before waits for
-    weight_gradient, ///< backward's second half
-    send,
-    receive,
-    offload, ///< kept tensors to slower memory
-    fetch,   ///< and back
-    reduce,  ///< gradients over replicas
+    recompute,        ///< a forward again, to bring back the activations of its micro-batch
+    backward,         ///< both gradients
+    input_gradient,   ///< backward's first half, what the cell before waits for
+    weight_gradient,  ///< backward's second half
+    send_output,      ///< of the cell, to the device of the next
+    receive_input,    ///< what the cell before has sent
+    send_gradient,    ///< of the cell's input, to the device of the cell before
+    receive_gradient, ///< what the next cell has sent
+    offload,          ///< kept tensors to slower memory
+    fetch,            ///< and back
+    reduce,           ///< gradients over replicas
     update,
 };
 
 constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {
-        "forward", "recompute", "backward", "input gradient", "weight gradient", "send",
-        "receive", "offload",   "fetch",    "reduce",         "update"};
+        "forward",     "recompute",     "backward",      "input gradient",   "weight gradient",
+        "send output", "receive input", "send gradient", "receive gradient", "offload",
+        "fetch",       "reduce",        "update"};
     return names[static_cast<std::size_t>(kind)];
+}
+/// Whether it only moves a boundary's tensors.
+constexpr bool is_transfer(Kind kind) {
+    return kind >= Kind::send_output && kind <= Kind::receive_gradient;
 }
 
 /// All layers of the cell: the range of an action that names none.
@@ -36,7 +43,6 @@ struct Action {
     Kind kind = Kind::forward;
     std::uint32_t cell = 0;
     std::uint32_t micro_batch = 0;
-    std::uint32_t peer = 0;                ///< the other device of a send or receive
     std::uint32_t first_layer = 0;         ///< within the cell
     std::uint32_t last_layer = all_layers; ///< one past the last
 

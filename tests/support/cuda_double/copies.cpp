@@ -2,6 +2,7 @@
 #include "world.hpp"
 
 #include <cstring>
+#include <string>
 
 using namespace cuda_double::detail;
 
@@ -73,6 +74,7 @@ cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes, cudaM
                             cudaStream_t stream) {
     return enter("cudaMemcpyAsync", plain, [&](World& w) {
         Stream* s = w.stream(stream);
+        w.note(" of " + std::to_string(bytes) + " bytes");
         if (!s) return cudaErrorInvalidResourceHandle;
         if (bytes == 0) return cudaSuccess;
         cudaError_t const status = check_copy(w, to, from, bytes, kind);
@@ -85,6 +87,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, void const* from, int f
                                 std::size_t bytes, cudaStream_t stream) {
     return enter("cudaMemcpyPeerAsync", plain, [&](World& w) {
         Stream* s = w.stream(stream);
+        w.note(" of " + std::to_string(bytes) + " bytes");
         if (!s) return cudaErrorInvalidResourceHandle;
         if (!w.is_device(to_device) || !w.is_device(from_device)) return cudaErrorInvalidDevice;
         if (bytes == 0) return cudaSuccess;

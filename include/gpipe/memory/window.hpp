@@ -1,0 +1,172 @@
+#pragma once
+
+#include <gpipe/memory/boundary_slots.hpp>
+#include <gpipe/schedule/order.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe {
+
+/// The slots on the sending side of a boundary whose tensors are transferred: outputs until they
+/// have been sent, gradients from when they arrive. A few are enough to copy while the device
+/// works, if a writer may wait for the reader before it.
+struct Outbox {
+    std::size_t slots = 0;
+    Array<std::size_t> output;     ///< slot by micro-batch
+    Array<std::size_t> recomputed; ///< of what a recompute writes; no_slot where that has no reader
+    Array<std::size_t> gradient;   ///< no_slot where no gradient crosses
+};
+
+/// Room in the host's memory for what is staged in one direction, by micro-batch.
+struct StagingSlots {
+    std::size_t slots = 0;
+    Array<std::size_t> slot;
+};
+
+namespace detail {
+
+// Gives slots to values in the linear order of their writers. Of the free slots a writer takes one
+// that it need not wait for; else a new one, as long as there are fewer than `enough`; else it
+// waits for the slot that has been free for longest. Needs that this adds follow `order`: nobody
+// waits for each other.
+class Window {
+  public:
+    constexpr Window(Lowered& lowered, HappensBefore const& happens_before, std::size_t enough,
+                     std::size_t most)
+        : lowered_(lowered), happens_before_(happens_before), enough_(enough), slots_(most) {}
+
+    constexpr std::size_t take(std::size_t writer, std::size_t rank) {
+        std::size_t sure = count_;
+        std::size_t oldest = count_;
+        for (std::size_t s = 0; s < count_; ++s) {
+            if (!slots_[s].free) continue;
+            if (is_sure(slots_[s], writer) &&
+                (sure == count_ || slots_[sure].freed < slots_[s].freed))
+                sure = s;
+            if (oldest == count_ || slots_[s].freed < slots_[oldest].freed) oldest = s;
+        }
+        std::size_t taken = sure;
+        if (sure == count_ && count_ >= enough_) taken = oldest;
+        if (taken == count_)
+            ++count_;
+        else if (taken != sure)
+            for (std::size_t r = 0; r < 2; ++r)
+                wait(writer, slots_[taken].last[r], slots_[taken].last[1 - r]);
+        slots_[taken] = {false, {writer, no_action}, rank};
+        return taken;
+    }
+    constexpr void use(std::size_t slot, std::size_t reader) {
+        auto& last = slots_[slot].last;
+        last[is_transfer(lowered_.programs[reader].kind)] = reader;
+    }
+    constexpr void give_back(std::size_t slot, std::size_t rank) {
+        slots_[slot].free = true;
+        slots_[slot].freed = rank;
+    }
+    constexpr std::size_t count() const { return count_; }
+
+  private:
+    struct Slot {
+        bool free = true;
+        std::size_t last[2] = {no_action, no_action}; // the last of the device, and of copies
+        std::size_t freed = 0;
+    };
+    constexpr void wait(std::size_t writer, std::size_t reader, std::size_t other) {
+        bool const implied = reader == no_action || happens_before_(reader, writer) ||
+                             (other != no_action && happens_before_(reader, other));
+        if (!implied) lowered_.needs[writer].add(reader);
+    }
+    constexpr bool is_sure(Slot const& slot, std::size_t writer) const {
+        for (std::size_t const reader : slot.last)
+            if (reader != no_action && !happens_before_(reader, writer)) return false;
+        return true;
+    }
+
+    Lowered& lowered_;
+    HappensBefore const& happens_before_;
+    std::size_t enough_;
+    Array<Slot> slots_;
+    std::size_t count_ = 0;
+};
+
+} // namespace detail
+
+/// Plans the outbox of the boundary before cell `cell`, on the device of the cell before. `order`
+/// is linear_order(lowered) before needs are added. `reads_output`: whether the backward of the
+/// cell before reads its output.
+[[gnu::cold]] constexpr Outbox assign_outbox(Lowered& lowered, Array<std::size_t> const& order,
+                                             HappensBefore const& happens_before, std::size_t cell,
+                                             Link link, bool reads_output) {
+    Programs const& programs = lowered.programs;
+    std::size_t const micro_batches = programs.micro_batches();
+    Outbox result{0, Array<std::size_t>(micro_batches, no_slot),
+                  Array<std::size_t>(micro_batches, no_slot),
+                  Array<std::size_t>(micro_batches, no_slot)};
+    Array<bool> recomputes(micro_batches);
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        if (programs[i].kind == Kind::recompute && programs[i].cell + 1 == cell)
+            recomputes[programs[i].micro_batch] = true;
+
+    detail::Window window(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
+                          3 * micro_batches);
+    for (std::size_t rank = 0; rank < order.size(); ++rank) {
+        std::size_t const i = order[rank];
+        Action const a = programs[i];
+        std::size_t const m = a.micro_batch;
+        bool const before = a.cell + 1 == cell;
+        bool const keeps = reads_output && !recomputes[m];
+        if (before && a.kind == Kind::forward) result.output[m] = window.take(i, rank);
+        if (before && a.kind == Kind::recompute && reads_output)
+            result.recomputed[m] = window.take(i, rank);
+        if (before && a.kind == Kind::send_output) {
+            window.use(result.output[m], i);
+            if (!keeps) window.give_back(result.output[m], rank);
+        }
+        if (link == Link::copied ? a.cell == cell && a.kind == Kind::send_gradient
+                                 : before && a.kind == Kind::receive_gradient)
+            result.gradient[m] = window.take(i, rank);
+        if (before && a.kind == Kind::backward) {
+            if (reads_output) {
+                std::size_t const slot = keeps ? result.output[m] : result.recomputed[m];
+                window.use(slot, i);
+                window.give_back(slot, rank);
+            }
+            if (result.gradient[m] != no_slot) {
+                window.use(result.gradient[m], i);
+                window.give_back(result.gradient[m], rank);
+            }
+        }
+    }
+    result.slots = window.count();
+    return result;
+}
+
+/// Plans the host's memory that staged outputs of cell `cell` (or gradients of its input) go
+/// through: two slots, so that one is filled while the other is emptied.
+[[gnu::cold]] constexpr StagingSlots assign_staging(Lowered& lowered,
+                                                    Array<std::size_t> const& order,
+                                                    HappensBefore const& happens_before,
+                                                    std::size_t cell, bool gradients) {
+    Programs const& programs = lowered.programs;
+    std::size_t const micro_batches = programs.micro_batches();
+    StagingSlots result{0, Array<std::size_t>(micro_batches, no_slot)};
+    detail::Window window(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
+                          micro_batches);
+    for (std::size_t rank = 0; rank < order.size(); ++rank) {
+        std::size_t const i = order[rank];
+        Action const a = programs[i];
+        std::size_t& slot = result.slot[a.micro_batch];
+        if (a.cell == cell && a.kind == (gradients ? Kind::send_gradient : Kind::send_output))
+            slot = window.take(i, rank);
+        if (gradients ? a.cell + 1 == cell && a.kind == Kind::receive_gradient
+                      : a.cell == cell + 1 && a.kind == Kind::receive_input) {
+            window.use(slot, i);
+            window.give_back(slot, rank);
+        }
+    }
+    result.slots = window.count();
+    return result;
+}
+
+} // namespace gpipe

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/layer/step_state.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace gpipe {
+
+/// The host's side of the steps that may be under way, each with a slot of memory that the device
+/// copies from and to: what a step was told (the optimizer), what it says (its state, the loss's
+/// totals), and, where the mini-batch has to be brought to the device, room for that.
+template <class Memory> class Exchange {
+  public:
+    struct Sizes {
+        std::size_t totals = 2; ///< numbers
+        std::size_t optimizer = 0;
+        std::size_t batch = 0; ///< bytes of a mini-batch in slots
+    };
+
+    Exchange() = default;
+    /// `allocate(bytes)` gives the memory, zeroed.
+    template <class Allocate>
+    Exchange(Sizes sizes, std::size_t slots, Allocate allocate)
+        : optimizer_at_(slot_bytes(sizeof(StepState)) + slot_bytes(sizes.totals * sizeof(double))),
+          batch_at_(optimizer_at_ + slot_bytes(sizes.optimizer)), optimizer_bytes_(sizes.optimizer),
+          stride_(batch_at_ + sizes.batch), memory_(allocate(slots * stride_)) {
+        for (std::size_t slot = 0; slot < slots; ++slot) new (at(slot)) StepState;
+    }
+
+    StepState& state(std::size_t slot) const {
+        return *std::launder(reinterpret_cast<StepState*>(at(slot)));
+    }
+    double* totals(std::size_t slot) const {
+        return reinterpret_cast<double*>(at(slot) + slot_bytes(sizeof(StepState)));
+    }
+    std::byte* optimizer(std::size_t slot) const { return at(slot) + optimizer_at_; }
+    std::byte* batch(std::size_t slot) const { return at(slot) + batch_at_; }
+    void set_optimizer(std::size_t slot, void const* optimizer) const {
+        if (optimizer) std::memcpy(this->optimizer(slot), optimizer, optimizer_bytes_);
+    }
+
+  private:
+    std::byte* at(std::size_t slot) const { return memory_.data() + slot * stride_; }
+
+    std::size_t optimizer_at_ = 0;
+    std::size_t batch_at_ = 0;
+    std::size_t optimizer_bytes_ = 0;
+    std::size_t stride_ = 0;
+    Memory memory_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <gpipe/runtime/loss_thunk.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe {
+
+/// Where a machine leaves what became of a step. It may be moved meanwhile, and go before the step
+/// is done.
+class StepOutcome {
+  public:
+    explicit StepOutcome(double* totals) : totals_(totals) {}
+    StepOutcome(StepOutcome&& other, double* totals) noexcept
+        : totals_(totals), error_(std::exchange(other.error_, nullptr)),
+          place_(std::exchange(other.place_, nullptr)) {
+        if (place_) *place_ = this;
+    }
+    StepOutcome(StepOutcome const&) = delete;
+    StepOutcome& operator=(StepOutcome const&) = delete;
+    ~StepOutcome() { forget(); }
+
+    bool waits() const { return place_ != nullptr; }
+    /// Rethrows what went wrong, if anything did.
+    void check() const {
+        if (error_) std::rethrow_exception(error_);
+    }
+
+    /// `place` will point to this until it is told.
+    void wait_at(StepOutcome*& place) {
+        place_ = &place;
+        place = this;
+    }
+    void tell(std::span<double const> totals) {
+        std::copy(totals.begin(), totals.end(), totals_);
+        forget();
+    }
+    void tell(std::exception_ptr error) {
+        error_ = std::move(error);
+        forget();
+    }
+
+  private:
+    void forget() {
+        if (place_) *place_ = nullptr;
+        place_ = nullptr;
+    }
+
+    double* totals_;
+    std::exception_ptr error_;
+    StepOutcome** place_ = nullptr;
+};
+
+namespace detail {
+
+template <std::size_t metrics>
+StepResult<metrics> mean(std::array<double, 2 + metrics> const& sums) {
+    double const weight = sums[1];
+    if (!(weight > 0) || std::isinf(weight))
+        throw_error<std::domain_error>(
+            "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
+    StepResult<metrics> result{sums[0] / weight, weight, {}};
+    double const* sum = sums.data() + 2;
+    for (double& metric : result.metric) metric = *sum++ / weight;
+    return result;
+}
+
+} // namespace detail
+
+/// A training step that has been started, on a device that enqueues perhaps not more. May be
+/// dropped, and outlive its Training.
+template <std::size_t metrics> class PendingStep {
+  public:
+    PendingStep(PendingStep&& other) noexcept
+        : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
+          machine_(other.machine_), finish_(other.finish_) {}
+
+    /// Whether result() will not wait. A step also gets done when later ones need its place.
+    bool ready() const { return !outcome_.waits(); }
+    /// Waits until the step is done. Throws what Training::step would have thrown.
+    StepResult<metrics> result() {
+        if (outcome_.waits()) finish_(machine_, outcome_);
+        outcome_.check();
+        return detail::mean<metrics>(totals_);
+    }
+    /// As result(), so that `float loss = pending` reads as it should.
+    template <std::floating_point T> operator T() { return result(); }
+
+  private:
+    template <class Net, class... Policies> friend class Training;
+    PendingStep(void* machine, void (*finish)(void*, StepOutcome const&))
+        : outcome_(totals_.data()), machine_(machine), finish_(finish) {}
+
+    std::array<double, 2 + metrics> totals_{};
+    StepOutcome outcome_;
+    void* machine_;
+    void (*finish_)(void*, StepOutcome const&);
+};
+
+} // namespace gpipe

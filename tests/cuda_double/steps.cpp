@@ -1,0 +1,338 @@
+// Steps that are started and not waited for, and steps that are kept as graphs, over the double of
+// the CUDA runtime.
+#include "support/enqueued.hpp"
+#include "support/net.hpp"
+
+#include <gpipe/device/cuda_memory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using toy::Enqueued;
+
+using Real = float;
+using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
+using Net = gpipe::Pipeline<Enqueued<toy::Linear<Real, 5, 6>>, Enqueued<toy::Dropout<Real, 6>>,
+                            Enqueued<toy::Tanh<Real, 6>>, Enqueued<toy::Linear<Real, 6, 3>>>;
+using Train = toy::Training<Net, Loss, Adam, Cuda>;
+
+Train::Options options(std::size_t graphs, std::size_t cells = 2) {
+    Train::Options o;
+    o.samples = 8;
+    o.seed = 3;
+    o.cells = cells;
+    o.micro_batches = 3;
+    for (std::size_t d = 0; d < cells; ++d) o.device.gpus.push_back(static_cast<int>(d % 2));
+    o.device.graphs = graphs;
+    return o;
+}
+std::vector<Real> parameters(Train& train) {
+    std::vector<Real> all;
+    for (std::size_t layer : {0, 3})
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::vector<Real> values(Net::leaf_info[layer].parameters.bytes[t] / sizeof(Real));
+            train.read_parameter(layer, t, std::span(values));
+            all.insert(all.end(), values.begin(), values.end());
+        }
+    return all;
+}
+std::size_t count(std::vector<std::string> const& log, char const* call, std::size_t from = 0) {
+    return static_cast<std::size_t>(
+        std::count_if(log.begin() + static_cast<std::ptrdiff_t>(from), log.end(),
+                      [&](std::string const& line) { return line.find(call) == 0; }));
+}
+toy::Data<Real> data(std::size_t samples, std::uint32_t seed) {
+    return toy::Data<Real>(samples, seed);
+}
+
+// Losses and parameters of steps over these sizes, one after the other, without graphs.
+struct Expected {
+    std::vector<double> losses;
+    std::vector<Real> values;
+    explicit Expected(std::vector<std::size_t> const& sizes) {
+        cuda_double::Session session({.devices = 2});
+        Train train(Net{}, {}, Adam{1e-2f}, options(0));
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            auto const d = data(sizes[i], static_cast<std::uint32_t>(i));
+            losses.push_back(train.step(d.inputs, d.targets).loss);
+        }
+        values = parameters(train);
+    }
+};
+
+} // namespace
+
+TEST_CASE("a step that is kept is launched by one call, and its layers are not called again") {
+    std::vector<std::size_t> const sizes(7, 8);
+    Expected const expected(sizes);
+    cuda_double::Session session({.devices = 2});
+    Train train(Net{}, {}, Adam{1e-2f}, options(1));
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        std::size_t const before = cuda_double::calls();
+        auto const d = data(8, static_cast<std::uint32_t>(i));
+        CHECK(train.step(d.inputs, d.targets).loss == expected.losses[i]);
+        auto const log = cuda_double::call_log();
+        CHECK(count(log, "cudaGraphLaunch", before) == 1);
+        std::size_t const kernels = count(log, "cudaLaunchKernel", before);
+        CHECK((i < 2 ? kernels > 30 : kernels == 0));
+        // Beside the launch: the mini-batch is brought, and all is held together.
+        if (i >= 2) CHECK(cuda_double::calls() - before < 20);
+    }
+    CHECK(parameters(train) == expected.values);
+}
+
+TEST_CASE("graphs are kept of the sizes that were used last, and of no more than were asked for") {
+    std::vector<std::size_t> const sizes{8, 7, 8, 7, 5, 5, 8, 8, 7, 8, 5, 8};
+    Expected const expected(sizes);
+    for (std::size_t graphs : {1, 2, 3}) {
+        cuda_double::Session session({.devices = 2});
+        {
+            Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
+            std::vector<Train::Pending> pending;
+            for (std::size_t i = 0; i < sizes.size(); ++i) {
+                auto const d = data(sizes[i], static_cast<std::uint32_t>(i));
+                pending.push_back(train.start(d.inputs, d.targets));
+                auto const log = cuda_double::call_log();
+                CHECK(count(log, "cudaGraphInstantiate") - count(log, "cudaGraphExecDestroy") <=
+                      graphs * Cuda::steps_at_once);
+            }
+            for (std::size_t i = 0; i < sizes.size(); ++i)
+                CHECK(pending[i].result().loss == expected.losses[i]);
+            CHECK(parameters(train) == expected.values);
+            auto const log = cuda_double::call_log();
+            if (graphs == 3) CHECK(count(log, "cudaGraphInstantiate") <= 6);
+            if (graphs == 3) CHECK(count(log, "cudaGraphExecDestroy") == 0);
+        }
+        CHECK(cuda_double::complaints() == "");
+    }
+}
+
+namespace {
+
+// Does what it is told while it enqueues, and does not look at what comes of it.
+struct Careless {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = Input;
+    std::function<void(cudaStream_t)>* act;
+
+    void forward(auto& context, auto x, auto y) const {
+        if (*act) (*act)(context.stream());
+        toy::Ranges ranges;
+        ranges.add(x);
+        ranges.add(y);
+        static_cast<void>(cuda_double::launch(
+            context.stream(), [x, y] { std::copy(x.begin(), x.end(), y.begin()); }, ranges.reads,
+            ranges.writes, "careless"));
+    }
+    void backward(auto& context, auto, auto dy, auto dx) const {
+        toy::Ranges ranges;
+        ranges.add(dy);
+        ranges.add(dx);
+        toy::enqueue(
+            context.stream(), [dy, dx] { std::copy(dy.begin(), dy.end(), dx.begin()); },
+            std::move(ranges), "careless");
+    }
+};
+
+} // namespace
+
+TEST_CASE("a layer that does what no graph can hold is named, and the object trains on") {
+    using Chain = gpipe::Pipeline<Enqueued<toy::Linear<Real, 3, 3>>, Careless>;
+    using Chained = toy::Training<Chain, Loss, Adam, Cuda>;
+    std::vector<Real> const x(8 * 3, Real(0.5)), t(8 * 3);
+    auto const losses = [&](std::function<void(cudaStream_t)> mistake, std::size_t graphs) {
+        std::function<void(cudaStream_t)> act;
+        Chained::Options o;
+        o.samples = 8;
+        o.cells = 2;
+        o.micro_batches = 3;
+        o.device.gpus = gpipe::gpus(0, 1);
+        o.device.graphs = graphs;
+        Chained train(Chain{{}, Careless{&act}}, {}, Adam{1e-2f}, o);
+        std::vector<double> result;
+        if (mistake) {
+            act = mistake;
+            try {
+                train.step(x, t);
+                CHECK_MESSAGE(false, "nothing was thrown");
+            } catch (gpipe::cuda::CannotCapture const& error) {
+                CHECK(std::string(error.what()).find("cannot be part of a CUDA graph") !=
+                      std::string::npos);
+            }
+            REQUIRE(train.failure());
+            CHECK(train.failure()->layer == 1);
+            CHECK(train.failure()->cell == 1);
+            CHECK(train.steps() == 0);
+            act = nullptr;
+        }
+        for (int i = 0; i < 4; ++i) result.push_back(train.step(x, t).loss);
+        return result;
+    };
+    cuda_double::Session session({.devices = 2});
+    auto const expected = losses({}, 0);
+    CHECK(losses({}, 1) == expected);
+    CHECK(losses([](cudaStream_t stream) { static_cast<void>(cudaStreamSynchronize(stream)); },
+                 1) == expected);
+    CHECK(losses(
+              [](cudaStream_t) {
+                  void* memory = nullptr;
+                  static_cast<void>(cudaMalloc(&memory, 8));
+              },
+              1) == expected);
+    cuda_double::complaints();
+}
+
+TEST_CASE("handles: moved, dropped, late, and longer lived than their training") {
+    std::vector<std::size_t> const sizes{8, 7, 8, 8, 7};
+    Expected const expected(sizes);
+    for (std::size_t graphs : {0, 2}) {
+        cuda_double::Session session({.devices = 2});
+        std::optional<Train> train;
+        train.emplace(Net{}, Loss{}, Adam{1e-2f}, options(graphs));
+        auto const start = [&](std::size_t i) {
+            auto const d = data(sizes[i], static_cast<std::uint32_t>(i));
+            return train->start(d.inputs, d.targets);
+        };
+        auto first = start(0);
+        CHECK(!first.ready());
+        auto moved = std::move(first);
+        static_cast<void>(start(1)); // nobody wants to know
+        auto third = start(2);       // takes the place of the first
+        CHECK(moved.ready());
+        CHECK(train->steps() == 1);
+        auto again = std::move(moved);
+        auto fourth = start(3);
+        CHECK(float(fourth) == float(expected.losses[3])); // waits for the third, too
+        CHECK(third.ready());
+        CHECK(train->steps() == 4);
+        CHECK(third.result().loss == expected.losses[2]);
+        CHECK(third.result().loss == expected.losses[2]); // as often as one likes
+        auto fifth = start(4);
+        CHECK(parameters(*train) == expected.values); // waits
+        CHECK(fifth.ready());
+        CHECK(train->steps() == 5);
+        auto last = start(0);
+        train.reset();
+        CHECK(last.ready());
+        CHECK(last.result().weight == 8);
+        CHECK(again.result().loss == expected.losses[0]);
+        CHECK(cuda_double::complaints() == "");
+        CHECK(cuda_double::leaks() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("what the caller gave may be changed as soon as a step has been started") {
+    std::vector<std::size_t> const sizes{8, 7, 8, 8, 7, 8};
+    Expected const expected(sizes);
+    for (std::size_t graphs : {0, 2}) {
+        cuda_double::Session session({.devices = 2, .seed = 2});
+        Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
+        std::vector<Train::Pending> pending;
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            auto d = data(sizes[i], static_cast<std::uint32_t>(i));
+            train.optimizer().learning_rate = 1e-2f;
+            pending.push_back(train.start(d.inputs, d.targets));
+            train.optimizer().learning_rate = 1e30f;
+            std::fill(d.inputs.begin(), d.inputs.end(), Real(1e30));
+            std::fill(d.targets.begin(), d.targets.end(), Real(1e30));
+        }
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            CHECK(pending[i].result().loss == expected.losses[i]);
+        CHECK(cuda_double::races() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("arrays on a GPU are read behind the caller's stream, which may then write them again") {
+    std::vector<std::size_t> const sizes{8, 7, 8, 8, 7, 8};
+    Expected const expected(sizes);
+    for (std::size_t graphs : {0, 2})
+        for (int gpu : {0, 1})
+            for (std::uint64_t order : {0, 1, 2, 3}) {
+                cuda_double::Session session({.devices = 2, .seed = order});
+                Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
+                gpipe::cuda::Stream const mine(gpu);
+                gpipe::cuda::Buffer const inputs(gpu, 8 * 5 * sizeof(Real));
+                gpipe::cuda::Buffer const targets(gpu, 8 * 3 * sizeof(Real));
+                auto const span = [](gpipe::cuda::Buffer const& buffer, std::size_t n) {
+                    return std::span<Real>(reinterpret_cast<Real*>(buffer.data()), n);
+                };
+                gpipe::cuda::DeviceGuard const guard(gpu);
+                auto const write = [&](std::span<Real> to, std::vector<Real> from) {
+                    toy::Ranges ranges;
+                    ranges.add(to.data(), to.size());
+                    static_cast<void>(cuda_double::launch(
+                        mine.get(),
+                        [to, from = std::move(from)] {
+                            std::copy(from.begin(), from.end(), to.begin());
+                        },
+                        {}, ranges.writes, "the caller's kernel"));
+                };
+                std::vector<Train::Pending> pending;
+                for (std::size_t i = 0; i < sizes.size(); ++i) {
+                    auto const d = data(sizes[i], static_cast<std::uint32_t>(i));
+                    auto const x = span(inputs, d.inputs.size());
+                    auto const t = span(targets, d.targets.size());
+                    write(x, d.inputs);
+                    write(t, d.targets);
+                    pending.push_back(train.start(x, t, mine.get()));
+                }
+                for (std::size_t i = 0; i < sizes.size(); ++i)
+                    CHECK(pending[i].result().loss == expected.losses[i]);
+                CHECK(parameters(train) == expected.values);
+                CHECK(cuda_double::races() == std::vector<std::string>{});
+            }
+}
+
+TEST_CASE("work that fails on the device is thrown where the step is waited for, or at the next") {
+    std::size_t works = 0;
+    for (std::size_t n = 0; n <= works; ++n)
+        for (std::size_t graphs : {0, 1}) {
+            cuda_double::Session session({.devices = 2});
+            bool refused = false;
+            {
+                Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
+                auto const d = data(8, 0);
+                static_cast<void>(train.step(d.inputs, d.targets));
+                std::size_t const before = cuda_double::works();
+                cuda_double::fail_work(n);
+                auto first = train.start(d.inputs, d.targets);
+                if (n % 2 == 0) {
+                    try {
+                        static_cast<void>(first.result());
+                        static_cast<void>(train.step(d.inputs, d.targets));
+                    } catch (gpipe::cuda::Error const& error) {
+                        CHECK(error.code() == cudaErrorLaunchFailure);
+                        refused = true;
+                    }
+                } else {
+                    try {
+                        { auto const dropped = std::move(first); }
+                        auto const second = train.start(d.inputs, d.targets);
+                        static_cast<void>(train.step(d.inputs, d.targets));
+                    } catch (gpipe::cuda::Error const& error) {
+                        CHECK(error.code() == cudaErrorLaunchFailure);
+                        refused = true;
+                    }
+                }
+                works = cuda_double::works() - before;
+                if (refused) CHECK_THROWS(train.step(d.inputs, d.targets));
+            }
+            CHECK(refused);
+            static_cast<void>(cuda_double::complaints());
+            if (n > 80) return; // of the first step, and far into the second
+        }
+}
