@@ -15,12 +15,14 @@ set(GPIPE_HEADERS
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
     include/gpipe/core/host_device.hpp
+    include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
+    include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/thrust.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
