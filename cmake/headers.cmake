@@ -84,6 +84,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verify.hpp
     include/gpipe/schedule/walk.hpp
+    include/gpipe/trace/nvtx.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
 )
