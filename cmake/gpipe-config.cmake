@@ -1,3 +1,7 @@
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 include(${CMAKE_CURRENT_LIST_DIR}/gpipe-targets.cmake)
+get_target_property(links gpipe::gpipe INTERFACE_LINK_LIBRARIES)
+if("CUDA::nvtx3" IN_LIST links)
+    find_dependency(CUDAToolkit)
+endif()

@@ -15,12 +15,16 @@ set(GPIPE_HEADERS
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
     include/gpipe/core/host_device.hpp
+    include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
+    include/gpipe/cuda/half.cuh
+    include/gpipe/cuda/reduce.cuh
+    include/gpipe/cuda/thrust.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
@@ -85,6 +89,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verify.hpp
     include/gpipe/schedule/walk.hpp
+    include/gpipe/trace/nvtx.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
 )

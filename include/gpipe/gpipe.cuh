@@ -1,6 +1,7 @@
 #pragma once
 
 // Everything for pipelines on GPUs, through nvcc: gpipe.hpp, device::Cuda and its kernels.
+#include <gpipe/cuda/half.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/runtime/cuda_work.cuh>

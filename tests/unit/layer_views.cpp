@@ -198,3 +198,15 @@ TEST_CASE("a Batch takes ranges of its element only, and to be written none that
     static_assert(!std::is_constructible_v<Written, std::vector<float> const&>);
     CHECK(Floats::count == 1);
 }
+
+TEST_CASE("one view of several is a value: it outlives the several") {
+    alignas(256) std::array<std::byte, 512> memory{};
+    using Group = Tensors<Tensor<int, 3>, Tensor<float, 2>>;
+    using gpipe::tensor_views;
+    static_assert(!std::is_reference_v<decltype(gpipe::get<0>(
+                      tensor_views<Group, Access::write>(memory.data())))>);
+    for (int& value : gpipe::get<0>(tensor_views<Group, Access::write>(memory.data()))) value = 7;
+    auto const [whole, real] = tensor_views<Group, Access::read>(memory.data());
+    CHECK(std::accumulate(whole.begin(), whole.end(), 0) == 21);
+    CHECK(real[0] == 0);
+}

@@ -103,8 +103,9 @@ template <class A, class B, class C, class D, class E, class F, class G, class H
 struct Views<A, B, C, D, E, F, G, H> { A a; B b; C c; D d; E e; F f; G g; H h; };
 // clang-format on
 
-/// The view of tensor `i` of several.
-template <std::size_t i, class... Ts> constexpr auto const& get(Views<Ts...> const& views) {
+/// The view of tensor `i` of several: by value, as for (float& w : get<0>(context.parameters()))
+/// would otherwise look at views that are gone.
+template <std::size_t i, class... Ts> constexpr auto get(Views<Ts...> const& views) {
     static_assert(i < sizeof...(Ts), "gpipe: there are not so many tensors");
     if constexpr (i == 0)
         return views.a;
@@ -123,7 +124,7 @@ template <std::size_t i, class... Ts> constexpr auto const& get(Views<Ts...> con
     else
         return views.h;
 }
-template <std::size_t i, class... Ts> constexpr auto const& get(std::tuple<Ts...> const& views) {
+template <std::size_t i, class... Ts> constexpr auto get(std::tuple<Ts...> const& views) {
     return std::get<i>(views);
 }
 

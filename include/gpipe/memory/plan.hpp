@@ -26,12 +26,11 @@ struct DeviceBytes {
 /// What an arena holds beside the tensors of layers on a device whose work cannot read the host's
 /// memory; nothing on one that can.
 struct Staging {
-    GroupSizes inputs;       ///< of the chain: on the device of the first cell
-    GroupSizes targets;      ///< of the loss: on the device of the last
-    std::size_t samples = 0; ///< largest mini-batch
-    std::size_t sums = 0;    ///< bytes of the loss's numbers: on the device of the last cell
-    std::size_t state = 0;   ///< bytes of what changes from step to step: where updates are, and on
-                             ///< the device of the last cell
+    GroupSizes inputs;         ///< of the chain: on the device of the first cell
+    GroupSizes targets;        ///< of the loss: on the device of the last
+    std::size_t samples = 0;   ///< largest mini-batch
+    std::size_t sums = 0;      ///< bytes of the loss's numbers: on the device of the last cell
+    std::size_t state = 0;     ///< bytes of what changes from step to step: on every device
     std::size_t optimizer = 0; ///< bytes of the optimizer: where updates are
     std::size_t steps = 1;     ///< mini-batches that there is room for at once
 };

@@ -7,6 +7,7 @@
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
+#include <gpipe/trace/nvtx.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -372,6 +373,7 @@ template <DeviceRuntime Device> class Engine {
     // the timing.
     template <bool timed> void execute(Step const& step, std::size_t lane) noexcept {
         if (step.rank > first_failed_.load(std::memory_order_relaxed)) return;
+        [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         CellRow const& cell = cells[step.cell];
         SampleRange const range = ranges_[step.micro_batch];
         Frame frame{range.count,

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <gpipe/core/host_device.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+/// The one order in which the library's reductions add, on every device: `sum_blocks(count)` blocks
+/// of `sum_threads` threads take the elements in turn, so that thread t of block b adds elements i,
+/// i + s, i + 2 s, ... in ascending order, where i = b * sum_threads + t and s is the number of all
+/// threads. In a block, thread t < 128 then adds what thread t + 128 has, t < 64 that of t + 64,
+/// and so on to thread 0. The sums of the blocks are added likewise, by one block. All in double.
+/// The order depends on the count only: on no GPU, no launch and no timing.
+inline constexpr std::size_t sum_threads = 256;
+constexpr std::size_t sum_blocks(std::size_t count) {
+    constexpr std::size_t most = 512;
+    constexpr std::size_t elements = sum_threads * 8; // at least, before there is another block
+    std::size_t const blocks = (count + elements - 1) / elements;
+    return blocks < most ? blocks : most;
+}
+
+namespace detail {
+
+struct AddValue {
+    GPIPE_HOST_DEVICE double operator()(double sum, double x) const { return sum + x; }
+};
+// Rounded once, whatever the compiler would have made of a product and a sum.
+struct AddSquare {
+    GPIPE_HOST_DEVICE double operator()(double sum, double x) const { return std::fma(x, x, sum); }
+};
+
+// What one thread adds. Types of 16 bits become float, and so double, without rounding.
+template <class Add, class T>
+GPIPE_HOST_DEVICE double thread_sum(T const* data, std::size_t count, std::size_t first,
+                                    std::size_t stride) {
+    double sum = 0;
+    for (std::size_t i = first; i < count; i += stride) {
+        if constexpr (std::is_floating_point_v<T>)
+            sum = Add{}(sum, data[i]);
+        else
+            sum = Add{}(sum, static_cast<float>(data[i]));
+    }
+    return sum;
+}
+
+// What one block adds: the kernel, thread by thread.
+template <class Add, class T>
+double block_sum(T const* data, std::size_t count, std::size_t block, std::size_t blocks) {
+    double sums[sum_threads];
+    for (std::size_t t = 0; t < sum_threads; ++t)
+        sums[t] = thread_sum<Add>(data, count, block * sum_threads + t, blocks * sum_threads);
+    for (std::size_t half = sum_threads / 2; half > 0; half /= 2)
+        for (std::size_t t = 0; t < half; ++t) sums[t] += sums[t + half];
+    return sums[0];
+}
+template <class Add, class T> double ordered_sum(T const* data, std::size_t count) {
+    std::size_t const blocks = sum_blocks(count);
+    double sums[sum_blocks(~std::size_t{0} / 2)];
+    for (std::size_t b = 0; b < blocks; ++b) sums[b] = block_sum<Add>(data, count, b, blocks);
+    return block_sum<AddValue>(sums, blocks, 0, 1);
+}
+
+} // namespace detail
+
+/// The sum of `count` numbers of the host's memory, in the order of sum_threads.
+template <class T> double ordered_sum(T const* data, std::size_t count) {
+    return detail::ordered_sum<detail::AddValue>(data, count);
+}
+/// The sum of their squares, each added without rounding it first.
+template <class T> double ordered_sum_of_squares(T const* data, std::size_t count) {
+    return detail::ordered_sum<detail::AddSquare>(data, count);
+}
+
+} // namespace gpipe

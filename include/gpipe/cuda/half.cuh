@@ -1,0 +1,14 @@
+#pragma once
+
+#include <gpipe/layer/tensor.hpp>
+
+#include <type_traits>
+
+// Declared only: cuda_fp16.h and cuda_bf16.h are for those who calculate with them.
+struct __half;
+struct __nv_bfloat16;
+
+/// Tensors of CUDA's floating-point types of 16 bits carry gradients, of their own type. Parameters
+/// are better float: what an optimizer adds to one is often less than 16 bits can tell.
+template <> struct gpipe::CarriesGradient<__half> : std::true_type {};
+template <> struct gpipe::CarriesGradient<__nv_bfloat16> : std::true_type {};

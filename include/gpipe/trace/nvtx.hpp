@@ -1,0 +1,62 @@
+#pragma once
+
+#include <gpipe/schedule/action.hpp>
+
+#include <cstdint>
+#include <string_view>
+
+#ifdef GPIPE_NVTX
+#include <nvtx3/nvtx3.hpp>
+#endif
+
+namespace gpipe {
+
+/// What an action is called in a profiler: "forward cell 2 micro-batch 5".
+struct ActionName {
+    char text[64] = {};
+
+    constexpr ActionName(Kind kind, std::uint32_t cell, std::uint32_t micro_batch) {
+        add(name(kind));
+        add(" cell ");
+        add(cell);
+        add(" micro-batch ");
+        add(micro_batch);
+    }
+    constexpr operator std::string_view() const { return text; }
+
+  private:
+    constexpr void add(std::string_view part) {
+        for (char const letter : part) text[size++] = letter;
+    }
+    constexpr void add(std::uint32_t number) {
+        if (number >= 10) add(number / 10);
+        text[size++] = static_cast<char>('0' + number % 10);
+    }
+
+    std::uint32_t size = 0;
+};
+
+/// Names the calls of an action's layers for NVIDIA's profilers as long as it lives: a range of the
+/// domain "gpipe", with the micro-batch as payload. Nothing at all unless GPIPE_NVTX is defined,
+/// which must be so in all of a program's files or in none (CMake: -DGPIPE_NVTX=ON).
+#ifdef GPIPE_NVTX
+class ActionRange {
+  public:
+    ActionRange(Kind kind, std::uint32_t cell, std::uint32_t micro_batch)
+        : range_(nvtx3::event_attributes{ActionName(kind, cell, micro_batch).text,
+                                         nvtx3::payload{micro_batch}}) {}
+
+  private:
+    struct Domain {
+        static constexpr char const* name = "gpipe";
+    };
+    nvtx3::scoped_range_in<Domain> range_;
+};
+#else
+class ActionRange {
+  public:
+    constexpr ActionRange(Kind, std::uint32_t, std::uint32_t) {}
+};
+#endif
+
+} // namespace gpipe

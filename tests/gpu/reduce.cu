@@ -1,0 +1,55 @@
+// Reductions on the GPU are bitwise those of the host.
+#include <gpipe/cuda/reduce.cuh>
+#include <gpipe/device/cuda_memory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace {
+
+std::size_t const counts[] = {0, 1, 255, 256, 257, 2048, 2049, 100003, 1048576, 3000017};
+
+template <class T> std::size_t mistakes() {
+    gpipe::cuda::Stream const stream(0);
+    std::size_t const most = 3000017;
+    std::mt19937 random(1);
+    std::normal_distribution<double> normal;
+    std::vector<T> values(most);
+    for (T& value : values) value = static_cast<T>(static_cast<float>(normal(random)));
+    gpipe::cuda::Buffer const data(0, most * sizeof(T));
+    gpipe::cuda::Buffer const workspace(0, gpipe::cuda::reduction_workspace(most));
+    gpipe::cuda::Buffer const results(0, 2 * sizeof(double));
+    gpipe::cuda::check("cudaMemcpy",
+                       cudaMemcpy(data.data(), values.data(), data.size(), cudaMemcpyDefault));
+    auto const* const from = reinterpret_cast<T const*>(data.data());
+    auto* const result = reinterpret_cast<double*>(results.data());
+    std::size_t wrong = 0;
+    for (std::size_t count : counts) {
+        gpipe::cuda::sum(stream.get(), from, count, result, workspace.data());
+        gpipe::cuda::sum_of_squares(stream.get(), from, count, result + 1, workspace.data());
+        stream.synchronize();
+        double got[2];
+        gpipe::cuda::check("cudaMemcpy", cudaMemcpy(got, result, sizeof got, cudaMemcpyDefault));
+        double const expected[] = {gpipe::ordered_sum(values.data(), count),
+                                   gpipe::ordered_sum_of_squares(values.data(), count)};
+        wrong += std::memcmp(got, expected, sizeof got) != 0;
+    }
+    return wrong;
+}
+
+} // namespace
+
+TEST_CASE("sums and sums of squares are bitwise those of the host, for every type and count") {
+    gpipe::cuda::require_devices(1);
+    CHECK(mistakes<float>() == 0);
+    CHECK(mistakes<double>() == 0);
+    CHECK(mistakes<__half>() == 0);
+    CHECK(mistakes<__nv_bfloat16>() == 0);
+}

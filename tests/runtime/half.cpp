@@ -1,0 +1,138 @@
+// Elements of 16 bits, a user's own: they and their gradients cross boundaries, and what is trained
+// is bitwise the same wherever the chain is cut.
+#include <support/net.hpp>
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+// The upper half of a float, rounded to nearest: what CUDA calls bf16.
+struct Brief {
+    std::uint16_t bits;
+
+    Brief() = default;
+    explicit Brief(float value) {
+        auto const word = std::bit_cast<std::uint32_t>(value);
+        bits = static_cast<std::uint16_t>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
+    }
+    operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
+} // namespace
+
+template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
+static_assert(gpipe::TensorGroup<gpipe::Tensor<Brief, 7>>::gradient_bytes[0] == 14);
+
+namespace {
+
+// y = tanh(w x): activations of T and Brief, parameters and sums of float.
+template <class T, std::size_t in, std::size_t out> struct Dense {
+    using Input = gpipe::Tensor<T, in>;
+    using Output = gpipe::Tensor<Brief, out>;
+    using Parameters = gpipe::Tensor<float, out, in>;
+    static constexpr auto backward_reads = gpipe::Reads::both;
+
+    void initialize(auto& ctx) const {
+        auto random = ctx.random(0);
+        for (float& w : ctx.parameters()) w = static_cast<float>(random.normal(0.7));
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const w = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t o = 0; o < out; ++o) {
+                float sum = 0;
+                for (std::size_t i = 0; i < in; ++i) sum += w(o, i) * x(s, i);
+                y(s, o) = Brief(std::tanh(sum));
+            }
+    }
+    void backward(auto& ctx, auto x, auto y, auto dy, auto dx) const {
+        auto const w = ctx.parameters();
+        auto const dw = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            float sums[in] = {};
+            for (std::size_t o = 0; o < out; ++o) {
+                float const d = (1 - y(s, o) * y(s, o)) * dy(s, o);
+                for (std::size_t i = 0; i < in; ++i) {
+                    dw(o, i) += d * x(s, i);
+                    sums[i] += d * w(o, i);
+                }
+            }
+            for (std::size_t i = 0; i < in; ++i) dx(s, i) = T(sums[i]);
+        }
+    }
+};
+struct Squares {
+    using Target = gpipe::Tensor<float, 3>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            float const d = y.begin()[i] - target.begin()[i];
+            sum += d * d;
+            dy.begin()[i] = Brief(2 * d);
+        }
+        return {sum, static_cast<double>(y.samples())};
+    }
+};
+using Net =
+    gpipe::Pipeline<Dense<float, 5, 7>, Dense<Brief, 7, 7>, Dense<Brief, 7, 9>, Dense<Brief, 9, 3>>;
+
+constexpr std::size_t samples = 11;
+
+template <class Device>
+std::vector<float>
+trained(std::size_t cells, std::size_t micro_batches, toy::NamedSchedule const& schedule,
+        toy::NamedCheckpointing const& checkpointing, typename Device::Options device) {
+    using Train = toy::Training<Net, Squares, gpipe::SGD, Device>;
+    typename Train::Options o;
+    o.samples = samples;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.schedule = schedule.policy;
+    o.checkpointing = checkpointing.policy;
+    o.device = device;
+    Train train(Net{}, {}, {.learning_rate = 0.5f}, o);
+    std::mt19937 random(3);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    std::vector<float> x(samples * 5), target(samples * 3);
+    for (float& value : x) value = uniform(random);
+    for (float& value : target) value = uniform(random);
+    std::vector<float> values;
+    for (int step = 0; step < 4; ++step) values.push_back(train.step(x, target));
+    for (std::size_t layer = 0; layer < Net::size; ++layer) {
+        auto const w = train.template parameter<float>(layer, 0);
+        values.insert(values.end(), w.begin(), w.end());
+    }
+    std::vector<Brief> y(samples * 3);
+    train.predict(x, y);
+    values.insert(values.end(), y.begin(), y.end());
+    return values;
+}
+
+} // namespace
+
+TEST_CASE("P1 elements of 16 bits give the same for every cut, schedule and checkpointing") {
+    using gpipe::device::Host;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (std::size_t micro_batches : {1, 3, 4}) {
+            auto const expected =
+                trained<Host>(1, micro_batches, schedule, toy::checkpointings[0], {1});
+            CHECK(expected[3] < 0.8f * expected[0]); // it learns
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (std::size_t cells = 1; cells <= 4; ++cells) {
+                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
+                         ", M = ", micro_batches);
+                    CHECK(trained<Host>(cells, micro_batches, schedule, checkpointing, {2}) ==
+                          expected);
+                    CHECK(trained<toy::Deferred>(cells, micro_batches, schedule, checkpointing,
+                                                 {cells}) == expected);
+                }
+        }
+}
