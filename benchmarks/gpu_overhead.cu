@@ -254,7 +254,10 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
     std::printf("%2zu %4zu %-6s %-8s %9.1f %9.1f %5.2f (%.2f-%.2f)", K, micro_batches,
                 kernels.c_str(), graphs ? "graphs" : "streams", took, took_them, took / took_them,
                 quantile(ratio, 0.25), quantile(ratio, 0.75));
-    std::printf(" %8.0f %8.0f", median(our_times.host), median(their_times.host));
+    if (graphs)
+        std::printf(" %8s %8s", "-", "-");
+    else
+        std::printf(" %8.0f %8.0f", median(our_times.host), median(their_times.host));
     std::printf(" %9.1f %9.1f %9.1f %9.1f\n", median(our_times.gpu), median(their_times.gpu),
                 pipeline, each.sum(K, micro_batches));
     std::fflush(stdout);
@@ -320,6 +323,6 @@ int main(int argc, char** argv) try {
     settings.seconds = milliseconds * 1e-3;
     measure_all(settings);
 } catch (std::exception const& error) {
-    std::fprintf(stderr, "gpu_overhead: %s\n", error.what());
+    std::fprintf(stderr, "%s\n", error.what());
     return 1;
 }
