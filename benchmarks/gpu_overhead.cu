@@ -53,6 +53,7 @@ template <class Launch> double alone(Launch launch) {
     constexpr int kernels = 50;
     gpipe::cuda::Stream const stream(0);
     launch(stream.get()); // the first launch of all loads the kernel
+    check("a kernel launch", cudaGetLastError());
     stream.synchronize();
     check("cudaStreamBeginCapture",
           cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
