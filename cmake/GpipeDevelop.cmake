@@ -52,6 +52,27 @@ function(gpipe_program name)
     endif()
 endfunction()
 
+# gpipe_cuda_programs(ROOM OUT): every .cu in examples/ or benchmarks/ as a program at
+# <build>/ROOM/NAME; sets OUT to their names. Tests need them where their room is not built.
+function(gpipe_cuda_programs room out)
+    set(names)
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${room}/*.cu)
+    foreach(source IN LISTS sources)
+        cmake_path(GET source STEM name)
+        list(APPEND names ${name})
+        if(TARGET ${name})
+            continue()
+        endif()
+        add_executable(${name} ${source})
+        set_target_properties(${name} PROPERTIES
+            RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${room})
+        target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/examples)
+        target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings)
+    endforeach()
+    set(${out} ${names} PARENT_SCOPE)
+endfunction()
+
 # Which tests to build; see tests/CMakeLists.txt.
-set(GPIPE_TEST_KINDS unit runtime cuda_double static compile_fail headers cuda scripts readme
+set(GPIPE_TEST_KINDS unit runtime cuda_double static compile_fail headers cuda gpu scripts readme
     package programs CACHE STRING "Kinds of tests to build")
+set(GPIPE_SANITIZER_TOOLS "" CACHE STRING "memcheck, racecheck, synccheck: for tests of kind gpu")

@@ -82,6 +82,27 @@ template <class T, std::size_t N> struct Tanh {
     }
 };
 
+/// y = x / (1 + |x|). Reads its output. In place of Tanh where bits are compared with a GPU's:
+/// there is one right result of each of its operations.
+template <class T, std::size_t N> struct Softsign {
+    using Input = Tensor<T, N>;
+    using Output = Tensor<T, N>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::output;
+    static constexpr bool accepts_none = true;
+
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i)
+            y.data()[i] = x.data()[i] / (1 + std::abs(x.data()[i]));
+    }
+    void backward(auto&, auto y, auto dy, auto dx) const {
+        if constexpr (!gpipe::is_none<decltype(dx)>)
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                T const v = 1 - std::abs(y.data()[i]);
+                dx.data()[i] = dy.data()[i] * v * v;
+            }
+    }
+};
+
 /// y = factor x, the factor a run-time member. Reads neither.
 template <class T, std::size_t N> struct Scale {
     using Input = Tensor<T, N>;

@@ -1,0 +1,205 @@
+#pragma once
+
+#include "gpu_model.cuh"
+#include "quiet.hpp"
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace benchmark {
+
+namespace kernel {
+
+/// Sums the loss over micro-batches: sum, weight, and one over the weight.
+static __global__ void commit(double const* values, int micro_batches, double* totals) {
+    double sum = 0;
+    double weight = 0;
+    for (int m = 0; m < micro_batches; ++m) {
+        sum += values[2 * m];
+        weight += values[2 * m + 1];
+    }
+    totals[0] = sum;
+    totals[1] = weight;
+    totals[2] = 1 / weight;
+}
+static __global__ void update(float rate, float momentum, double const* totals, float* w, float* dw,
+                              float* velocity) {
+    int const n = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    float const g = dw[n] * static_cast<float>(totals[2]);
+    dw[n] = g;
+    velocity[n] = momentum * velocity[n] + g;
+    w[n] -= rate * velocity[n];
+}
+
+} // namespace kernel
+
+/// GPipe without checkpointing as one would write it by hand for K layers on streams of one GPU:
+/// events between neighbours, every tensor of every micro-batch in a place of its own. Or all of
+/// that captured once in a graph.
+class GpuHandwritten {
+  public:
+    /// `samples` of each micro-batch. Inputs and targets lie in pinned memory and stay there.
+    GpuHandwritten(std::size_t cells, std::size_t micro_batches, std::size_t samples, Work work,
+                   gpipe::SGD optimizer, float const* inputs, float const* targets,
+                   Probe* probe = nullptr)
+        : cells_(cells), micro_batches_(micro_batches), samples_(samples), work_(work),
+          optimizer_(optimizer), inputs_(inputs), targets_(targets), probe_(probe),
+          tensors_(0, (2 * cells + 2) * micro_batches * samples * bytes),
+          parameters_(0, 3 * cells * bytes), values_(0, (2 * micro_batches + 3) * sizeof(double)),
+          totals_(3 * sizeof(double)) {
+        for (std::size_t c = 0; c < cells; ++c)
+            streams_.emplace_back(0, gpipe::cuda::Priority::high);
+        for (std::size_t i = 0; i < 2 * cells * micro_batches; ++i) done_.emplace_back(0);
+        for (std::size_t c = 0; c <= cells; ++c) ends_.emplace_back(0);
+        std::vector<float> const ones(kernel::width, 1);
+        for (std::size_t c = 0; c < cells; ++c)
+            gpipe::cuda::check("cudaMemcpy",
+                               cudaMemcpy(parameter(c), ones.data(), bytes, cudaMemcpyDefault));
+    }
+    GpuHandwritten(GpuHandwritten const&) = delete;
+    GpuHandwritten& operator=(GpuHandwritten const&) = delete;
+    ~GpuHandwritten() {
+        synchronize();
+        if (graph_) gpipe::cuda::detail::forget(cudaGraphExecDestroy(graph_));
+    }
+
+    /// From now on a step is one launch.
+    void capture() {
+        using gpipe::cuda::check;
+        check("cudaStreamBeginCapture",
+              cudaStreamBeginCapture(streams_[0].get(), cudaStreamCaptureModeThreadLocal));
+        ends_[0].record(streams_[0]);
+        for (std::size_t c = 1; c < cells_; ++c) streams_[c].wait(ends_[0]);
+        enqueue();
+        for (std::size_t c = 1; c < cells_; ++c) {
+            ends_[c].record(streams_[c]);
+            streams_[0].wait(ends_[c]);
+        }
+        cudaGraph_t captured = nullptr;
+        check("cudaStreamEndCapture", cudaStreamEndCapture(streams_[0].get(), &captured));
+        cudaError_t const status = cudaGraphInstantiate(&graph_, captured, 0);
+        gpipe::cuda::detail::forget(cudaGraphDestroy(captured));
+        check("cudaGraphInstantiate", status);
+        check("cudaGraphUpload", cudaGraphUpload(graph_, streams_[0].get()));
+        synchronize();
+    }
+
+    /// Trains once; returns the mean loss.
+    double step() {
+        if (graph_)
+            gpipe::cuda::check("cudaGraphLaunch", cudaGraphLaunch(graph_, streams_[0].get()));
+        else
+            enqueue();
+        synchronize();
+        auto const* const totals = reinterpret_cast<double const*>(totals_.data());
+        return totals[0] / totals[1];
+    }
+    /// What the host took to enqueue all forwards and backwards of the last step.
+    double enqueue_seconds() const { return enqueue_seconds_; }
+    std::vector<float> parameters(std::size_t c) const {
+        std::vector<float> values(kernel::width);
+        gpipe::cuda::check("cudaMemcpy",
+                           cudaMemcpy(values.data(), parameter(c), bytes, cudaMemcpyDefault));
+        return values;
+    }
+
+  private:
+    static constexpr std::size_t bytes = kernel::width * sizeof(float); ///< of a sample
+
+    void enqueue() {
+        using gpipe::cuda::check;
+        std::size_t const last = cells_ - 1;
+        auto const copy = [&](void* to, void const* from, std::size_t size, std::size_t c) {
+            check("cudaMemcpyAsync",
+                  cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, streams_[c].get()));
+        };
+        std::size_t const all = micro_batches_ * samples_ * bytes;
+        for (std::size_t c = 0; c < cells_; ++c)
+            check("cudaMemsetAsync", cudaMemsetAsync(gradient(c), 0, bytes, streams_[c].get()));
+        copy(tensor(0, 0), inputs_, all, 0);
+        copy(tensor(2 * cells_ + 1, 0), targets_, all, last);
+
+        double const begin = seconds();
+        for (std::size_t m = 0; m < micro_batches_; ++m)
+            for (std::size_t c = 0; c < cells_; ++c) {
+                if (c > 0) streams_[c].wait(forward_done(c - 1, m));
+                if (probe_ && c == 0 && m == 0) probe_->begin.record(streams_[0].get());
+                kernel::forward<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
+                    work_, samples(), parameter(c), tensor(c, m), tensor(c + 1, m));
+                launched();
+                if (c < last) forward_done(c, m).record(streams_[c]);
+            }
+        for (std::size_t m = micro_batches_; m-- > 0;)
+            for (std::size_t c = cells_; c-- > 0;) {
+                if (c == last) {
+                    kernel::loss<<<1, kernel::threads, 0, streams_[c].get()>>>(
+                        samples(), tensor(cells_, m), tensor(2 * cells_ + 1, m),
+                        output_gradient(c, m), values() + 2 * m);
+                    launched();
+                } else {
+                    streams_[c].wait(backward_done(c + 1, m));
+                }
+                kernel::backward<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
+                    work_, samples(), parameter(c), tensor(c, m), output_gradient(c, m),
+                    gradient(c), c > 0 ? output_gradient(c - 1, m) : nullptr);
+                launched();
+                if (probe_ && c == 0 && m == 0) probe_->end.record(streams_[0].get());
+                if (c > 0) backward_done(c, m).record(streams_[c]);
+            }
+        enqueue_seconds_ = seconds() - begin;
+
+        kernel::commit<<<1, 1, 0, streams_[last].get()>>>(
+            values(), static_cast<int>(micro_batches_), values() + 2 * micro_batches_);
+        launched();
+        ends_[cells_].record(streams_[last]);
+        for (std::size_t c = 0; c < cells_; ++c) {
+            if (c != last) streams_[c].wait(ends_[cells_]);
+            kernel::update<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
+                optimizer_.learning_rate, optimizer_.momentum, values() + 2 * micro_batches_,
+                parameter(c), gradient(c), velocity(c));
+            launched();
+        }
+        copy(totals_.data(), values() + 2 * micro_batches_, 3 * sizeof(double), last);
+    }
+    static void launched() { gpipe::cuda::check("a kernel launch", cudaGetLastError()); }
+    void synchronize() const {
+        for (gpipe::cuda::Stream const& stream : streams_) stream.synchronize();
+    }
+
+    int samples() const { return static_cast<int>(samples_); }
+    // Inputs, then the outputs of each cell, then the gradients of these, then the targets.
+    float* tensor(std::size_t n, std::size_t m) const {
+        return reinterpret_cast<float*>(tensors_.data()) +
+               (n * micro_batches_ + m) * samples_ * kernel::width;
+    }
+    float* output_gradient(std::size_t c, std::size_t m) const { return tensor(cells_ + 1 + c, m); }
+    float* array(std::size_t n) const {
+        return reinterpret_cast<float*>(parameters_.data()) + n * kernel::width;
+    }
+    float* parameter(std::size_t c) const { return array(c); }
+    float* gradient(std::size_t c) const { return array(cells_ + c); }
+    float* velocity(std::size_t c) const { return array(2 * cells_ + c); }
+    double* values() const { return reinterpret_cast<double*>(values_.data()); }
+    gpipe::cuda::Event& forward_done(std::size_t c, std::size_t m) {
+        return done_[c * micro_batches_ + m];
+    }
+    gpipe::cuda::Event& backward_done(std::size_t c, std::size_t m) {
+        return done_[(cells_ + c) * micro_batches_ + m];
+    }
+
+    std::size_t cells_, micro_batches_, samples_;
+    Work work_;
+    gpipe::SGD optimizer_;
+    float const* inputs_;
+    float const* targets_;
+    Probe* probe_;
+    gpipe::cuda::Buffer tensors_, parameters_, values_;
+    gpipe::cuda::PinnedBuffer totals_;
+    std::vector<gpipe::cuda::Stream> streams_;
+    std::vector<gpipe::cuda::Event> done_, ends_;
+    cudaGraphExec_t graph_ = nullptr;
+    double enqueue_seconds_ = 0;
+};
+
+} // namespace benchmark
