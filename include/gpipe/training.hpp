@@ -136,7 +136,8 @@ template <class Net, class... Policies> class Training {
     }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
         return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
-                detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>()};
+                detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>(),
+                detail::handle_needs<LossFunctor>()};
     }
 
   public:
@@ -346,6 +347,7 @@ template <class Net, class... Policies> class Training {
                       {},
                       detail::handle_specs<LossFunctor, Stream>()};
         model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
+        model.loss_handles = detail::handle_needs<LossFunctor>();
         model.sums = 2 + metrics;
         model.states = OptimizerFunctor_::states;
         model.targets = detail::sizes_of<detail::as_tensors<Target>>();

@@ -25,6 +25,7 @@ struct ChainShape {
     std::size_t size = 0;
     std::size_t lowest_learner = 0; ///< no layer below it has a backward
     GroupSizes loss_scratch{};
+    HandleNeeds loss_handles{};
 };
 
 /// The lowest layer that a gradient is wanted for: the first with parameters above the last layer

@@ -17,9 +17,10 @@ struct DeviceBytes {
     std::size_t boundary = 0;
     std::size_t activations = 0; ///< kept blocks and temporaries
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
+    std::size_t handles = 0;     ///< what library handles work with
 
     constexpr std::size_t total() const {
-        return parameters + gradients + optimizer + boundary + activations + staging;
+        return parameters + gradients + optimizer + boundary + activations + staging + handles;
     }
 };
 
@@ -72,6 +73,7 @@ struct MemoryPlan {
     std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
     Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
+    Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
     Lowered lowered;                  ///< what the plan is for: the programs with all transfers
     Array<Link> links;                ///< by cell: of the boundary before it
     Array<bool> crosses;              ///< likewise: whether a gradient does
@@ -150,6 +152,7 @@ namespace detail {
                     0,
                     0,
                     0,
+                    Array<std::size_t>(devices),
                     Array<std::size_t>(devices),
                     Array<std::size_t>(devices),
                     {},
@@ -264,6 +267,11 @@ namespace detail {
             stage(plan.sums_at, slot_bytes(staging.sums));
         }
         bytes.staging = at - staged;
+        HandlePlan handles;
+        each_layer([&](std::size_t i) { handles.add(chain.layers[i].handles); });
+        if (last) handles.add(chain.loss_handles);
+        plan.handles_at[d] = at;
+        bytes.handles = handles.bytes();
     }
     return plan;
 }

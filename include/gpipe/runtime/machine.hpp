@@ -47,6 +47,7 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (!Device::reads_host) fill_staging();
         engine_.prepare();
         fill_tables();
+        make_handles();
         initialize_layers();
         initialize_states();
     }
@@ -204,9 +205,9 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (!Device::reads_host)
             staging = step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
                                    micro_batches, model_.sums, model_.optimizer_bytes, slots);
-        return plan_memory(
-            {model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch}, first_,
-            programs_, model_.states, capacity, staging, links());
+        return plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
+                            model_.loss_handles},
+                           first_, programs_, model_.states, capacity, staging, links());
     }
     Array<Link> links() const {
         if constexpr (requires { device_.link(0, 0); }) {
@@ -227,6 +228,19 @@ template <DeviceRuntime Device> class Machine {
 
     void run(StepTable const& table, RunArguments const& arguments) {
         if (!engine_.run(table, arguments)) std::rethrow_exception(engine_.failure()->error);
+    }
+
+    // In the order in which the plan has them.
+    [[gnu::cold]] void make_handles() {
+        for (std::size_t c = 0; c < programs_.cells(); ++c) {
+            std::size_t const d = programs_.device_of(c);
+            auto const add = [&](HandleSpecs specs) {
+                handles_[d].add(specs, &device_.stream(d), arena_data_[d] + plan_.handles_at[d]);
+            };
+            for (std::size_t i = first_[c]; i < first_[c + 1]; ++i)
+                add(model_.layers[i].functions.handles);
+            if (c + 1 == programs_.cells()) add(model_.loss.handles);
+        }
     }
 
     [[gnu::cold]] void fill_layers() {
@@ -484,7 +498,7 @@ template <DeviceRuntime Device> class Machine {
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> arena_data_;
     decltype(std::declval<Device&>().allocate_host(0)) staging_;
-    Array<HandleSet> handles_; ///< by device
+    Array<HandleSet> handles_; ///< by device; goes before its workspaces and streams
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;

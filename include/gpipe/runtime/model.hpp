@@ -77,6 +77,7 @@ struct Model {
     Array<double> costs;
     LossRow loss;
     GroupSizes loss_scratch;
+    HandleNeeds loss_handles;
     std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
     std::size_t states = 0;          ///< arrays per parameter tensor of the optimizer
     GroupSizes targets;              ///< of the loss

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 
 #include <algorithm>
@@ -64,7 +65,7 @@ template <std::size_t metrics>
 StepResult<metrics> mean(std::array<double, 2 + metrics> const& sums) {
     double const weight = sums[1];
     if (!(weight > 0) || std::isinf(weight))
-        throw_error<std::domain_error>(
+        detail::throw_error<std::domain_error>(
             "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
     StepResult<metrics> result{sums[0] / weight, weight, {}};
     double const* sum = sums.data() + 2;
