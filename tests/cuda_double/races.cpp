@@ -167,7 +167,8 @@ TEST_CASE("the host's own accesses to pinned memory are checked") {
             if (waits)
                 CHECK(cuda_double::races().empty());
             else
-                CHECK(found("cudaMemcpyAsync on stream 4, reads", "the host writes byte 8"));
+                CHECK(found("cudaMemcpyAsync on stream 4 of 64 bytes, reads",
+                            "the host writes byte 8"));
             cuda_double::progress();
         }
         CHECK(cuda_double::complaints() == "");
