@@ -72,11 +72,14 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/micro_batches.hpp
+    include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
+    include/gpipe/runtime/run_action.hpp
     include/gpipe/runtime/table.hpp
+    include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp

@@ -83,40 +83,4 @@ struct Step {
     std::byte* input_gradient = nullptr;  ///< in this cell's slot; null where none crosses
 };
 
-namespace detail {
-
-// Calls the layers of a forward or recompute. `at` follows the layer that runs, for whoever
-// catches.
-inline void run_forward(CellRow const& cell, Step const& step, Frame const& frame,
-                        GroupAddress input, LayerRow const*& at) {
-    bool const again = step.kind == Kind::recompute;
-    LayerRow const* const end = again ? cell.recompute_last : cell.last;
-    GroupAddress x = input;
-    for (at = cell.first; at != end; ++at) {
-        std::byte* const y =
-            at + 1 == cell.last && step.output ? step.output : at->output.in(frame);
-        at->forward(*at, frame, x, y);
-        x = {y};
-    }
-}
-
-// Calls the layers of a backward, `dy` being the gradient of the cell's output.
-inline void run_backward(CellRow const& cell, Step const& step, Frame const& frame,
-                         GroupAddress input, std::byte* dy, LayerRow const*& at) {
-    for (LayerRow const* layer = cell.last; layer != cell.learner;) {
-        --layer;
-        at = layer;
-        bool const lowest = layer == cell.first;
-        GroupAddress const x = lowest ? input : GroupAddress{(layer - 1)->output.in(frame)};
-        std::byte* const y =
-            layer + 1 == cell.last && !cell.is_last ? step.output : layer->output.in(frame);
-        std::byte* const dx = layer == cell.learner && cell.discards ? cell.discarded.in(frame)
-                              : lowest                               ? step.input_gradient
-                                       : (layer - 1)->output_gradient.in(frame);
-        layer->backward(*layer, frame, x, y, dy, dx);
-        dy = dx;
-    }
-}
-
-} // namespace detail
 } // namespace gpipe

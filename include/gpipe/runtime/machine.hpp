@@ -4,9 +4,11 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
+#include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +26,7 @@ namespace gpipe {
 /// all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {
   public:
-    using Pointers = std::span<TensorPointer const>;
+    using Pointers = MiniBatch::Pointers;
 
     /// `programs` with recomputes, proven; `first` the layer that each cell begins with.
     /// Initializes the parameters; throws what a layer's initialize throws.
@@ -41,11 +43,10 @@ template <DeviceRuntime Device> class Machine {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
         }
-        fill_layers();
-        fill_updates();
-        fill_cells();
-        if constexpr (!Device::reads_host) fill_staging();
-        engine_.prepare();
+        batch_ = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
+        engine_.prepare(
+            make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host),
+            Device::calls_enqueue ? batch_.staged_bytes() : 0, plan_.lowered.streams());
         fill_tables();
         make_handles();
         initialize_layers();
@@ -74,9 +75,9 @@ template <DeviceRuntime Device> class Machine {
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                StepOutcome& outcome, CallersStream caller) requires(Device::calls_enqueue) {
         start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
-            device_.follow(caller, engine_.first_feed);
+            device_.follow(caller, plan_.lowered.streams());
             bool const started = begin();
-            device_.lead(caller, engine_.first_feed);
+            device_.lead(caller, plan_.lowered.streams());
             return started;
         });
     }
@@ -97,7 +98,7 @@ template <DeviceRuntime Device> class Machine {
         finish();
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
-            point_to(inputs, others, first, count, measures, 0);
+            batch_.take(inputs, others, first, count, measures, 0);
             run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
             if (measures) add(engine_.totals(0));
         }
@@ -106,7 +107,7 @@ template <DeviceRuntime Device> class Machine {
     Programs const& programs() const { return programs_; }
     MemoryPlan const& plan() const { return plan_; }
     Model const& model() const { return model_; }
-    LayerRow const& layer(std::size_t i) const { return engine_.layers[i]; }
+    LayerRow const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
     std::optional<Failure> const& failure() const { return engine_.failure(); }
     std::uint64_t steps() const { return steps_; }
     std::uint64_t seed() const { return seed_; }
@@ -153,11 +154,11 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (Device::calls_enqueue) {
             finish_slot(slot);
             if (doubtful_) initialize_states();
-            point_to(inputs, targets, 0, samples, true, slot);
+            batch_.take(inputs, targets, 0, samples, true, slot);
             doubtful_ = true;
             bool const started = surround([&] {
-                return engine_.start(lane_plan().training,
-                                     {seed_, steps_, optimizer, true, samples, slot}, true);
+                return engine_.start(lane_plan().training, batch_,
+                                     {seed_, steps_, optimizer, true, samples, slot});
             });
             if (!started) std::rethrow_exception(engine_.failure()->error);
             doubtful_ = false;
@@ -165,7 +166,7 @@ template <DeviceRuntime Device> class Machine {
             outcome.wait_at(outcomes_[slot]);
             next_slot_ = (slot + 1) % slots;
         } else {
-            point_to(inputs, targets, 0, samples, true, slot);
+            batch_.take(inputs, targets, 0, samples, true, slot);
             bool const timed = lane_choice_.trying();
             auto const begin = timed ? Clock::now() : Clock::time_point{};
             run(lane_plan().training, {seed_, steps_, optimizer, true, samples, slot});
@@ -227,7 +228,8 @@ template <DeviceRuntime Device> class Machine {
     };
 
     void run(StepTable const& table, RunArguments const& arguments) {
-        if (!engine_.run(table, arguments)) std::rethrow_exception(engine_.failure()->error);
+        if (!engine_.run(table, batch_, arguments))
+            std::rethrow_exception(engine_.failure()->error);
     }
 
     // In the order in which the plan has them.
@@ -243,41 +245,12 @@ template <DeviceRuntime Device> class Machine {
         }
     }
 
-    [[gnu::cold]] void fill_layers() {
-        std::size_t const count = model_.layers.size();
-        engine_.layers = Array<LayerRow>(count);
-        engine_.layer_names = Array<std::string_view>(count);
-        for (std::size_t c = 0; c < programs_.cells(); ++c) {
-            std::byte* const arena = arena_data_[programs_.device_of(c)];
-            for (std::size_t i = first_[c]; i < first_[c + 1]; ++i) {
-                LayerParts const& parts = model_.layers[i];
-                LayerPlaces const& places = plan_.layouts[c].places[i - first_[c]];
-                LayerRow& row = engine_.layers[i];
-                row.forward = parts.functions.forward;
-                if (i == learner_)
-                    row.backward = parts.functions.lowest_backward;
-                else if (i > learner_)
-                    row.backward = parts.functions.backward;
-                row.layer = parts.object;
-                row.parameters = arena + plan_.parameters[i];
-                row.gradients = arena + plan_.gradients[i];
-                row.output = places.output;
-                row.output_gradient = places.output_gradient;
-                row.saved = places.saved;
-                row.forward_scratch = places.forward_scratch;
-                row.backward_scratch = places.backward_scratch;
-                row.index = static_cast<std::uint32_t>(i);
-                engine_.layer_names[i] = parts.info.name;
-            }
-        }
-    }
-
     // Layers initialize in the host's memory.
     [[gnu::cold]] void initialize_layers() {
         std::size_t const count = model_.layers.size();
         for (std::size_t i = 0; i < count; ++i) {
             LayerParts const& parts = model_.layers[i];
-            std::byte* const parameters = engine_.layers[i].parameters;
+            std::byte* const parameters = layer(i).parameters;
             if constexpr (Device::reads_host) {
                 parts.functions.initialize(parts.object, parameters, seed_, i, count);
             } else {
@@ -287,103 +260,6 @@ template <DeviceRuntime Device> class Machine {
                 copy(parameters, values.data(), bytes);
             }
         }
-    }
-
-    [[gnu::cold]] void fill_updates() {
-        std::size_t const devices = programs_.devices();
-        std::size_t tensors = 0;
-        for (LayerParts const& parts : model_.layers) tensors += parts.updates.count;
-        engine_.updates = Array<UpdateRow>(tensors);
-        engine_.updates_at = Array<std::size_t>(devices + 1);
-        engine_.gradients = Array<typename Engine<Device>::Bytes>(devices);
-        std::size_t at = 0;
-        for (std::size_t d = 0; d < devices; ++d) {
-            engine_.gradients[d] = {arena_data_[d] + plan_.devices[d].parameters,
-                                    plan_.devices[d].gradients};
-            for (std::size_t c = 0; c < programs_.cells(); ++c) {
-                if (programs_.device_of(c) != d) continue;
-                for (std::size_t i = first_[c]; i < first_[c + 1]; ++i)
-                    at = add_updates(model_.layers[i].updates, engine_.layers[i],
-                                     arena_data_[d] + plan_.optimizer[i], at);
-            }
-            engine_.updates_at[d + 1] = at;
-        }
-    }
-    std::size_t add_updates(UpdateSpecs specs, LayerRow const& row, std::byte* states,
-                            std::size_t at) {
-        std::size_t offset = 0;
-        for (std::size_t t = 0; t < specs.count; ++t) {
-            UpdateSpec const& spec = specs.first[t];
-            engine_.updates[at++] = {spec.update,
-                                     row.parameters + offset,
-                                     row.gradients + offset,
-                                     states + model_.states * offset,
-                                     spec.elements,
-                                     spec.decay};
-            offset += spec.bytes;
-        }
-        return at;
-    }
-
-    [[gnu::cold]] void fill_cells() {
-        std::size_t const cells = programs_.cells();
-        engine_.cells = Array<CellRow>(cells);
-        for (std::size_t c = 0; c < cells; ++c) {
-            CellRow& cell = engine_.cells[c];
-            LayerRow const* const rows = engine_.layers.data();
-            cell.first = rows + first_[c];
-            cell.last = rows + first_[c + 1];
-            cell.learner = rows + std::clamp(learner_, first_[c], first_[c + 1]);
-            cell.temporaries = arena_data_[programs_.device_of(c)] + plan_.temporaries_at[c];
-            cell.is_first = c == 0;
-            cell.device = programs_.device_of(c);
-            cell.link = plan_.links[c];
-            cell.handles = &handles_[cell.device];
-            cell.is_last = c + 1 == cells;
-            bool const recomputes_last_layer = cell.is_last ||
-                                               model_.infos[first_[c + 1] - 1].saved.count > 0 ||
-                                               plan_.transfers[c + 1].keeps;
-            cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
-            if (learner_ >= first_[c + 1] && !cell.is_last) cell.recompute_last = cell.first;
-            cell.discards = learner_ >= first_[c] && learner_ < first_[c + 1];
-            cell.discarded = plan_.layouts[c].input_gradient;
-            cell.input = extent(model_.infos[first_[c]].input, plan_.capacity);
-            cell.input_gradient = extent(model_.infos[first_[c]].input_gradient, plan_.capacity);
-        }
-        std::size_t const micro_batches = programs_.micro_batches();
-        engine_.loss = model_.loss;
-        engine_.loss.scratch = plan_.layouts[cells - 1].loss_scratch;
-        engine_.capacity = plan_.capacity;
-        engine_.micro_batches = micro_batches;
-        engine_.sums = model_.sums;
-        engine_.input_tensors = model_.input_tensors;
-        engine_.target_tensors = model_.target_tensors;
-        engine_.inputs = Array<std::byte*>(micro_batches * model_.input_tensors);
-        engine_.targets = Array<std::byte*>(micro_batches * model_.target_tensors);
-        engine_.output_sizes = model_.infos[model_.infos.size() - 1].output;
-        engine_.last_device = programs_.device_of(cells - 1);
-    }
-
-    // Samples that there is room for in the devices' memory.
-    std::size_t staged_samples() const { return plan_.capacity * programs_.micro_batches(); }
-
-    // Where a step's mini-batch and state lie on a device that cannot read the host's memory.
-    [[gnu::cold]] void fill_staging() {
-        std::size_t const devices = programs_.devices();
-        engine_.states = Array<StepState*>(devices);
-        engine_.optimizers = Array<std::byte*>(devices);
-        for (std::size_t d = 0; d < devices; ++d) {
-            engine_.states[d] = reinterpret_cast<StepState*>(arena_data_[d] + plan_.states_at[d]);
-            engine_.optimizers[d] = arena_data_[d] + plan_.optimizers_at[d];
-        }
-        engine_.optimizer_bytes = model_.optimizer_bytes;
-        if constexpr (Device::calls_enqueue)
-            engine_.batch_bytes = model_.infos[0].input.slots(staged_samples()) +
-                                  model_.targets.slots(staged_samples());
-        engine_.loss_sums =
-            reinterpret_cast<double*>(arena_data_[engine_.last_device] + plan_.sums_at);
-        engine_.copies =
-            Array<typename Engine<Device>::Copy>(model_.input_tensors + model_.target_tensors);
     }
 
     [[gnu::cold]] void fill_tables() {
@@ -425,13 +301,11 @@ template <DeviceRuntime Device> class Machine {
         Array<std::size_t> const& programs = plan_.lowered.device;
         std::size_t const marks = Engine<Device>::marks(longest);
         if constexpr (Device::calls_enqueue) {
-            std::size_t const feeds = engine_.copies.size();
-            engine_.first_feed = programs.size();
-            Array<std::size_t> devices(programs.size() + feeds, engine_.last_device);
+            Array<std::size_t> const feeds = batch_.copy_devices();
+            Array<std::size_t> devices(programs.size() + feeds.size());
             std::copy(programs.begin(), programs.end(), devices.begin());
-            std::fill_n(devices.begin() + programs.size(), model_.input_tensors,
-                        programs_.device_of(0));
-            device_.prepare(devices, marks, feeds);
+            std::copy(feeds.begin(), feeds.end(), devices.begin() + programs.size());
+            device_.prepare(devices, marks, feeds.size());
         } else {
             device_.prepare(programs, marks);
         }
@@ -443,44 +317,10 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (!Device::reads_host) {
             finish();
             StepState const state{seed_, steps_, 0, 0};
-            for (StepState* const at : engine_.states)
+            for (StepState* const at : engine_.tables().states)
                 copy(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte const*>(&state),
                      sizeof state);
             doubtful_ = false;
-        }
-    }
-
-    // Tells the engine where samples [first, first + count) of the caller's arrays lie, or where
-    // they will have been copied to. `others` are targets or, if not measured, outputs.
-    void point_to(Pointers inputs, Pointers others, std::size_t first, std::size_t count,
-                  bool measures, std::size_t slot) {
-        engine_.copy_count = 0;
-        std::size_t const device = programs_.device_of(0);
-        point(engine_.inputs, model_.input_tensors, inputs, first, count, device,
-              arena_data_[device] + plan_.inputs_at + slot * plan_.staged_inputs, 0,
-              !Device::reads_host);
-        std::size_t const last = engine_.last_device;
-        point(engine_.targets, model_.target_tensors, others, first, count, last,
-              arena_data_[last] + plan_.targets_at + slot * plan_.staged_targets,
-              plan_.staged_inputs, !Device::reads_host && measures);
-    }
-    void point(Array<std::byte*>& table, std::size_t tensors, Pointers from, std::size_t first,
-               std::size_t count, std::size_t device, std::byte* staged, std::size_t pinned,
-               bool stages) {
-        std::size_t const micro_batches = programs_.micro_batches();
-        for (std::size_t t = 0; t < from.size(); ++t) {
-            std::size_t const bytes = from[t].sample_bytes;
-            std::byte* data = from[t].data + first * bytes;
-            if (stages) {
-                engine_.copies[engine_.copy_count++] = {device, staged, data, count * bytes,
-                                                        pinned};
-                data = staged;
-                staged += slot_bytes(staged_samples() * bytes);
-                pinned += slot_bytes(staged_samples() * bytes);
-            }
-            for (std::size_t m = 0; m < micro_batches; ++m)
-                table[m * tensors + t] =
-                    data + micro_batch_range(count, micro_batches, m).first * bytes;
         }
     }
 
@@ -499,6 +339,7 @@ template <DeviceRuntime Device> class Machine {
     Array<std::byte*> arena_data_;
     decltype(std::declval<Device&>().allocate_host(0)) staging_;
     Array<HandleSet> handles_; ///< by device; goes before its workspaces and streams
+    MiniBatch batch_;
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/layer/handle_set.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/update.hpp>
+#include <gpipe/runtime/work.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gpipe {
+
+/// What the engine knows of a training beside the order of its actions: functions, addresses and
+/// sizes, none of which changes after construction.
+struct Tables {
+    struct Bytes {
+        std::byte* data = nullptr;
+        std::size_t size = 0;
+    };
+
+    Array<LayerRow> layers;
+    Array<std::string_view> layer_names;
+    Array<CellRow> cells;
+    LossRow loss;
+    Array<UpdateRow> updates;      ///< device by device
+    Array<std::size_t> updates_at; ///< by device, and the end
+    Array<Bytes> gradients;        ///< by device
+    Array<StepState*> states;      ///< by device
+    Array<std::byte*> optimizers;  ///< by device, where it is copied to
+    double* loss_sums = nullptr;   ///< [micro-batch][sums], then a row for their totals
+    std::size_t sums = 2;          ///< numbers that the loss leaves per micro-batch
+    std::size_t micro_batches = 0;
+    std::size_t capacity = 0; ///< samples that a micro-batch has room for
+    std::size_t optimizer_bytes = 0;
+    std::size_t last_device = 0; ///< of the last cell
+    GroupSizes output_sizes;     ///< of the chain's output
+
+    bool has_updates(std::size_t device) const {
+        return updates_at[device] < updates_at[device + 1];
+    }
+};
+
+namespace detail {
+
+[[gnu::cold]] inline void fill_layers(Tables& tables, Model const& model, MemoryPlan const& plan,
+                                      Array<std::byte*> const& arenas, std::size_t learner) {
+    std::size_t const count = model.layers.size();
+    tables.layers = Array<LayerRow>(count);
+    tables.layer_names = Array<std::string_view>(count);
+    Programs const& programs = plan.lowered.programs;
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        std::byte* const arena = arenas[programs.device_of(c)];
+        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
+            LayerParts const& parts = model.layers[i];
+            LayerPlaces const& places = plan.layouts[c].places[i - plan.first[c]];
+            LayerRow& row = tables.layers[i];
+            row.forward = parts.functions.forward;
+            if (i == learner)
+                row.backward = parts.functions.lowest_backward;
+            else if (i > learner)
+                row.backward = parts.functions.backward;
+            row.layer = parts.object;
+            row.parameters = arena + plan.parameters[i];
+            row.gradients = arena + plan.gradients[i];
+            row.output = places.output;
+            row.output_gradient = places.output_gradient;
+            row.saved = places.saved;
+            row.forward_scratch = places.forward_scratch;
+            row.backward_scratch = places.backward_scratch;
+            row.index = static_cast<std::uint32_t>(i);
+            tables.layer_names[i] = parts.info.name;
+        }
+    }
+}
+
+[[gnu::cold]] inline void fill_updates(Tables& tables, Model const& model, MemoryPlan const& plan,
+                                       Array<std::byte*> const& arenas) {
+    Programs const& programs = plan.lowered.programs;
+    std::size_t const devices = plan.devices.size();
+    std::size_t tensors = 0;
+    for (LayerParts const& parts : model.layers) tensors += parts.updates.count;
+    tables.updates = Array<UpdateRow>(tensors);
+    tables.updates_at = Array<std::size_t>(devices + 1);
+    tables.gradients = Array<Tables::Bytes>(devices);
+    std::size_t at = 0;
+    auto const add = [&](std::size_t layer, std::byte* states) {
+        LayerRow const& row = tables.layers[layer];
+        UpdateSpecs const& specs = model.layers[layer].updates;
+        std::size_t offset = 0;
+        for (std::size_t t = 0; t < specs.count; ++t) {
+            UpdateSpec const& spec = specs.first[t];
+            tables.updates[at++] = {spec.update,
+                                    row.parameters + offset,
+                                    row.gradients + offset,
+                                    states + model.states * offset,
+                                    spec.elements,
+                                    spec.decay};
+            offset += spec.bytes;
+        }
+    };
+    for (std::size_t d = 0; d < devices; ++d) {
+        tables.gradients[d] = {arenas[d] + plan.devices[d].parameters, plan.devices[d].gradients};
+        for (std::size_t c = 0; c < programs.cells(); ++c) {
+            if (programs.device_of(c) != d) continue;
+            for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
+                add(i, arenas[d] + plan.optimizer[i]);
+        }
+        tables.updates_at[d + 1] = at;
+    }
+}
+
+[[gnu::cold]] inline void fill_cells(Tables& tables, Model const& model, MemoryPlan const& plan,
+                                     Array<std::byte*> const& arenas,
+                                     Array<HandleSet> const& handles, std::size_t learner) {
+    Programs const& programs = plan.lowered.programs;
+    std::size_t const cells = programs.cells();
+    tables.cells = Array<CellRow>(cells);
+    for (std::size_t c = 0; c < cells; ++c) {
+        CellRow& cell = tables.cells[c];
+        LayerRow const* const rows = tables.layers.data();
+        std::size_t const first = plan.first[c];
+        std::size_t const last = plan.first[c + 1];
+        cell.first = rows + first;
+        cell.last = rows + last;
+        cell.learner = rows + std::clamp(learner, first, last);
+        cell.device = programs.device_of(c);
+        cell.temporaries = arenas[cell.device] + plan.temporaries_at[c];
+        cell.handles = &handles[cell.device];
+        cell.is_first = c == 0;
+        cell.is_last = c + 1 == cells;
+        bool const recomputes_last_layer =
+            cell.is_last || model.infos[last - 1].saved.count > 0 || plan.transfers[c + 1].keeps;
+        cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
+        if (learner >= last && !cell.is_last) cell.recompute_last = cell.first;
+        cell.discards = learner >= first && learner < last;
+        cell.discarded = plan.layouts[c].input_gradient;
+        cell.link = plan.links[c];
+        cell.input = extent(model.infos[first].input, plan.capacity);
+        cell.input_gradient = extent(model.infos[first].input_gradient, plan.capacity);
+    }
+    tables.loss = model.loss;
+    tables.loss.scratch = plan.layouts[cells - 1].loss_scratch;
+    tables.last_device = programs.device_of(cells - 1);
+}
+
+// Where a step's state lies on a device that cannot read the host's memory.
+[[gnu::cold]] inline void fill_staging(Tables& tables, MemoryPlan const& plan,
+                                       Array<std::byte*> const& arenas) {
+    std::size_t const devices = plan.devices.size();
+    tables.states = Array<StepState*>(devices);
+    tables.optimizers = Array<std::byte*>(devices);
+    for (std::size_t d = 0; d < devices; ++d) {
+        tables.states[d] = reinterpret_cast<StepState*>(arenas[d] + plan.states_at[d]);
+        tables.optimizers[d] = arenas[d] + plan.optimizers_at[d];
+    }
+    tables.loss_sums = reinterpret_cast<double*>(arenas[tables.last_device] + plan.sums_at);
+}
+
+} // namespace detail
+
+/// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
+/// `handles`: by device; `stages`: whether the device cannot read the host's memory.
+[[gnu::cold]] inline Tables make_tables(Model const& model, MemoryPlan const& plan,
+                                        Array<std::byte*> const& arenas,
+                                        Array<HandleSet> const& handles, std::size_t learner,
+                                        bool stages) {
+    Tables tables;
+    detail::fill_layers(tables, model, plan, arenas, learner);
+    detail::fill_updates(tables, model, plan, arenas);
+    detail::fill_cells(tables, model, plan, arenas, handles, learner);
+    if (stages) detail::fill_staging(tables, plan, arenas);
+    tables.sums = model.sums;
+    tables.micro_batches = plan.lowered.programs.micro_batches();
+    tables.capacity = plan.capacity;
+    tables.optimizer_bytes = model.optimizer_bytes;
+    tables.output_sizes = model.infos[model.infos.size() - 1].output;
+    return tables;
+}
+
+} // namespace gpipe
