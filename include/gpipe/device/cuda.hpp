@@ -29,9 +29,10 @@ namespace device {
 /// stream to compute on; devices on one GPU hand tensors over in place, others copy them on streams
 /// of their own: from GPU to GPU where these have peer access, else through pinned memory.
 ///
-/// A step can be kept as a CUDA graph: the first one of a mini-batch size is captured, the others
-/// are launched by one call. Layers are then not called again, so what changes from step to step
-/// must be read by their work, from the device's memory (context.random() does).
+/// A step can be kept as a CUDA graph: of each size of mini-batches one is captured, soon after the
+/// first, and the others are launched by one call. Layers are then not called again, so what
+/// changes from step to step must be read by their work, from the device's memory (context.random()
+/// does).
 class Cuda {
   public:
     using policy_kind = policy::Device;
@@ -135,13 +136,12 @@ class Cuda {
                 ends_[s].record(names_[s]);
                 hub_.wait(ends_[s]);
             }
-            if (!graphs_ || !key.work) {
-                if (!surround(walk)) return static_cast<void>(drain());
-            } else if (cuda::Graph const* kept = graphs_.find(key)) {
+            if (cuda::Graph const* const kept = graph_of(key))
                 launch(*kept);
-            } else if (!capture(key, walk)) {
+            else if (!(captures(key) ? capture(key, walk) : surround(walk)))
                 return static_cast<void>(drain());
-            }
+            else if (key.work && graphs_ && !graphs_.has_met(key.samples))
+                meet(key.samples);
             done_[key.slot].record(hub_);
         } catch (...) {
             static_cast<void>(drain());
@@ -166,7 +166,6 @@ class Cuda {
     bool captures() const { return capturing_; }
     /// Whether a step that start() threw for has run nonetheless.
     bool launched() const { return launched_; }
-    std::size_t kept_graphs() const { return graphs_.size(); }
 
     template <class Work> void launch(std::size_t stream, Work&& work) {
         cuda::DeviceGuard const guard(streams_[stream].device());
@@ -271,15 +270,21 @@ class Cuda {
         }
         return true;
     }
+    cuda::Graph const* graph_of(cuda::GraphKey const& key) {
+        return key.work && graphs_ ? graphs_.find(key) : nullptr;
+    }
+    bool captures(cuda::GraphKey const& key) {
+        return key.work && graphs_ && graphs_.has_met(key.samples);
+    }
+    void meet(std::size_t samples) {
+        if (graphs_.is_full()) hub_.synchronize();
+        graphs_.meet(samples);
+    }
     void launch(cuda::Graph const& graph) {
         graph.launch(hub_);
         launched_ = true;
     }
     template <class Walk> bool capture(cuda::GraphKey const& key, Walk&& walk) {
-        if (graphs_.is_full(key.samples)) {
-            hub_.synchronize();
-            graphs_.make_room();
-        }
         struct Capturing {
             bool& on;
             explicit Capturing(bool& flag) : on(flag) { on = true; }

@@ -101,68 +101,58 @@ struct GraphKey {
     friend bool operator==(GraphKey const&, GraphKey const&) = default;
 };
 
-/// The graphs of the steps over the mini-batch sizes that were used last, at most `sizes` of them.
+/// The graphs of the steps over the mini-batch sizes that were used last, at most `most` of them.
 class Graphs {
   public:
-    explicit Graphs(std::size_t sizes) : sizes_(sizes) {}
+    explicit Graphs(std::size_t most) : most_(most) {}
 
     /// Whether any is kept.
-    explicit operator bool() const { return sizes_ > 0; }
-    std::size_t size() const { return kept_.size(); }
+    explicit operator bool() const { return most_ > 0; }
 
     /// Null if it is not there.
     Graph const* find(GraphKey const& key) {
-        for (Kept& kept : kept_)
-            if (kept.key == key) {
-                kept.used = ++uses_;
-                return &kept.graph;
-            }
+        Size* const size = find(key.samples);
+        if (!size) return nullptr;
+        for (auto const& [of, graph] : size->graphs)
+            if (of == key) return &graph;
         return nullptr;
     }
-    /// Whether a new size would take the place of another.
-    bool is_full(std::size_t samples) const { return !has(samples) && distinct() >= sizes_; }
-    /// Forgets the size that was not used for longest. None of its graphs may run.
-    void make_room() {
-        auto const oldest =
-            std::min_element(kept_.begin(), kept_.end(), [&](Kept const& a, Kept const& b) {
-                return last_use(a) < last_use(b);
-            });
-        std::size_t const samples = oldest->key.samples;
-        std::erase_if(kept_, [&](Kept const& kept) { return kept.key.samples == samples; });
+    /// Whether a step over so many samples has run before. The first one of a size is not captured:
+    /// whatever its work still has to load or to choose, it may do then.
+    bool has_met(std::size_t samples) { return find(samples) != nullptr; }
+    /// Whether to meet a new size is to forget another.
+    bool is_full() const { return sizes_.size() == most_; }
+    /// Takes note of a size; forgets the one that was not used for longest if there are too many.
+    /// None of its graphs may run.
+    void meet(std::size_t samples) {
+        if (is_full())
+            sizes_.erase(
+                std::min_element(sizes_.begin(), sizes_.end(),
+                                 [](Size const& a, Size const& b) { return a.used < b.used; }));
+        sizes_.push_back({samples, ++uses_, {}});
     }
+    /// Of a size that it has met.
     Graph const& add(GraphKey const& key, Graph graph) {
-        kept_.push_back({key, std::move(graph), ++uses_});
-        return kept_.back().graph;
+        return find(key.samples)->graphs.emplace_back(key, std::move(graph)).second;
     }
 
   private:
-    struct Kept {
-        GraphKey key;
-        Graph graph;
+    struct Size {
+        std::size_t samples = 0;
         std::uint64_t used = 0;
+        std::vector<std::pair<GraphKey, Graph>> graphs;
     };
-    bool has(std::size_t samples) const {
-        return std::any_of(kept_.begin(), kept_.end(),
-                           [&](Kept const& kept) { return kept.key.samples == samples; });
-    }
-    // Of any graph of the same size.
-    std::uint64_t last_use(Kept const& of) const {
-        std::uint64_t last = 0;
-        for (Kept const& kept : kept_)
-            if (kept.key.samples == of.key.samples) last = std::max(last, kept.used);
-        return last;
-    }
-    std::size_t distinct() const {
-        std::size_t count = 0;
-        for (std::size_t i = 0; i < kept_.size(); ++i)
-            count += std::none_of(
-                kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(i),
-                [&](Kept const& kept) { return kept.key.samples == kept_[i].key.samples; });
-        return count;
+    Size* find(std::size_t samples) {
+        for (Size& size : sizes_)
+            if (size.samples == samples) {
+                size.used = ++uses_;
+                return &size;
+            }
+        return nullptr;
     }
 
-    std::size_t sizes_;
-    std::vector<Kept> kept_;
+    std::size_t most_;
+    std::vector<Size> sizes_;
     std::uint64_t uses_ = 0;
 };
 
