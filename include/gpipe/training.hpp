@@ -180,6 +180,11 @@ template <class Net, class... Policies> class Training {
         std::uint64_t seed = 0;
         std::size_t cells = 0;
         std::size_t micro_batches = 0; ///< 0: 4 K
+        /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu,
+        /// Mikolov and Bengio, 2013), and a step whose gradients are not finite does not count.
+        /// 0: neither. On a device that cannot read the host's memory it takes some: not part of
+        /// peak_bytes().
+        double clip_norm = 0;
         schedule::Dynamic schedule{};
         checkpoint::Dynamic checkpointing{};
         typename Device::Options device{};
@@ -190,7 +195,8 @@ template <class Net, class... Policies> class Training {
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           machine_(model(), cut_checked(chosen_cells(options)), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, options.device) {}
+                   checked_samples(options.samples), options.seed, checked_clip(options.clip_norm),
+                   options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -225,7 +231,7 @@ template <class Net, class... Policies> class Training {
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_batch(inputs, targets, "targets");
-        std::array<double, 2 + metrics> total{};
+        std::array<double, 3 + metrics> total{};
         machine_.forward(inputs.tensors(), targets.tensors(), samples, true,
                          [&](std::span<double const> sums) {
                              for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[i];

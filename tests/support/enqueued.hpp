@@ -140,11 +140,24 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
     static void commit(gpipe::CommitCall const& call) {
         toy::Ranges ranges;
         ranges.add(call.sums, call.micro_batches * call.count);
-        ranges.add(call.totals, call.count);
+        ranges.add(call.totals, call.count + (call.squares ? 1 : 0));
         if (call.state) ranges.add(call.state, 1);
+        ranges.add(call.squares, call.squares ? call.tensors : 0);
+        ranges.add(call.order, call.squares ? call.tensors : 0);
         toy::enqueue(
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::commit(call); },
             std::move(ranges), "the commit");
+    }
+    template <class T>
+    static void squares(gpipe::SquaresCall const& call, gpipe::UpdateRow const& row) {
+        toy::Ranges ranges;
+        ranges.add(reinterpret_cast<T const*>(row.gradient), row.elements);
+        ranges.add(call.result, 1);
+        ranges.add(call.workspace, gpipe::squares_workspace);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream),
+            [call, row] { gpipe::detail::sum_squares<T>(call, row); }, std::move(ranges),
+            "the squares");
     }
     template <class T, class Optimizer>
     static void update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {

@@ -15,11 +15,11 @@ namespace gpipe {
 /// and so on to thread 0. The sums of the blocks are added likewise, by one block. All in double.
 /// The order depends on the count only: on no GPU, no launch and no timing.
 inline constexpr std::size_t sum_threads = 256;
+inline constexpr std::size_t most_sum_blocks = 512;
 constexpr std::size_t sum_blocks(std::size_t count) {
-    constexpr std::size_t most = 512;
     constexpr std::size_t elements = sum_threads * 8; // at least, before there is another block
     std::size_t const blocks = (count + elements - 1) / elements;
-    return blocks < most ? blocks : most;
+    return blocks < most_sum_blocks ? blocks : most_sum_blocks;
 }
 
 namespace detail {
@@ -58,7 +58,7 @@ double block_sum(T const* data, std::size_t count, std::size_t block, std::size_
 }
 template <class Add, class T> double ordered_sum(T const* data, std::size_t count) {
     std::size_t const blocks = sum_blocks(count);
-    double sums[sum_blocks(~std::size_t{0} / 2)];
+    double sums[most_sum_blocks];
     for (std::size_t b = 0; b < blocks; ++b) sums[b] = block_sum<Add>(data, count, b, blocks);
     return block_sum<AddValue>(sums, blocks, 0, 1);
 }

@@ -6,6 +6,7 @@
 #include <gpipe/memory/window.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -33,7 +34,10 @@ struct Staging {
     std::size_t sums = 0;      ///< bytes of the loss's numbers: on the device of the last cell
     std::size_t state = 0;     ///< bytes of what changes from step to step: on every device
     std::size_t optimizer = 0; ///< bytes of the optimizer: where updates are
-    std::size_t steps = 1;     ///< mini-batches that there is room for at once
+    /// Bytes that summing up the squares of a gradient takes: where updates are. If any, there is
+    /// room for the sums, too: where updates are, and for all on the device of the last cell.
+    std::size_t squares = 0;
+    std::size_t steps = 1; ///< mini-batches that there is room for at once
 };
 
 /// The sending side of a boundary that is no Link::shared.
@@ -73,6 +77,9 @@ struct MemoryPlan {
     std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
     Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
+    Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
+    std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
+    std::size_t order_at = 0;         ///< likewise: their order in the chain
     Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
     Lowered lowered;                  ///< what the plan is for: the programs with all transfers
     Array<Link> links;                ///< by cell: of the boundary before it
@@ -154,6 +161,9 @@ namespace detail {
                     0,
                     Array<std::size_t>(devices),
                     Array<std::size_t>(devices),
+                    Array<std::size_t>(devices),
+                    0,
+                    0,
                     Array<std::size_t>(devices),
                     {},
                     Array<Link>(cells),
@@ -261,6 +271,18 @@ namespace detail {
         bool const updates = bytes.parameters > 0;
         stage(plan.states_at[d], slot_bytes(staging.state));
         stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
+        if (staging.squares > 0) {
+            std::size_t tensors = 0;
+            std::size_t all = 0;
+            each_layer([&](std::size_t i) { tensors += chain.layers[i].parameters.count; });
+            for (std::size_t i = 0; i < chain.size; ++i) all += chain.layers[i].parameters.count;
+            if (updates)
+                stage(plan.squares_at[d], staging.squares + slot_bytes(tensors * sizeof(double)));
+            if (last) {
+                stage(plan.all_squares_at, slot_bytes(all * sizeof(double)));
+                stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
+            }
+        }
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         if (last) {
             stage(plan.targets_at, staging.steps * plan.staged_targets);

@@ -32,6 +32,14 @@ inline std::size_t checked_samples(std::size_t samples) {
     return samples;
 }
 
+/// The largest norm of the gradients, or 0.
+inline double checked_clip(double norm) {
+    if (!(norm >= 0))
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
+    return norm;
+}
+
 /// Throws std::invalid_argument, naming device, position and action, unless the programs are sound
 /// and for so many cells and micro-batches.
 inline void prove(Programs const& programs, char const* policy, std::size_t cells,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/cuda/for_each_index.cuh>
+#include <gpipe/cuda/reduce.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/runtime/update.hpp>
@@ -53,6 +54,10 @@ template <class T, class Optimizer> struct PrepareUpdate {
 template <> struct StepWork<device::Cuda> {
     static void commit(CommitCall const& call) {
         cuda::for_each_index(stream(call.stream), 1, detail::Commit{call});
+    }
+    template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
+        cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),
+                             row.elements, call.result, call.workspace);
     }
     template <class T, class Optimizer>
     static void update(UpdateCall const& call, UpdateRow const& row) {

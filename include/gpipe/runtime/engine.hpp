@@ -54,17 +54,20 @@ template <DeviceRuntime Device> class Engine {
 
     explicit Engine(Device& device) : device_(device) {}
 
-    /// To be called once: from then on a run allocates nothing. `batch_bytes`: of a mini-batch,
-    /// where it has to be brought to the device; by the streams from `first_feed` on, then, one for
-    /// each of its tensors.
-    void prepare(Tables tables, std::size_t batch_bytes, std::size_t first_feed) {
+    /// To be called once: from then on a run allocates nothing. `clip`: the largest norm of the
+    /// mean gradients, or 0. `batch_bytes`: of a mini-batch, where it has to be brought to the
+    /// device; by the streams from `first_feed` on, then, one for each of its tensors.
+    void prepare(Tables tables, double clip, std::size_t batch_bytes, std::size_t first_feed) {
         tables_ = std::move(tables);
+        clip_ = clip;
         first_feed_ = first_feed;
         ranges_ = Array<SampleRange>(tables_.micro_batches);
         auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
         std::size_t const sums = tables_.sums;
-        exchange_ = {
-            {sums, Device::reads_host ? 0 : tables_.optimizer_bytes, batch_bytes}, slots, allocate};
+        exchange_ = {{sums + 1, clips() ? tables_.updates.size() : 0,
+                      Device::reads_host ? 0 : tables_.optimizer_bytes, batch_bytes},
+                     slots,
+                     allocate};
         if constexpr (Device::reads_host) {
             host_sums_ = allocate(tables_.micro_batches * sums * sizeof(double));
             tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
@@ -133,9 +136,10 @@ template <DeviceRuntime Device> class Engine {
 
     /// Whether the step of a slot updated the parameters.
     bool committed(std::size_t slot) const { return exchange_.state(slot).committed != 0; }
-    /// The loss's numbers over its mini-batch.
+    /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that is
+    /// clipped, else 0.
     std::span<double const> totals(std::size_t slot) const {
-        return {exchange_.totals(slot), tables_.sums};
+        return {exchange_.totals(slot), tables_.sums + 1};
     }
     std::optional<Failure> const& failure() const { return failure_.get(); }
 
@@ -156,7 +160,8 @@ template <DeviceRuntime Device> class Engine {
         batch_ = &batch;
         arguments_ = arguments;
         failure_.reset();
-        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, 0};
+        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, clip_, 0};
+        exchange_.totals(arguments.slot)[tables_.sums] = 0;
         if constexpr (!Device::reads_host)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
     }
@@ -220,17 +225,27 @@ template <DeviceRuntime Device> class Engine {
     // before; but where calls only enqueue, every layer has been called by now. A mark is put on
     // its stream before anybody is told to wait for it.
     void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
-        auto const meets = [&](std::size_t s) { return !Device::calls_enqueue && s != last; };
+        auto const meets = [&](std::size_t s) {
+            return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
+        };
+        for (std::size_t d = 0; d < tables_.gradients.size() && clips(); ++d)
+            if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
+                sum_squares(d, table.stream_of_device[d]);
         for (std::size_t s = 0; s < table.streams; ++s)
             if (meets(s) && table.serves(lane, s)) device_.record(s, end);
         if (table.serves(lane, last)) {
             for (std::size_t s = 0; s < table.streams; ++s)
                 if (meets(s)) device_.wait(last, s, end);
+            if constexpr (!Device::reads_host)
+                if (clips())
+                    device_.copy(last, bytes_of(tables_.all_squares),
+                                 bytes_of(exchange_.squares(arguments_.slot)),
+                                 tables_.updates.size() * sizeof(double));
             commit(last);
             device_.record(last, end + 1);
         }
         for (std::size_t s = 0; s < table.streams; ++s)
-            if (s != last && table.serves(lane, s) && learns_of_commit(table, s))
+            if (s != last && table.serves(lane, s) && (updates_on(table, s) || has_state(table, s)))
                 device_.wait(s, last, end + 1);
         if constexpr (Device::calls_enqueue)
             if (!device_.captures()) torn_ = true; // until all of it is enqueued
@@ -245,13 +260,40 @@ template <DeviceRuntime Device> class Engine {
                 device_.launch(stream, [this, d, stream] { update(d, stream); });
         }
     }
-    // Whether a device on this stream updates parameters, or has a state of its own.
-    bool learns_of_commit(StepTable const& table, std::size_t stream) const {
+    bool updates_on(StepTable const& table, std::size_t stream) const {
         for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-            if (table.stream_of_device[d] == stream &&
-                (!Device::reads_host || tables_.has_updates(d)))
-                return true;
+            if (table.stream_of_device[d] == stream && tables_.has_updates(d)) return true;
         return false;
+    }
+    // Whether a device computes on this stream and has a step's state of its own.
+    bool has_state(StepTable const& table, std::size_t stream) const {
+        if constexpr (!Device::reads_host)
+            for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+                if (table.stream_of_device[d] == stream) return true;
+        return false;
+    }
+
+    bool clips() const { return clip_ > 0; }
+    // For the norm of all gradients: the squares of a device's.
+    void sum_squares(std::size_t d, std::size_t stream) {
+        std::size_t const first = tables_.updates_at[d];
+        std::size_t const last = tables_.updates_at[d + 1];
+        double* const collected = exchange_.squares(arguments_.slot) + first;
+        double* results = collected;
+        std::byte* workspace = nullptr;
+        if constexpr (!Device::reads_host) {
+            workspace = tables_.squares[d];
+            results = reinterpret_cast<double*>(workspace + squares_workspace);
+        }
+        device_.launch(stream, [this, first, last, results, workspace, stream] {
+            for (std::size_t i = first; i < last; ++i)
+                tables_.updates[i].squares(
+                    {results + (i - first), workspace, &device_.stream(stream)},
+                    tables_.updates[i]);
+        });
+        if constexpr (!Device::reads_host)
+            device_.copy(stream, bytes_of(collected), bytes_of(results),
+                         (last - first) * sizeof(double));
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
@@ -266,13 +308,19 @@ template <DeviceRuntime Device> class Engine {
             double* const totals = Device::reads_host
                                        ? exchange_.totals(arguments_.slot)
                                        : tables_.loss_sums + tables_.micro_batches * tables_.sums;
-            CommitCall const call{tables_.loss_sums,
-                                  count,
-                                  tables_.sums,
-                                  totals,
-                                  arguments_.training() ? tables_.states[tables_.last_device]
-                                                        : nullptr,
-                                  &device_.stream(stream)};
+            CommitCall call;
+            call.sums = tables_.loss_sums;
+            call.micro_batches = count;
+            call.count = tables_.sums;
+            call.totals = totals;
+            call.stream = &device_.stream(stream);
+            if (arguments_.training()) call.state = tables_.states[tables_.last_device];
+            if (arguments_.training() && clips()) {
+                bool const here = Device::reads_host;
+                call.squares = here ? exchange_.squares(arguments_.slot) : tables_.all_squares;
+                call.order = here ? tables_.order.data() : tables_.order_there;
+                call.tensors = tables_.updates.size();
+            }
             if constexpr (Device::calls_enqueue)
                 StepWork<Device>::commit(call);
             else
@@ -281,7 +329,7 @@ template <DeviceRuntime Device> class Engine {
         if constexpr (!Device::reads_host) {
             device_.copy(stream, bytes_of(exchange_.totals(arguments_.slot)),
                          bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
-                         tables_.sums * sizeof(double));
+                         (tables_.sums + (arguments_.training() && clips())) * sizeof(double));
             if (arguments_.training())
                 device_.copy(stream, bytes_of(&exchange_.state(arguments_.slot)),
                              bytes_of(tables_.states[tables_.last_device]), sizeof(StepState));
@@ -383,6 +431,7 @@ template <DeviceRuntime Device> class Engine {
 
     Device& device_;
     Tables tables_;
+    double clip_ = 0;
     std::size_t first_feed_ = 0;
     MiniBatch const* batch_ = nullptr; ///< of this run
     RunArguments arguments_;

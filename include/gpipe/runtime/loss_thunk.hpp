@@ -15,6 +15,8 @@ namespace gpipe {
 template <std::size_t metrics> struct StepResult {
     double loss = 0;
     double weight = 0; ///< total over the mini-batch
+    /// Of the mean gradients, as they were; 0 unless they are clipped by it.
+    double gradient_norm = 0;
     std::array<double, metrics> metric{};
 
     /// The loss, so that `float loss = train.step(...)` reads as it should.

@@ -31,9 +31,9 @@ template <DeviceRuntime Device> class Machine {
     /// `programs` with recomputes, proven; `first` the layer that each cell begins with.
     /// Initializes the parameters; throws what a layer's initialize throws.
     Machine(Model model, Array<std::size_t> first, Programs programs, std::size_t samples,
-            std::uint64_t seed, typename Device::Options options)
+            std::uint64_t seed, double clip, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
-          samples_(samples), seed_(seed), cost_(model_.costs, first_),
+          samples_(samples), seed_(seed), clip_(clip), cost_(model_.costs, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
           device_(options, programs_.devices()), plan_(planned(samples)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),
@@ -45,7 +45,7 @@ template <DeviceRuntime Device> class Machine {
         }
         batch_ = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
         engine_.prepare(
-            make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host),
+            make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), clip_,
             Device::calls_enqueue ? batch_.staged_bytes() : 0, plan_.lowered.streams());
         fill_tables();
         make_handles();
@@ -204,8 +204,9 @@ template <DeviceRuntime Device> class Machine {
         std::size_t const capacity = (samples + micro_batches - 1) / micro_batches;
         Staging staging;
         if constexpr (!Device::reads_host)
-            staging = step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
-                                   micro_batches, model_.sums, model_.optimizer_bytes, slots);
+            staging =
+                step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
+                             micro_batches, model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
         return plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
                             model_.loss_handles},
                            first_, programs_, model_.states, capacity, staging, links());
@@ -316,11 +317,16 @@ template <DeviceRuntime Device> class Machine {
     [[gnu::cold]] void initialize_states() {
         if constexpr (!Device::reads_host) {
             finish();
-            StepState const state{seed_, steps_, 0, 0};
+            StepState const state{seed_, steps_, 0, clip_, 0};
             for (StepState* const at : engine_.tables().states)
                 copy(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte const*>(&state),
                      sizeof state);
             doubtful_ = false;
+            Tables const& tables = engine_.tables();
+            if (clip_ > 0)
+                copy(reinterpret_cast<std::byte*>(tables.order_there),
+                     reinterpret_cast<std::byte const*>(tables.order.data()),
+                     tables.order.size() * sizeof(std::uint32_t));
         }
     }
 
@@ -329,6 +335,7 @@ template <DeviceRuntime Device> class Machine {
     Programs programs_;
     std::size_t samples_;
     std::uint64_t seed_;
+    double clip_;
     std::uint64_t steps_ = 0;
     DeclaredCost cost_;
     std::size_t learner_;

@@ -14,6 +14,7 @@ namespace gpipe {
 /// How one parameter tensor of a layer type is updated.
 struct UpdateSpec {
     UpdateFunction update = nullptr;
+    SquaresFunction squares = nullptr;
     std::size_t elements = 0;
     std::size_t bytes = 0; ///< of its slot
     float decay = 1;
@@ -37,9 +38,16 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
         else
             return &update_tensor<T, Optimizer>;
     }
+    template <class T> static constexpr SquaresFunction squares() {
+        if constexpr (Device::calls_enqueue)
+            return &StepWork<Device>::template squares<T>;
+        else
+            return &sum_squares<T>;
+    }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
-            UpdateSpec{function<typename Ts::Element>(), Ts::size, slot_bytes(Ts::bytes), 1}...};
+            UpdateSpec{function<typename Ts::Element>(), squares<typename Ts::Element>(), Ts::size,
+                       slot_bytes(Ts::bytes), 1}...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);

@@ -62,12 +62,12 @@ class StepOutcome {
 namespace detail {
 
 template <std::size_t metrics>
-StepResult<metrics> mean(std::array<double, 2 + metrics> const& sums) {
+StepResult<metrics> mean(std::array<double, 3 + metrics> const& sums) {
     double const weight = sums[1];
     if (!(weight > 0) || std::isinf(weight))
         detail::throw_error<std::domain_error>(
             "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
-    StepResult<metrics> result{sums[0] / weight, weight, {}};
+    StepResult<metrics> result{sums[0] / weight, weight, sums[2 + metrics], {}};
     double const* sum = sums.data() + 2;
     for (double& metric : result.metric) metric = *sum++ / weight;
     return result;
@@ -99,7 +99,7 @@ template <std::size_t metrics> class PendingStep {
     PendingStep(void* machine, void (*finish)(void*, StepOutcome const&))
         : outcome_(totals_.data()), machine_(machine), finish_(finish) {}
 
-    std::array<double, 2 + metrics> totals_{};
+    std::array<double, 3 + metrics> totals_{}; // sum, weight, metrics, norm of the gradients
     StepOutcome outcome_;
     void* machine_;
     void (*finish_)(void*, StepOutcome const&);

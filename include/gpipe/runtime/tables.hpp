@@ -30,10 +30,16 @@ struct Tables {
     Array<UpdateRow> updates;      ///< device by device
     Array<std::size_t> updates_at; ///< by device, and the end
     Array<Bytes> gradients;        ///< by device
-    Array<StepState*> states;      ///< by device
-    Array<std::byte*> optimizers;  ///< by device, where it is copied to
-    double* loss_sums = nullptr;   ///< [micro-batch][sums], then a row for their totals
-    std::size_t sums = 2;          ///< numbers that the loss leaves per micro-batch
+    Array<std::uint32_t> order;    ///< of `updates`, in which the chain has them
+    /// Where the sums of the gradients' squares are found, on a device that cannot read the host's
+    /// memory: by device; of all, on the last; and `order`, likewise.
+    Array<std::byte*> squares;
+    double* all_squares = nullptr;
+    std::uint32_t* order_there = nullptr;
+    Array<StepState*> states;     ///< by device
+    Array<std::byte*> optimizers; ///< by device, where it is copied to
+    double* loss_sums = nullptr;  ///< [micro-batch][sums], then a row for their totals
+    std::size_t sums = 2;         ///< numbers that the loss leaves per micro-batch
     std::size_t micro_batches = 0;
     std::size_t capacity = 0; ///< samples that a micro-batch has room for
     std::size_t optimizer_bytes = 0;
@@ -87,6 +93,10 @@ namespace detail {
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
     tables.gradients = Array<Tables::Bytes>(devices);
+    tables.order = Array<std::uint32_t>(tensors);
+    Array<std::size_t> place(model.layers.size()); // of a layer's first tensor in the chain
+    for (std::size_t i = 1; i < place.size(); ++i)
+        place[i] = place[i - 1] + model.layers[i - 1].updates.count;
     std::size_t at = 0;
     auto const add = [&](std::size_t layer, std::byte* states) {
         LayerRow const& row = tables.layers[layer];
@@ -94,7 +104,9 @@ namespace detail {
         std::size_t offset = 0;
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
+            tables.order[place[layer] + t] = static_cast<std::uint32_t>(at);
             tables.updates[at++] = {spec.update,
+                                    spec.squares,
                                     row.parameters + offset,
                                     row.gradients + offset,
                                     states + model.states * offset,
@@ -158,6 +170,11 @@ namespace detail {
         tables.states[d] = reinterpret_cast<StepState*>(arenas[d] + plan.states_at[d]);
         tables.optimizers[d] = arenas[d] + plan.optimizers_at[d];
     }
+    tables.squares = Array<std::byte*>(devices);
+    for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
+    std::byte* const last = arenas[tables.last_device];
+    tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
+    tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);
     tables.loss_sums = reinterpret_cast<double*>(arenas[tables.last_device] + plan.sums_at);
 }
 

@@ -10,10 +10,12 @@ namespace gpipe {
 
 struct UpdateRow;
 using UpdateFunction = void (*)(UpdateCall const&, UpdateRow const&);
+using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
 
 /// One parameter tensor with its gradient and optimizer state, as the engine updates it.
 struct UpdateRow {
     UpdateFunction update = nullptr;
+    SquaresFunction squares = nullptr; ///< of the gradient
     std::byte* parameter = nullptr;
     std::byte* gradient = nullptr;
     std::byte* state = nullptr; ///< `states` arrays, one slot each
@@ -32,6 +34,10 @@ struct UpdateRow {
 };
 
 namespace detail {
+
+template <class T> void sum_squares(SquaresCall const& call, UpdateRow const& row) {
+    *call.result = ordered_sum_of_squares(reinterpret_cast<T const*>(row.gradient), row.elements);
+}
 
 // If the step is committed, turns the sum of gradients into their mean and hands the tensor to the
 // optimizer.
