@@ -8,6 +8,7 @@
 
 #include "gpt/blas.hpp"
 #include "gpt/generate.hpp"
+#include "gpt/host_operations.hpp"
 #include "gpt/model.hpp"
 #include "gpt/processor.hpp"
 #include "gpt/text.hpp"
