@@ -3,12 +3,32 @@
 #include "gpt/blas.hpp"
 #include "gpt/math.hpp"
 
+#include <gpipe/core/host_device.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 
 namespace gpt {
+
+namespace detail {
+
+// Terms of sums. As lambdas of functions for the host they would be nothing that sum_over may call,
+// where that is compiled for kernels, too.
+template <class T> struct ValueAt {
+    T const* a;
+
+    GPIPE_HOST_DEVICE T operator()(std::size_t i) const { return a[i]; }
+};
+template <class T> struct ProductAt {
+    T const* a;
+    T const* b;
+
+    GPIPE_HOST_DEVICE T operator()(std::size_t i) const { return a[i] * b[i]; }
+};
+
+} // namespace detail
 
 /// Causal attention of one head in one sample. Rows of q, k and v are `stride` elements apart, rows
 /// of o and do are `width` apart. The probabilities live for one strip of rows only: forward keeps
@@ -59,7 +79,7 @@ struct AttentionHead {
             for (std::size_t i = 0; i < rows; ++i) {
                 T const* const orow = o + (first + i) * width;
                 T const* const drow = dor + i * width;
-                T const dot = sum_over(size, [&](std::size_t j) { return orow[j] * drow[j]; });
+                T const dot = sum_over(size, detail::ProductAt<T>{orow, drow});
                 softmax_backward(p + i * pitch, ds + i * pitch, first + i + 1, columns,
                                  log_sums[first + i], dot);
             }
@@ -84,7 +104,7 @@ struct AttentionHead {
         for (std::size_t l = 0; l < lanes; ++l) p[whole - lanes + l] += shade[l];
         T const most = most_of(p, whole);
         for (std::size_t j = 0; j < whole; ++j) p[j] = exponential(p[j] - most);
-        T const sum = sum_over(whole, [&](std::size_t j) { return p[j]; });
+        T const sum = sum_over(whole, detail::ValueAt<T>{p});
         T const factor = T{1} / sum;
         for (std::size_t j = 0; j < whole; ++j) p[j] *= factor;
         for (std::size_t j = n; j < columns; ++j) p[j] = 0;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include <cuda_runtime.h>
@@ -167,6 +168,15 @@ template <class Context> class CudaOn {
 /// one order, and no two threads add to one number: results do not depend on timing.
 struct CudaOperations {
     using Handles = gpipe::Handles<gpipe::cuda::Blas>;
+    /// What multiplies, for the user to read.
+    static std::string kernels() {
+        int version[3] = {};
+        libraryPropertyType const parts[] = {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL};
+        for (int i = 0; i < 3; ++i)
+            gpipe::cuda::check_blas("cublasGetProperty", cublasGetProperty(parts[i], version + i));
+        return "cuBLAS " + std::to_string(version[0]) + '.' + std::to_string(version[1]) + '.' +
+               std::to_string(version[2]);
+    }
     template <class Context> static detail::CudaOn<Context> on(Context const& context) {
         return detail::CudaOn<Context>(context);
     }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 namespace gpt {
@@ -34,6 +35,8 @@ struct HostTeam {
 /// What layers are made of, as oneDNN and loops on the calling thread.
 struct HostOperations {
     using Handles = gpipe::Handles<>;
+    /// What multiplies, for the user to read.
+    static std::string kernels() { return gpt::kernels(); }
     template <class Context> static HostOperations on(Context const&) { return {}; }
 
     template <class T>

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 /// Element-wise work without calls and branches, so that compilers vectorise the loops around it:
@@ -82,7 +81,7 @@ template <class F> GPIPE_HOST_DEVICE inline auto sum_over(std::size_t n, F f) {
 /// comparison of numbers, with its care for what is none, does not.
 template <class T> GPIPE_HOST_DEVICE inline T most_of(T const* values, std::size_t n) {
     using Key = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
-    constexpr Key sign = std::numeric_limits<Key>::min();
+    constexpr auto sign = static_cast<Key>(sizeof(T) == 4 ? INT32_MIN : INT64_MIN);
     auto const flip = [](Key key) { return key < 0 ? key ^ ~sign : key; };
     Key most = sign;
     for (std::size_t i = 0; i < n; ++i) {
