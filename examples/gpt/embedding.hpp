@@ -30,11 +30,12 @@ template <std::size_t vocabulary, std::size_t context, std::size_t width, class 
         auto const index = static_cast<std::size_t>(indices[row]);
         T* const out = y + row * width;
         T const* const position = positions + row % context * width;
-        T const* const token = tokens + index * width;
-        if (index < vocabulary)
+        if (index < vocabulary) {
+            T const* const token = tokens + index * width;
             team.each(width, [=](std::size_t i) { out[i] = token[i] + position[i]; });
-        else
+        } else {
             team.each(width, [=](std::size_t i) { out[i] = T(NAN); });
+        }
     }
 };
 

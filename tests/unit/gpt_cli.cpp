@@ -216,6 +216,14 @@ TEST_CASE("a file that cannot be trained on is refused with its name and why") {
         CHECK(why(secret) == "cannot read '" + secret + "': Permission denied");
 }
 
+TEST_CASE("a list of GPUs has a number for each cell") {
+    CHECK(support::gpu_list("0,0,12", 3) == std::vector<int>{0, 0, 12});
+    CHECK(support::gpu_list("3", 1) == std::vector<int>{3});
+    for (char const* text :
+         {"", ",", "0,", ",0", "a", "0 1", "-1,0", "0,0,0", "1.5", "99999999999"})
+        CHECK_THROWS_AS(support::gpu_list(text, 2), support::UsageError);
+}
+
 #ifdef TRAIN_GPT_PATH
 
 struct Ran {
@@ -314,13 +322,6 @@ TEST_CASE("train_gpt without CUDA says so in one line") {
     CHECK(ran.err.find("built without CUDA") != std::string::npos);
 }
 #endif
-
-TEST_CASE("a list of GPUs has a number for each cell") {
-    CHECK(support::gpu_list("0,0,12", 3) == std::vector<int>{0, 0, 12});
-    CHECK(support::gpu_list("3", 1) == std::vector<int>{3});
-    for (char const* text : {"", ",", "0,", ",0", "a", "0 1", "-1", "0,0,0", "1.5", "99999999999"})
-        CHECK_THROWS_AS(support::gpu_list(text, 2), support::UsageError);
-}
 
 TEST_CASE("train_gpt's help tells of its options") {
     Folder folder;
