@@ -70,12 +70,12 @@ template <class Of, class T> struct SumColumn {
     }
 };
 
-// As many heads at once as their scores and the gradients of these are 64 MiB per sample, at least
+// As many heads at once as their scores and the gradients of these are 128 MiB per sample, at least
 // one.
 template <class T, std::size_t context, std::size_t heads> constexpr std::size_t heads_at_once() {
     std::size_t count = heads;
     while (count > 1 && (heads % count != 0 ||
-                         2 * count * context * context * sizeof(T) > (std::size_t{64} << 20)))
+                         2 * count * context * context * sizeof(T) > (std::size_t{128} << 20)))
         --count;
     return count;
 }
