@@ -5,6 +5,7 @@
 #include "support/quiet.hpp"
 #include "support/record.hpp"
 
+#include "gpt/host_operations.hpp"
 #include "gpt/model.hpp"
 #include "gpt/processor.hpp"
 

@@ -6,6 +6,7 @@
 #include "support/record.hpp"
 #include "support/uses_all.hpp"
 
+#include "gpt/host_operations.hpp"
 #include "gpt/model.hpp"
 
 #include <gpipe/gpipe.hpp>

@@ -33,6 +33,17 @@ function(gpipe_find_blas)
             list(APPEND flags -mprefer-vector-width=512)
         endif()
     endif()
-    target_compile_options(gpipe_gpt INTERFACE $<$<CONFIG:Release>:${flags}>)
+    list(JOIN flags "," cuda_flags)
+    target_compile_options(gpipe_gpt INTERFACE
+        $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${flags}>
+        $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CUDA>>:-Xcompiler=${cuda_flags}>)
 endfunction()
 gpipe_find_blas()
+
+# Target gpipe_gpt_cuda: what the same layers need on GPUs: cuBLAS. Without oneDNN they work there, too.
+if(GPIPE_WITH_CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    add_library(gpipe_gpt_cuda INTERFACE)
+    target_include_directories(gpipe_gpt_cuda INTERFACE ${PROJECT_SOURCE_DIR}/examples)
+    target_link_libraries(gpipe_gpt_cuda INTERFACE CUDA::cublas)
+endif()

@@ -55,6 +55,7 @@ endfunction()
 # gpipe_cuda_programs(ROOM OUT): every .cu in examples/ or benchmarks/ as a program at
 # <build>/ROOM/NAME; sets OUT to their names. Tests need them where their room is not built.
 function(gpipe_cuda_programs room out)
+    set(with_gpt gpu_gpt gpu_memory)
     set(names)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${room}/*.cu)
     foreach(source IN LISTS sources)
@@ -67,7 +68,8 @@ function(gpipe_cuda_programs room out)
         set_target_properties(${name} PROPERTIES
             RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${room})
         target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/examples)
-        target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings)
+        target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings
+            $<$<IN_LIST:${name},${with_gpt}>:gpipe_gpt_cuda>)
     endforeach()
     set(${out} ${names} PARENT_SCOPE)
 endfunction()

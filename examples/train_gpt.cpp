@@ -1,22 +1,31 @@
-// Trains a small GPT on the characters of a text, as a pipeline on the cores of this machine:
+// Trains a small GPT on the characters of a text, as a pipeline on the cores of this machine or,
+// compiled by nvcc, on its GPUs:
 //
 //   train_gpt --text FILE --cells 2 --micro-batches 4
+//   train_gpt --text FILE --device cuda --gpus 0,0
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which checkpointing are chosen here at run time, for one instantiation of
-// all.
+// all per kind of device.
 
-#include "gpt/blas.hpp"
 #include "gpt/generate.hpp"
+#include "gpt/host_operations.hpp"
 #include "gpt/model.hpp"
 #include "gpt/processor.hpp"
 #include "gpt/text.hpp"
 #include "support/bubble.hpp"
+#include "support/gpus.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
 #include "support/progress.hpp"
 
+#ifdef __CUDACC__
+#include "gpt/cuda_operations.cuh"
+
+#include <gpipe/gpipe.cuh>
+#else
 #include <gpipe/gpipe.hpp>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -24,17 +33,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <numbers>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace {
 
-using Model = gpt::Standard;
-using Train = gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>,
-                              gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
-                              gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
+template <class Model, class Device>
+using TrainOn =
+    gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
+                    gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename Model::Loss>,
+                    gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic, Device>;
 
 struct Settings {
     std::string text;
@@ -46,6 +58,8 @@ struct Settings {
     std::uint64_t seed = 1;
     double learning_rate = 5e-3;
     double dropout = 0;
+    std::string device = "host";
+    std::string gpus;
     std::uint64_t threads = 0;
     std::uint64_t sample = 400;
     double temperature = 0.8;
@@ -67,6 +81,10 @@ struct Settings {
         options.number("learning-rate", "greatest of a warm-up and a cosine", learning_rate, 1e-9,
                        10);
         options.number("dropout", "share of each block's result that is dropped", dropout, 0, 0.9);
+        options.choice("device", "the cores of this machine, or its GPUs", device,
+                       {"host", "cuda"});
+        options.text("gpus", "n,...", "the GPU of each cell, may repeat; else all of them in turn",
+                     gpus);
         options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
                        256);
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
@@ -76,8 +94,8 @@ struct Settings {
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
     }
 
-    Train::Options training() const {
-        Train::Options options;
+    template <class Train> typename Train::Options training() const {
+        typename Train::Options options;
         options.samples = batch;
         options.seed = seed;
         options.cells = std::stoul(cells);
@@ -88,9 +106,24 @@ struct Settings {
             options.checkpointing = gpipe::checkpoint::Always{};
         else
             options.checkpointing = gpipe::checkpoint::ExceptLast{};
-        options.device.threads = threads;
+        if constexpr (requires { options.device.threads; }) options.device.threads = threads;
+#ifdef __CUDACC__
+        if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
+#endif
         return options;
     }
+
+#ifdef __CUDACC__
+    // By cell. Where there are more cells than GPUs, the GPUs come again.
+    std::vector<int> chosen_gpus() const {
+        std::size_t const count = std::stoul(cells);
+        if (!gpus.empty()) return support::gpu_list(gpus, count);
+        int const present = gpipe::cuda::device_count();
+        std::vector<int> list;
+        while (list.size() < count) list.push_back(static_cast<int>(list.size()) % present);
+        return list;
+    }
+#endif
 
     // A warm-up, then half a cosine (Loshchilov and Hutter, 2017) down to a hundredth.
     float rate(std::uint64_t step) const {
@@ -108,16 +141,20 @@ std::string format(char const* words, auto... values) {
     return buffer;
 }
 
-int run(Settings const& settings, gpt::Text const& text) {
+template <class Operations, class Device> int run(Settings const& settings, gpt::Text const& text) {
+    using Model = gpt::StandardOn<Operations>;
+    using Train = TrainOn<Model, Device>;
+    // Elsewhere actions only enqueue: how long that takes says nothing of them.
+    constexpr bool times = !Device::calls_enqueue;
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
                 Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.2f},
-                settings.training()};
-    train.time_actions();
+                settings.training<Train>()};
+    if constexpr (times) train.time_actions();
     std::fprintf(stderr,
                  "%zu characters, %zu of them distinct; %zu parameters in %zu layers, %zu cells, "
                  "%zu threads\n%s\n",
                  text.size(), text.classes(), Model::Net::parameters(), Model::Net::size,
-                 train.cells(), train.lanes(), gpt::kernels().c_str());
+                 train.cells(), train.lanes(), Operations::kernels().c_str());
 
     // What is held out is looked at on the way in a few samples, at the end in many.
     gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
@@ -144,7 +181,7 @@ int run(Settings const& settings, gpt::Text const& text) {
         train.optimizer().learning_rate = settings.rate(step);
         losses.push_back(train.step(batch.inputs, batch.targets));
         training_seconds += seconds() - started;
-        bubble.add(train);
+        if constexpr (times) bubble.add(train);
         std::uint64_t const done = step + 1;
         if (!std::isfinite(losses.back()))
             throw std::runtime_error(
@@ -156,10 +193,11 @@ int run(Settings const& settings, gpt::Text const& text) {
             auto const recent = std::min<std::size_t>(losses.size(), 20);
             double sum = 0;
             for (std::size_t i = losses.size() - recent; i < losses.size(); ++i) sum += losses[i];
-            std::string words =
-                format("loss %.3f, %.0f tokens/s, bubble %.1f %% (predicted %.1f %%)",
-                       sum / static_cast<double>(recent), tokens_per_second(),
-                       100 * bubble.measured(), 100 * train.predicted_bubble(bubble));
+            std::string words = format("loss %.3f, %.0f tokens/s",
+                                       sum / static_cast<double>(recent), tokens_per_second());
+            if constexpr (times)
+                words += format(", bubble %.1f %% (predicted %.1f %%)", 100 * bubble.measured(),
+                                100 * train.predicted_bubble(bubble));
             if (std::isfinite(held_out_loss)) words += format(", held out %.3f", held_out_loss);
             progress.show(done, words + format(", %.0f s", seconds()));
         }
@@ -191,6 +229,7 @@ int run(Settings const& settings, gpt::Text const& text) {
             .add("cells", train.cells())
             .add("micro_batches", train.micro_batches())
             .add("checkpointing", settings.checkpointing)
+            .add("device", settings.device)
             .add("threads", train.lanes())
             .add("seed", settings.seed)
             .add("learning_rate", settings.learning_rate)
@@ -206,11 +245,12 @@ int run(Settings const& settings, gpt::Text const& text) {
             .add("tokens_per_second", tokens_per_second())
             .add("step_milliseconds", 1e3 * training_seconds / static_cast<double>(settings.steps))
             .add("seconds", seconds())
-            .add("bubble", bubble.measured())
-            .add("predicted_bubble", train.predicted_bubble(bubble))
             .add("planned_bytes", train.planned_bytes())
             .add("used_bytes", train.used_bytes())
-            .add("kernels", gpt::kernels());
+            .add("kernels", Operations::kernels());
+        if constexpr (times)
+            object.add("bubble", bubble.measured())
+                .add("predicted_bubble", train.predicted_bubble(bubble));
         std::printf("%s\n", object.text().c_str());
     }
     return 0;
@@ -227,13 +267,26 @@ int main(int count, char** arguments) {
     if (auto const* what = gpt::missing_instructions())
         return options.refuse(std::string("this processor has no ") + what +
                               ", which the program was compiled for: build it again here");
+#ifndef __CUDACC__
+    if (settings.device == "cuda")
+        return options.refuse("--device cuda: this program was built without CUDA; configure it "
+                              "with -DGPIPE_WITH_CUDA=ON where there is an nvcc");
+#endif
+    if (settings.device != "cuda" && !settings.gpus.empty())
+        return options.refuse("--gpus goes with --device cuda only");
     try {
-        gpt::Text const text(settings.text, Model::context);
+        gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
             if (text.id(c) < 0)
                 return options.refuse("--prompt has a character that the text has not");
-        return run(settings, text);
+#ifdef __CUDACC__
+        if (settings.device == "cuda")
+            return run<gpt::CudaOperations, gpipe::device::Cuda>(settings, text);
+#endif
+        return run<gpt::HostOperations, gpipe::device::Host>(settings, text);
     } catch (gpt::BadText const& error) {
+        return options.refuse(error.what());
+    } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     } catch (std::exception const& error) {
         std::fprintf(stderr, "train_gpt: %s\n", error.what());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gpt/product.hpp"
+
 #include <dnnl.h>
 
 #include <cstddef>
@@ -15,27 +17,6 @@ extern "C" void omp_set_num_threads(int);
 /// chooses its kernels by what the processor can do instead of by its model number. OpenBLAS 0.3.21
 /// falls back to SSE3 on every model that is newer than itself.
 namespace gpt {
-
-/// A factor of a product: row-major, `stride` elements from one row to the next.
-template <class T> struct Factor {
-    T const* data = nullptr;
-    std::size_t stride = 0;
-    bool transposed = false;
-};
-
-template <class T> Factor<T> rows_of(T const* data, std::size_t stride) {
-    return {data, stride, false};
-}
-template <class T> Factor<T> transpose_of(T const* data, std::size_t stride) {
-    return {data, stride, true};
-}
-
-/// The extents of a product: (rows x inner) times (inner x columns).
-struct Extents {
-    std::size_t rows = 0;
-    std::size_t columns = 0;
-    std::size_t inner = 0;
-};
 
 /// c = scale a b, or c += scale a b if `add`; c is row-major and not read unless `add`. Runs on the
 /// calling thread alone, any number of threads may call at once, and the same sizes and elements

@@ -1,7 +1,10 @@
 #pragma once
 
+#include "gpt/layer_norm.hpp"
 #include "gpt/math.hpp"
+#include "gpt/operations.hpp"
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/layer/loss.hpp>
 #include <gpipe/layer/tensor.hpp>
 
@@ -13,53 +16,90 @@
 
 namespace gpt {
 
-/// The mean of -log softmax(y)[target] over the tokens, in nats; a target of -1 is ignored. The
-/// metric is the number of tokens whose target got the greatest logit. Only the first `classes`
-/// logits take part. Throws std::out_of_range for any other target that is no class.
-template <class T, std::size_t context, std::size_t vocabulary> struct CrossEntropy {
-    using Target = gpipe::Tensor<std::int32_t, context>;
+namespace detail {
 
-    std::size_t classes = vocabulary;
+// One row: its loss, its weight and whether it is right; the gradient, unless that is null.
+template <std::size_t vocabulary, class T> struct CrossEntropyRow {
+    std::size_t classes;
+    T const* y;
+    std::int32_t const* target;
+    T* dy;
+    double* terms;
 
-    template <class DY>
-    gpipe::LossValue<1>
-    operator()([[maybe_unused]] auto& ctx, gpipe::BatchView<T const, context, vocabulary> y,
-               gpipe::BatchView<std::int32_t const, context> target, [[maybe_unused]] DY dy) const {
-        gpipe::LossValue<1> value;
-        for (std::size_t row = 0; row < y.samples() * context; ++row) {
-            T const* const logits = y.data() + row * vocabulary;
-            T* gradient = nullptr;
-            if constexpr (!gpipe::is_none<DY>)
-                if (ctx.training()) gradient = dy.data() + row * vocabulary;
-            std::int32_t const wanted = target[row / context][row % context];
-            if (wanted == -1) {
-                for (std::size_t i = 0; gradient && i < vocabulary; ++i) gradient[i] = 0;
-                continue;
-            }
-            std::size_t const answer = index(wanted);
-            T exponentials[vocabulary + lanes]; // room for whole lanes
-            T const most = most_of(logits, classes);
-            for (std::size_t i = 0; i < classes; ++i)
-                exponentials[i] = exponential(logits[i] - most);
-            T const sum = sum_over(classes, [&](std::size_t i) { return exponentials[i]; });
-            value.sum += static_cast<double>(most - logits[answer] + std::log(sum));
-            value.weight += 1;
-            value.metric[0] += logits[answer] == most ? 1 : 0;
-            if (!gradient) continue;
-            T const factor = T{1} / sum;
-            for (std::size_t i = 0; i < classes; ++i) gradient[i] = exponentials[i] * factor;
-            for (std::size_t i = classes; i < vocabulary; ++i) gradient[i] = 0;
-            gradient[answer] -= T{1};
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        T const* const logits = y + row * vocabulary;
+        T* const gradient = dy ? dy + row * vocabulary : nullptr;
+        double* const to = terms + 3 * row;
+        std::int32_t const wanted = target[row];
+        auto const answer = static_cast<std::size_t>(wanted);
+        if (answer >= classes) { // ignored if -1; another one the host has refused
+            if (gradient) team.each(vocabulary, [=](std::size_t i) { gradient[i] = 0; });
+            team.at(0, [=] {
+                to[0] = wanted == -1 ? 0 : static_cast<double>(NAN);
+                to[1] = to[2] = 0;
+            });
+            return;
         }
-        return value;
+        T const most = team.most(logits, classes);
+        T const sum = total(team, logits, gradient, most);
+        team.at(0, [=] {
+            to[0] = static_cast<double>(most - logits[answer] + std::log(sum));
+            to[1] = 1;
+            to[2] = logits[answer] == most ? 1 : 0;
+        });
+        if (!gradient) return;
+        T const factor = T{1} / sum;
+        team.each(classes, [=](std::size_t i) { gradient[i] *= factor; });
+        team.at(answer, [=] { gradient[answer] -= T{1}; });
+        T* const none = gradient + classes;
+        team.each(vocabulary - classes, [=](std::size_t i) { none[i] = 0; });
     }
 
   private:
-    std::size_t index(std::int32_t target) const {
-        if (target < 0 || static_cast<std::size_t>(target) >= classes)
+    // The sum of the exponentials, which the gradient keeps.
+    template <class Team>
+    GPIPE_HOST_DEVICE T total(Team const& team, T const* logits, T* gradient, T most) const {
+        if (!gradient)
+            return team.sum(classes, [=](std::size_t i) { return exponential(logits[i] - most); });
+        team.each(classes, [=](std::size_t i) { gradient[i] = exponential(logits[i] - most); });
+        return team.sum(classes, [=](std::size_t i) { return gradient[i]; });
+    }
+};
+
+} // namespace detail
+
+/// The mean of -log softmax(y)[target] over the tokens, in nats; a target of -1 is ignored. The
+/// metric is the number of tokens whose target got the greatest logit. Only the first `classes`
+/// logits take part. Throws std::out_of_range for any other target that is no class; on a GPU,
+/// which cannot, the loss is then no number.
+template <class T, std::size_t context, std::size_t vocabulary, class Operations = HostOperations>
+struct CrossEntropy {
+    using Target = gpipe::Tensor<std::int32_t, context>;
+    /// Of each token: loss, weight, right or not.
+    using Scratch = gpipe::Tensor<double, context, 3>;
+    static constexpr std::size_t metrics = 1;
+
+    std::size_t classes = vocabulary;
+
+    void operator()(auto& ctx, gpipe::BatchView<T const, context, vocabulary> y,
+                    gpipe::BatchView<std::int32_t const, context> target,
+                    gpipe::BatchView<T, context, vocabulary> dy) const {
+        auto const on = Operations::on(ctx);
+        double* const terms = ctx.scratch().data();
+        on.check(target.size(), [this, target](std::size_t i) { check(target.data()[i]); });
+        on.for_each_row(target.size(), vocabulary,
+                        detail::CrossEntropyRow<vocabulary, T>{classes, y.data(), target.data(),
+                                                               ctx.training() ? dy.data() : nullptr,
+                                                               terms});
+        on.sum_columns(target.size(), 3, ElementAt<double>{terms, 3}, ctx.value().data(), false);
+    }
+
+  private:
+    void check(std::int32_t target) const {
+        if (target < -1 || (target >= 0 && static_cast<std::size_t>(target) >= classes))
             throw std::out_of_range("gpt: target " + std::to_string(target) + " is none of the " +
                                     std::to_string(classes) + " classes");
-        return static_cast<std::size_t>(target);
     }
 };
 

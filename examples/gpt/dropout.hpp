@@ -1,6 +1,8 @@
 #pragma once
 
-#include <gpipe/layer/random.hpp>
+#include "gpt/layer_norm.hpp"
+
+#include <gpipe/core/host_device.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,68 +15,102 @@ namespace gpt {
 struct Dropout {
     float rate = 0;
 
-    /// What the elements of row `row` of sample `sample` are multiplied with. A block of Philox
-    /// makes eight of them.
-    template <std::size_t width, class T>
-    void factors(gpipe::SampleRandom const& random, std::size_t sample, std::size_t row,
-                 T* __restrict factor) const {
+    /// f(i, what element i is multiplied with) for row `row` of sample `sample`. A block of Philox
+    /// makes eight of them, which lie apart, so that neighbouring blocks make neighbours.
+    template <std::size_t width, class T, class Team, class Random, class F>
+    GPIPE_HOST_DEVICE void each(Team const& team, Random const& random, std::size_t sample,
+                                std::size_t row, F f) const {
         static_assert(width % 8 == 0, "gpt: dropout works on rows of a multiple of 8 elements");
         constexpr std::size_t blocks = width / 8;
-        std::uint32_t words[4][blocks];
-        for (std::size_t b = 0; b < blocks; ++b) {
-            auto const bits = random.bits(sample, static_cast<std::uint32_t>(row * blocks + b));
-            for (std::size_t w = 0; w < 4; ++w) words[w][b] = bits[w];
-        }
         auto const threshold = static_cast<std::uint32_t>(rate * 65536.0f);
         T const kept = T{65536} / (T{65536} - static_cast<T>(threshold));
-        for (std::size_t w = 0; w < 4; ++w)
-            for (std::size_t b = 0; b < blocks; ++b) {
-                factor[2 * w * blocks + b] = (words[w][b] & 0xFFFFu) < threshold ? T{0} : kept;
-                factor[(2 * w + 1) * blocks + b] = (words[w][b] >> 16) < threshold ? T{0} : kept;
+        auto const draw = [&](std::size_t b, auto put) {
+            auto const bits = random.bits(sample, static_cast<std::uint32_t>(row * blocks + b));
+            for (std::size_t w = 0; w < 4; ++w) {
+                put(2 * w * blocks + b, (bits[w] & 0xFFFFu) < threshold ? T{0} : kept);
+                put((2 * w + 1) * blocks + b, (bits[w] >> 16) < threshold ? T{0} : kept);
             }
+        };
+        if constexpr (Team::alone) { // two loops, which vectorise
+            T factors[width];
+            T* const factor = factors;
+            team.each(blocks, [&](std::size_t b) {
+                draw(b, [=](std::size_t i, T value) { factor[i] = value; });
+            });
+            team.each(width, [=](std::size_t i) { f(i, factor[i]); });
+        } else {
+            team.each(blocks, [&](std::size_t b) { draw(b, f); });
+        }
     }
 };
 
+namespace detail {
+
+// One row of y = x + dropout(y + bias), for samples of `rows` rows.
+template <std::size_t rows, std::size_t width, class T, class Random> struct AddResidual {
+    Dropout dropout;
+    Random random;
+    T const* x;
+    T const* bias;
+    T* y;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        T const* const around = x + row * width;
+        T const* const b = bias;
+        T* const out = y + row * width;
+        if (dropout.rate > 0)
+            dropout.each<width, T>(
+                team, random, row / rows, row % rows,
+                [=](std::size_t i, T factor) { out[i] = around[i] + factor * (out[i] + b[i]); });
+        else
+            team.each(width, [=](std::size_t i) { out[i] = around[i] + (out[i] + b[i]); });
+    }
+};
+
+// One row of dz = dy where dropout kept an element.
+template <std::size_t rows, std::size_t width, class T, class Random> struct DropGradient {
+    Dropout dropout;
+    Random random;
+    T const* dy;
+    T* dz;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        T const* const in = dy + row * width;
+        T* const out = dz + row * width;
+        dropout.each<width, T>(team, random, row / rows, row % rows,
+                               [=](std::size_t i, T factor) { out[i] = factor * in[i]; });
+    }
+};
+
+} // namespace detail
+
 /// The end of a block: y = x + dropout(y + bias), for samples of `rows` rows.
-template <std::size_t rows, std::size_t width, class Context, class T>
-void add_residual(Context& context, Dropout dropout, T const* __restrict x,
-                  T const* __restrict bias, T* __restrict y) {
-    bool const drops = dropout.rate > 0 && context.training();
-    auto const random = context.random();
-    for (std::size_t sample = 0; sample < context.samples(); ++sample)
-        for (std::size_t row = 0; row < rows; ++row, x += width, y += width) {
-            if (drops) {
-                T factor[width];
-                dropout.factors<width>(random, sample, row, factor);
-                for (std::size_t i = 0; i < width; ++i) y[i] = x[i] + factor[i] * (y[i] + bias[i]);
-            } else {
-                for (std::size_t i = 0; i < width; ++i) y[i] = x[i] + (y[i] + bias[i]);
-            }
-        }
+template <std::size_t rows, std::size_t width, class T>
+void add_residual(auto const& on, auto const& ctx, Dropout dropout, T const* x, T const* bias,
+                  T* y) {
+    auto const random = ctx.random();
+    Dropout const here = ctx.training() ? dropout : Dropout{};
+    on.for_each_row(
+        ctx.samples() * rows, width,
+        detail::AddResidual<rows, width, T, decltype(random)>{here, random, x, bias, y});
 }
 
 /// Its backward: adds to the gradient of the bias and returns the gradient of what dropout was
 /// given, which is dy itself where nothing is dropped, else written to `room`.
-template <std::size_t rows, std::size_t width, class Context, class T>
-T const* residual_backward(Context& context, Dropout dropout, T const* dy, T* __restrict room,
+template <std::size_t rows, std::size_t width, class T>
+T const* residual_backward(auto const& on, auto const& ctx, Dropout dropout, T const* dy, T* room,
                            T* dbias) {
-    bool const drops = dropout.rate > 0;
-    auto const random = context.random();
-    T bias_sum[width] = {};
-    for (std::size_t sample = 0; sample < context.samples(); ++sample)
-        for (std::size_t row = 0; row < rows; ++row) {
-            std::size_t const at = (sample * rows + row) * width;
-            if (drops) {
-                T factor[width];
-                dropout.factors<width>(random, sample, row, factor);
-                for (std::size_t i = 0; i < width; ++i) room[at + i] = factor[i] * dy[at + i];
-                for (std::size_t i = 0; i < width; ++i) bias_sum[i] += room[at + i];
-            } else {
-                for (std::size_t i = 0; i < width; ++i) bias_sum[i] += dy[at + i];
-            }
-        }
-    for (std::size_t i = 0; i < width; ++i) dbias[i] += bias_sum[i];
-    return drops ? room : dy;
+    auto const random = ctx.random();
+    std::size_t const all = ctx.samples() * rows;
+    if (dropout.rate > 0)
+        on.for_each_row(
+            all, width,
+            detail::DropGradient<rows, width, T, decltype(random)>{dropout, random, dy, room});
+    T const* const dz = dropout.rate > 0 ? room : dy;
+    on.sum_columns(all, width, ElementAt<T>{dz, width}, dbias, true);
+    return dz;
 }
 
 } // namespace gpt

@@ -1,10 +1,14 @@
 #pragma once
 
 #include "gpt/initial.hpp"
+#include "gpt/layer_norm.hpp"
+#include "gpt/operations.hpp"
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/view.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -12,9 +16,36 @@
 
 namespace gpt {
 
+namespace detail {
+
+// One row of the output; no numbers where the token is none.
+template <std::size_t vocabulary, std::size_t context, std::size_t width, class T> struct Gather {
+    std::int32_t const* indices;
+    T const* tokens;
+    T const* positions;
+    T* y;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        auto const index = static_cast<std::size_t>(indices[row]);
+        T* const out = y + row * width;
+        T const* const position = positions + row % context * width;
+        if (index < vocabulary) {
+            T const* const token = tokens + index * width;
+            team.each(width, [=](std::size_t i) { out[i] = token[i] + position[i]; });
+        } else {
+            team.each(width, [=](std::size_t i) { out[i] = T(NAN); });
+        }
+    }
+};
+
+} // namespace detail
+
 /// Tokens to rows of `width` elements: a learned row per token plus a learned row per position.
-/// Throws std::out_of_range for a token that is no number below `vocabulary`.
-template <class T, std::size_t vocabulary, std::size_t context, std::size_t width>
+/// Throws std::out_of_range for a token that is no number below `vocabulary`; a GPU, which cannot,
+/// makes a row of it that is no number, and so is the loss.
+template <class T, std::size_t vocabulary, std::size_t context, std::size_t width,
+          class Operations = HostOperations>
 struct Embedding {
     using Input = gpipe::Tensor<std::int32_t, context>;
     using Output = gpipe::Tensor<T, context, width>;
@@ -31,35 +62,28 @@ struct Embedding {
 
     void forward(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,
                  gpipe::BatchView<T, context, width> y) const {
+        auto const on = Operations::on(ctx);
         auto const [tokens, positions] = ctx.parameters();
-        for (std::size_t sample = 0; sample < x.samples(); ++sample)
-            for (std::size_t t = 0; t < context; ++t) {
-                T const* __restrict token = tokens.data() + index(x(sample, t)) * width;
-                T const* __restrict position = positions.data() + t * width;
-                T* __restrict out = &y(sample, t, std::size_t{0});
-                for (std::size_t i = 0; i < width; ++i) out[i] = token[i] + position[i];
-            }
+        on.check(x.size(), [x](std::size_t i) { check(x.data()[i]); });
+        on.for_each_row(x.size(), width,
+                        detail::Gather<vocabulary, context, width, T>{x.data(), tokens.data(),
+                                                                      positions.data(), y.data()});
     }
 
     void backward(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,
                   gpipe::BatchView<T const, context, width> dy, gpipe::None) const {
+        auto const on = Operations::on(ctx);
         auto const [tokens, positions] = ctx.gradients();
-        for (std::size_t sample = 0; sample < x.samples(); ++sample)
-            for (std::size_t t = 0; t < context; ++t) {
-                T const* __restrict in = &dy(sample, t, std::size_t{0});
-                T* __restrict token = tokens.data() + index(x(sample, t)) * width;
-                T* __restrict position = positions.data() + t * width;
-                for (std::size_t i = 0; i < width; ++i) token[i] += in[i];
-                for (std::size_t i = 0; i < width; ++i) position[i] += in[i];
-            }
+        on.scatter_add(x.size(), vocabulary, width, x.data(), dy.data(), tokens.data());
+        on.sum_columns(x.samples(), context * width, ElementAt<T>{dy.data(), context * width},
+                       positions.data(), true);
     }
 
   private:
-    static std::size_t index(std::int32_t token) {
+    static void check(std::int32_t token) {
         if (token < 0 || static_cast<std::size_t>(token) >= vocabulary)
             throw std::out_of_range("gpt: token " + std::to_string(token) +
                                     " is not in the vocabulary of " + std::to_string(vocabulary));
-        return static_cast<std::size_t>(token);
     }
 };
 

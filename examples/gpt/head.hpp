@@ -1,9 +1,11 @@
 #pragma once
 
-#include "gpt/blas.hpp"
 #include "gpt/initial.hpp"
 #include "gpt/layer_norm.hpp"
+#include "gpt/operations.hpp"
+#include "gpt/product.hpp"
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/traits.hpp>
 #include <gpipe/layer/view.hpp>
@@ -13,11 +15,56 @@
 
 namespace gpt {
 
+namespace detail {
+
+// One row of logits: held within the bound; no class beyond the first `classes`.
+template <class T> struct Clip {
+    std::size_t classes, vocabulary;
+    T bound;
+    T* logits;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        T* const out = logits + row * vocabulary;
+        T const most = bound;
+        team.each(classes, [=](std::size_t i) {
+            T const held = out[i] < -most ? -most : out[i];
+            out[i] = most < held ? most : held;
+        });
+        T* const none = out + classes;
+        team.each(vocabulary - classes, [=](std::size_t i) { none[i] = -most; });
+    }
+};
+
+// One row of the gradient of the logits before they were held, without gaps between rows.
+template <class T> struct ClipBackward {
+    std::size_t classes, vocabulary;
+    T bound;
+    T const* logits;
+    T const* dy;
+    T* dlogits;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        T const* const out = logits + row * vocabulary;
+        T const* const dout = dy + row * vocabulary;
+        T* const din = dlogits + row * classes;
+        T const most = bound;
+        team.each(classes, [=](std::size_t i) {
+            din[i] = out[i] > -most && out[i] < most ? dout[i] : T{0};
+        });
+    }
+};
+
+} // namespace detail
+
 /// The last layer: logits of the next token, y = clip(LayerNorm(x) weights), held within [-bound,
 /// bound] as the GPipe paper does for deep models (section 5); a logit that was clipped passes no
 /// gradient on. The vocabulary is a bound on the classes: tokens from `classes` on get the least
 /// logit and no work.
-template <class T, std::size_t context, std::size_t width, std::size_t vocabulary> struct Head {
+template <class T, std::size_t context, std::size_t width, std::size_t vocabulary,
+          class Operations = HostOperations>
+struct Head {
     using Input = gpipe::Tensor<T, context, width>;
     using Output = gpipe::Tensor<T, context, vocabulary>;
     /// Gain and shift of the norm; weights.
@@ -26,9 +73,12 @@ template <class T, std::size_t context, std::size_t width, std::size_t vocabular
     using Saved = gpipe::Tensor<T, context, 2>;
     /// Forward: the norm of x. Backward: the gradient of the logits that were not clipped.
     using Scratch = gpipe::Tensor<T, context, std::max(width, vocabulary)>;
+    using Handles = typename Operations::Handles;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
-    /// Of the classes that a text has, about; more would be work that is never done.
-    static constexpr double cost = 2.0 * context * width * std::min<std::size_t>(vocabulary, 96);
+    /// Of bytes as many as a text has, about; more would be work that is never done.
+    static constexpr double cost =
+        2.0 * context * width *
+        (vocabulary > 256 ? vocabulary : std::min<std::size_t>(vocabulary, 96));
     static constexpr float decay[] = {0, 0, 1};
 
     std::size_t classes = vocabulary;
@@ -42,46 +92,39 @@ template <class T, std::size_t context, std::size_t width, std::size_t vocabular
 
     void forward(auto& ctx, gpipe::BatchView<T const, context, width> x,
                  gpipe::BatchView<T, context, vocabulary> y) const {
+        auto const on = Operations::on(ctx);
         auto const [gain, shift, weights] = ctx.parameters();
         auto const statistics = ctx.saved();
         auto const normal = ctx.scratch();
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.statistics(rows, x.data(), statistics.data());
-        norm.apply(rows, x.data(), statistics.data(), normal.data());
-        multiply<T>({rows, classes, width}, rows_of<T>(normal.data(), width),
+        norm.forward(on, rows, x.data(), statistics.data(), normal.data());
+        on.multiply({rows, classes, width}, rows_of(normal.data(), width),
                     transpose_of(weights.data(), width), y.data(), vocabulary);
-        for (std::size_t row = 0; row < rows; ++row) {
-            T* const out = y.data() + row * vocabulary;
-            for (std::size_t i = 0; i < classes; ++i) out[i] = std::clamp(out[i], -bound, bound);
-            std::fill(out + classes, out + vocabulary, -bound);
-        }
+        on.for_each_row(rows, vocabulary, detail::Clip<T>{classes, vocabulary, bound, y.data()});
     }
 
     void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
                   gpipe::BatchView<T const, context, vocabulary> y,
                   gpipe::BatchView<T const, context, vocabulary> dy,
                   gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
         auto const [gain, shift, weights] = ctx.parameters();
         auto const [dgain, dshift, dweights] = ctx.gradients();
         auto const statistics = ctx.saved();
         T* const dlogits = ctx.scratch().data();
         std::size_t const rows = x.samples() * context;
-        for (std::size_t row = 0; row < rows; ++row) {
-            T const* const out = y.data() + row * vocabulary;
-            T const* const dout = dy.data() + row * vocabulary;
-            T* const din = dlogits + row * classes;
-            for (std::size_t i = 0; i < classes; ++i)
-                din[i] = out[i] > -bound && out[i] < bound ? dout[i] : T{0};
-        }
+        on.for_each_row(
+            rows, classes,
+            detail::ClipBackward<T>{classes, vocabulary, bound, y.data(), dy.data(), dlogits});
         // dx holds in turn: the norm of x, its gradient, the result.
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.apply(rows, x.data(), statistics.data(), dx.data());
-        multiply<T>({classes, width, rows}, transpose_of<T>(dlogits, classes),
-                    rows_of<T>(dx.data(), width), dweights.data(), width, true);
-        multiply<T>({rows, width, classes}, rows_of<T>(dlogits, classes),
+        norm.apply(on, rows, x.data(), statistics.data(), dx.data());
+        on.multiply({classes, width, rows}, transpose_of(dlogits, classes),
+                    rows_of(dx.data(), width), dweights.data(), width, true);
+        on.multiply({rows, width, classes}, rows_of(dlogits, classes),
                     rows_of(weights.data(), width), dx.data(), width);
-        norm.backward(rows, x.data(), statistics.data(), nullptr, dx.data(), dgain.data(),
+        norm.backward(on, rows, x.data(), statistics.data(), nullptr, dx.data(), dgain.data(),
                       dshift.data());
     }
 };

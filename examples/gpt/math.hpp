@@ -1,14 +1,15 @@
 #pragma once
 
-#include <bit>
+#include <gpipe/core/host_device.hpp>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 /// Element-wise work without calls and branches, so that compilers vectorise the loops around it:
-/// otherwise it takes as long as the products.
+/// otherwise it takes as long as the products. Kernels call the same functions: the bits are cast
+/// by the compiler's own word for it, since std::bit_cast is none that a kernel may call.
 namespace gpt {
 
 /// e^x. For float a polynomial (Cephes' expf, Moshier 1992: 2 units in the last place) with x held
@@ -16,13 +17,13 @@ namespace gpt {
 /// [-60, 60], also where it is no number: beyond, nothing here can tell the result from 0, and
 /// products with what is nearer to 0 would be denormal and slow. Other types, which only tests use,
 /// get std::exp.
-template <class T> inline T exponential(T x) {
+template <class T> GPIPE_HOST_DEVICE inline T exponential(T x) {
     if constexpr (std::is_same_v<T, float>) {
         // Held by its bits: of float comparisons g++ makes a second path through all that follows.
-        auto const bits = std::bit_cast<std::int32_t>(x);
-        std::int32_t const most = 0x42700000; // 60
+        auto bits = __builtin_bit_cast(std::int32_t, x); // const, it would crash nvcc 13.0
+        std::int32_t const most = 0x42700000;            // 60
         std::int32_t const size = bits & 0x7FFFFFFF;
-        x = std::bit_cast<float>((size < most ? size : most) | (bits & ~0x7FFFFFFF));
+        x = __builtin_bit_cast(float, (size < most ? size : most) | (bits & ~0x7FFFFFFF));
         // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
         float const shifted = x * 1.44269504f + 0x1.8p23f;
         float const n = shifted - 0x1.8p23f;
@@ -34,8 +35,8 @@ template <class T> inline T exponential(T x) {
         p = p * r + 1.6666665459e-1f;
         p = p * r + 5.0000001201e-1f;
         p = p * r * r + r + 1.0f;
-        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) +
-                                    (std::bit_cast<std::uint32_t>(shifted) << 23));
+        return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, p) +
+                                             (__builtin_bit_cast(std::uint32_t, shifted) << 23));
     } else {
         return std::exp(x);
     }
@@ -43,13 +44,13 @@ template <class T> inline T exponential(T x) {
 
 /// The GELU in its tanh form (Hendrycks and Gimpel, 2016): u/2 (1 + tanh(z/2)) = u / (1 + e^-z)
 /// with z = 2 sqrt(2/pi) (u + 0.044715 u^3).
-template <class T> inline T gelu(T u) {
+template <class T> GPIPE_HOST_DEVICE inline T gelu(T u) {
     T const z = T(1.5957691216057308) * (u + T(0.044715) * u * u * u);
     return u / (T{1} + exponential(-z));
 }
 
 /// The derivative of gelu at u.
-template <class T> inline T gelu_slope(T u) {
+template <class T> GPIPE_HOST_DEVICE inline T gelu_slope(T u) {
     T const z = T(1.5957691216057308) * (u + T(0.044715) * u * u * u);
     T const slope = T(1.5957691216057308) * (T{1} + T(3 * 0.044715) * u * u);
     T const s = T{1} / (T{1} + exponential(-z));
@@ -60,7 +61,7 @@ template <class T> inline T gelu_slope(T u) {
 inline constexpr std::size_t lanes = 16;
 
 /// The sum of f(i) over i < n.
-template <class F> inline auto sum_over(std::size_t n, F f) {
+template <class F> GPIPE_HOST_DEVICE inline auto sum_over(std::size_t n, F f) {
     decltype(f(n)) lane[lanes] = {};
     std::size_t const whole = n / lanes * lanes;
     for (std::size_t i = 0; i < whole; i += lanes)
@@ -78,16 +79,16 @@ template <class F> inline auto sum_over(std::size_t n, F f) {
 
 /// The greatest of n numbers, n > 0. Compared as integers of the same order, which vectorises as a
 /// comparison of numbers, with its care for what is none, does not.
-template <class T> inline T most_of(T const* values, std::size_t n) {
+template <class T> GPIPE_HOST_DEVICE inline T most_of(T const* values, std::size_t n) {
     using Key = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
-    constexpr Key sign = std::numeric_limits<Key>::min();
+    constexpr auto sign = static_cast<Key>(sizeof(T) == 4 ? INT32_MIN : INT64_MIN);
     auto const flip = [](Key key) { return key < 0 ? key ^ ~sign : key; };
     Key most = sign;
     for (std::size_t i = 0; i < n; ++i) {
-        Key const key = flip(std::bit_cast<Key>(values[i]));
+        Key key = flip(__builtin_bit_cast(Key, values[i]));
         most = key > most ? key : most;
     }
-    return std::bit_cast<T>(flip(most));
+    return __builtin_bit_cast(T, flip(most));
 }
 
 } // namespace gpt

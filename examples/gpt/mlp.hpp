@@ -1,11 +1,13 @@
 #pragma once
 
-#include "gpt/blas.hpp"
 #include "gpt/dropout.hpp"
 #include "gpt/initial.hpp"
 #include "gpt/layer_norm.hpp"
 #include "gpt/math.hpp"
+#include "gpt/operations.hpp"
+#include "gpt/product.hpp"
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/view.hpp>
 
@@ -13,9 +15,29 @@
 
 namespace gpt {
 
+namespace detail {
+
+template <class T> struct Activate {
+    T const* before;
+    T* after;
+
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { after[i] = gelu(before[i]); }
+};
+
+// In place: the gradient of what came after to that of what came before.
+template <class T> struct ActivateBackward {
+    T const* before;
+    T* gradient;
+
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { gradient[i] *= gelu_slope(before[i]); }
+};
+
+} // namespace detail
+
 /// The second half of a block: y = x + dropout(gelu(LayerNorm(x) up) down + bias), with a hidden
 /// layer of four times the width. The hidden layer has no bias: the norm's shift gives it one.
-template <class T, std::size_t context, std::size_t width> struct Mlp {
+template <class T, std::size_t context, std::size_t width, class Operations = HostOperations>
+struct Mlp {
     static constexpr std::size_t hidden = 4 * width;
 
     using Input = gpipe::Tensor<T, context, width>;
@@ -29,6 +51,7 @@ template <class T, std::size_t context, std::size_t width> struct Mlp {
     /// The hidden layer after its GELU, later its gradient; the gradient of what dropout was given.
     using Scratch =
         gpipe::Tensors<gpipe::Tensor<T, context, hidden>, gpipe::Tensor<T, context, width>>;
+    using Handles = typename Operations::Handles;
     static constexpr double cost = 4.0 * context * width * hidden;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
 
@@ -43,55 +66,47 @@ template <class T, std::size_t context, std::size_t width> struct Mlp {
 
     void forward(auto& ctx, gpipe::BatchView<T const, context, width> x,
                  gpipe::BatchView<T, context, width> y) const {
+        auto const on = Operations::on(ctx);
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [statistics, before] = ctx.saved();
         auto const [after, unused] = ctx.scratch();
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.statistics(rows, x.data(), statistics.data());
-        norm.apply(rows, x.data(), statistics.data(), y.data()); // y is free until the end
-        multiply<T>({rows, hidden, width}, rows_of<T>(y.data(), width),
-                    transpose_of(up.data(), width), before.data(), hidden);
-        activate(rows * hidden, before.data(), after.data());
-        multiply<T>({rows, width, hidden}, rows_of<T>(after.data(), hidden),
+        norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
+        on.multiply({rows, hidden, width}, rows_of(y.data(), width), transpose_of(up.data(), width),
+                    before.data(), hidden);
+        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
+        on.multiply({rows, width, hidden}, rows_of(after.data(), hidden),
                     transpose_of(down.data(), hidden), y.data(), width);
-        add_residual<context, width>(ctx, dropout, x.data(), bias.data(), y.data());
+        add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
     void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
                   gpipe::BatchView<T const, context, width> dy,
                   gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [dgain, dshift, dup, ddown, dbias] = ctx.gradients();
         auto const [statistics, before] = ctx.saved();
         auto const [after, room] = ctx.scratch();
         std::size_t const rows = x.samples() * context;
-        T const* const dz =
-            residual_backward<context, width>(ctx, dropout, dy.data(), room.data(), dbias.data());
-        activate(rows * hidden, before.data(), after.data());
-        multiply<T>({width, hidden, rows}, transpose_of(dz, width),
-                    rows_of<T>(after.data(), hidden), ddown.data(), hidden, true);
-        multiply<T>({rows, hidden, width}, rows_of(dz, width), rows_of(down.data(), hidden),
+        T const* const dz = residual_backward<context, width>(on, ctx, dropout, dy.data(),
+                                                              room.data(), dbias.data());
+        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
+        on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after.data(), hidden),
+                    ddown.data(), hidden, true);
+        on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down.data(), hidden),
                     after.data(), hidden);
-        activate_backward(rows * hidden, before.data(), after.data());
+        on.for_each_index(rows * hidden, detail::ActivateBackward<T>{before.data(), after.data()});
         // dx holds in turn: the norm of x, its gradient, the result.
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.apply(rows, x.data(), statistics.data(), dx.data());
-        multiply<T>({hidden, width, rows}, transpose_of<T>(after.data(), hidden),
-                    rows_of<T>(dx.data(), width), dup.data(), width, true);
-        multiply<T>({rows, width, hidden}, rows_of<T>(after.data(), hidden),
-                    rows_of(up.data(), width), dx.data(), width);
-        norm.backward(rows, x.data(), statistics.data(), dy.data(), dx.data(), dgain.data(),
+        norm.apply(on, rows, x.data(), statistics.data(), dx.data());
+        on.multiply({hidden, width, rows}, transpose_of(after.data(), hidden),
+                    rows_of(dx.data(), width), dup.data(), width, true);
+        on.multiply({rows, width, hidden}, rows_of(after.data(), hidden), rows_of(up.data(), width),
+                    dx.data(), width);
+        norm.backward(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), dgain.data(),
                       dshift.data());
-    }
-
-  private:
-    static void activate(std::size_t n, T const* __restrict before, T* __restrict after) {
-        for (std::size_t i = 0; i < n; ++i) after[i] = gelu(before[i]);
-    }
-    static void activate_backward(std::size_t n, T const* __restrict before,
-                                  T* __restrict gradient) {
-        for (std::size_t i = 0; i < n; ++i) gradient[i] *= gelu_slope(before[i]);
     }
 };
 

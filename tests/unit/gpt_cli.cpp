@@ -3,6 +3,7 @@
 
 #include <gpt/generate.hpp>
 #include <gpt/text.hpp>
+#include <support/gpus.hpp>
 #include <support/json.hpp>
 #include <support/options.hpp>
 
@@ -215,6 +216,14 @@ TEST_CASE("a file that cannot be trained on is refused with its name and why") {
         CHECK(why(secret) == "cannot read '" + secret + "': Permission denied");
 }
 
+TEST_CASE("a list of GPUs has a number for each cell") {
+    CHECK(support::gpu_list("0,0,12", 3) == std::vector<int>{0, 0, 12});
+    CHECK(support::gpu_list("3", 1) == std::vector<int>{3});
+    for (char const* text :
+         {"", ",", "0,", ",0", "a", "0 1", "-1,0", "0,0,0", "1.5", "99999999999"})
+        CHECK_THROWS_AS(support::gpu_list(text, 2), support::UsageError);
+}
+
 #ifdef TRAIN_GPT_PATH
 
 struct Ran {
@@ -289,6 +298,9 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
                                                with_text + "--dropout 1",
                                                with_text + "--temperature 0",
                                                with_text + "--prompt xyz",
+                                               with_text + "--device tpu",
+                                               with_text + "--gpus 0",
+                                               with_text + "--device cuda --gpus 0,x",
                                                with_text + "--json=yes"};
     for (std::string const& arguments : mistakes) {
         CAPTURE(arguments);
@@ -300,13 +312,25 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
     }
 }
 
+#if !TRAIN_GPT_CUDA
+TEST_CASE("train_gpt without CUDA says so in one line") {
+    Folder folder;
+    Ran const ran = train_gpt(folder, "--device cuda --text " + folder.file("text", counting));
+    CHECK(ran.status == 2);
+    CHECK(ran.out.empty());
+    CHECK(ran.lines(ran.err) == 1);
+    CHECK(ran.err.find("built without CUDA") != std::string::npos);
+}
+#endif
+
 TEST_CASE("train_gpt's help tells of its options") {
     Folder folder;
     Ran const ran = train_gpt(folder, "--help");
     CHECK(ran.status == 0);
     CHECK(ran.err.empty());
-    for (char const* option : {"--text", "--steps", "--batch", "--cells", "--micro-batches",
-                               "--checkpointing", "--seed", "--learning-rate", "--json"})
+    for (char const* option :
+         {"--text", "--steps", "--batch", "--cells", "--micro-batches", "--checkpointing", "--seed",
+          "--learning-rate", "--device", "--gpus", "--json"})
         CHECK(ran.out.find(option) != std::string::npos);
 }
 

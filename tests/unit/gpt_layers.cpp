@@ -1,8 +1,12 @@
 #include <gpt/attention.hpp>
 #include <gpt/cross_entropy.hpp>
 #include <gpt/embedding.hpp>
+#include <gpt/grouped_attention.hpp>
 #include <gpt/head.hpp>
+#include <gpt/host_operations.hpp>
 #include <gpt/mlp.hpp>
+#include <gpt/model.hpp>
+#include <gpt/scatter.hpp>
 
 #include <gpipe/layer/chain.hpp>
 
@@ -210,6 +214,141 @@ TEST_CASE("attention's gradients are those of differences where a context takes 
     check_layer(gpt::Attention<double, 70, 8, 2>{}, 1);
 }
 
+// What a GPU does, by loops: attention `count` heads at once, and the rows of the embedding.
+template <std::size_t count> struct GroupedOperations : gpt::HostOperations {
+    template <class Context> static GroupedOperations on(Context const&) { return {}; }
+    template <class T, std::size_t context, std::size_t>
+    static constexpr std::size_t score_elements = gpt::score_elements_of<context, count>;
+
+    template <class T>
+    void multiply_each(gpt::Products products, gpt::Extents extents, gpt::Factor<T> a,
+                       gpt::Factor<T> b, T* c, std::size_t stride, T scale = T{1}) const {
+        for (std::size_t i = 0; i < products.count; ++i) {
+            gpt::multiply<T>(extents, a, b, c, stride, false, scale);
+            a.data += products.a;
+            b.data += products.b;
+            c += products.c;
+        }
+    }
+    template <std::size_t context, std::size_t width, std::size_t heads, class T>
+    void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
+        gpt::GroupedAttention<T, context, width, heads, count>::forward(*this, samples, qkv, out,
+                                                                        log_sums, scores);
+    }
+    template <std::size_t context, std::size_t width, std::size_t heads, class T>
+    void attend_backward(std::size_t samples, T const* qkv, T const* out, T const* log_sums,
+                         T const* dout, T* dqkv, T* scores) const {
+        gpt::GroupedAttention<T, context, width, heads, count>::backward(
+            *this, samples, qkv, out, log_sums, dout, dqkv, scores);
+    }
+    template <class T>
+    void scatter_add(std::size_t rows, std::size_t vocabulary, std::size_t width,
+                     std::int32_t const* indices, T const* from, T* to) const {
+        for_each_row(rows, width, gpt::ScatterRow<T>{rows, vocabulary, width, indices, from, to});
+    }
+};
+
+TEST_CASE("attention's gradients are those of differences with scores in memory") {
+    for (std::size_t const samples : {1u, 3u}) {
+        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<4>>{}, samples);
+        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<2>>{{0.3f}}, samples);
+        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<1>>{}, samples);
+    }
+}
+
+TEST_CASE("attention with scores in memory gives what it gives by strips") {
+    auto const run = []<class L>(L const& layer) {
+        Driven<L> driven{layer, 2};
+        stir_parameters(driven);
+        fill_normal(driven.x, 1);
+        fill_normal(driven.dy, 2);
+        driven.forward();
+        driven.backward();
+        driven.y.insert(driven.y.end(), driven.dx.begin(), driven.dx.end());
+        return driven.y;
+    };
+    auto const strips = run(gpt::Attention<double, 70, 24, 6>{});
+    auto const groups = run(gpt::Attention<double, 70, 24, 6, GroupedOperations<3>>{});
+    REQUIRE(strips.size() == groups.size());
+    for (std::size_t i = 0; i < strips.size(); ++i)
+        CHECK(groups[i] == doctest::Approx(strips[i]).epsilon(1e-9));
+}
+
+TEST_CASE("rows scattered by teams have the bits of a loop") {
+    std::size_t const rows = 40;
+    std::size_t const width = 3;
+    std::vector<std::int32_t> indices(rows);
+    for (std::size_t r = 0; r < rows; ++r) indices[r] = static_cast<std::int32_t>(r * r % 7);
+    indices[5] = 9; // none
+    indices[6] = -1;
+    std::vector<float> from(rows * width);
+    std::vector<float> by_teams(9 * width);
+    fill_normal(from, 1);
+    fill_normal(by_teams, 2);
+    auto by_loop = by_teams;
+    gpt::HostOperations{}.scatter_add(rows, 9, width, indices.data(), from.data(), by_loop.data());
+    auto const before = by_teams;
+    // In any order of the rows.
+    gpt::ScatterRow<float> const scatter{rows,           9,           width,
+                                         indices.data(), from.data(), by_teams.data()};
+    for (std::size_t r = rows; r-- > 0;) scatter(gpt::HostTeam{}, r);
+    CHECK(by_teams == by_loop);
+    CHECK(by_teams != before);
+    for (std::size_t i = 8 * width; i < 9 * width; ++i) CHECK(by_teams[i] == before[i]);
+}
+
+TEST_CASE("columns are summed, and added or written, however many there are") {
+    std::size_t const rows = 5;
+    for (std::size_t const columns : {1u, 3u, 256u, 257u, 600u}) {
+        CAPTURE(columns);
+        std::vector<double> matrix(rows * columns);
+        fill_normal(matrix, 1);
+        std::vector<double> added(columns, 10), written(columns, 10);
+        gpt::HostOperations const on;
+        on.sum_columns(rows, columns, gpt::ElementAt<double>{matrix.data(), columns}, added.data(),
+                       true);
+        on.sum_columns(rows, columns, gpt::ElementAt<double>{matrix.data(), columns},
+                       written.data(), false);
+        for (std::size_t i = 0; i < columns; ++i) {
+            double sum = 0;
+            for (std::size_t r = 0; r < rows; ++r) sum += matrix[r * columns + i];
+            CHECK(written[i] == doctest::Approx(sum));
+            CHECK(added[i] == doctest::Approx(10 + sum));
+        }
+    }
+}
+
+// As GPUs see them, where nothing can be thrown.
+TEST_CASE("a token or target that is none makes its row and its loss no number") {
+    std::vector<std::int32_t> const tokens{1, 5, -1};
+    std::vector<double> const table(5 * 2, 1), positions(3 * 2, 2);
+    std::vector<double> rows(3 * 2);
+    gpt::detail::Gather<5, 3, 2, double> const gather{tokens.data(), table.data(), positions.data(),
+                                                      rows.data()};
+    for (std::size_t r = 0; r < 3; ++r) gather(gpt::HostTeam{}, r);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(rows[i]) == (i >= 2));
+
+    std::vector<double> const logits(3 * 4, 0.5);
+    std::vector<std::int32_t> const targets{1, 3, -1};
+    std::vector<double> gradient(3 * 4, 7), terms(9, 7);
+    gpt::detail::CrossEntropyRow<4, double> const entropy{3, logits.data(), targets.data(),
+                                                          gradient.data(), terms.data()};
+    for (std::size_t r = 0; r < 3; ++r) entropy(gpt::HostTeam{}, r);
+    CHECK(terms[0] == doctest::Approx(std::log(3.0)));
+    CHECK(std::isnan(terms[3]));
+    CHECK(terms[6] == 0);
+    CHECK(terms[1] + terms[4] + terms[7] == 1);
+    for (std::size_t i = 4; i < 12; ++i) CHECK(gradient[i] == 0);
+}
+
+TEST_CASE("GPT-2's shape has its size") {
+    // Embedding, positions, 12 blocks, the head's norm, and the head, which GPT-2 shares with the
+    // embedding.
+    std::size_t const block = 4 * 768 * 768 + 8 * 768 * 768 + 6 * 768;
+    CHECK(gpt::Gpt2On<gpt::HostOperations>::Net::parameters() ==
+          2 * 50304 * 768 + 1024 * 768 + 12 * block + 2 * 768);
+}
+
 TEST_CASE("the perceptron's gradients are those of differences") {
     for (std::size_t const samples : {1u, 3u})
         for (float const rate : {0.0f, 0.3f}) {
@@ -330,7 +469,8 @@ TEST_CASE("dropout's mask is another one in every layer, step and row, and drops
     auto const row = [&](std::uint64_t step, std::uint32_t layer, std::size_t sample,
                          std::size_t index) {
         std::vector<float> factors(64);
-        dropout.factors<64>(SampleRandom{1, step, layer, 0}, sample, index, factors.data());
+        dropout.each<64, float>(gpt::HostTeam{}, SampleRandom{1, step, layer, 0}, sample, index,
+                                [&](std::size_t i, float factor) { factors[i] = factor; });
         return factors;
     };
     auto const here = row(0, 0, 0, 0);
@@ -401,6 +541,7 @@ struct LossRun {
     Frame frame;
     std::vector<double> y = std::vector<double>(36), dy = std::vector<double>(36);
     std::vector<std::int32_t> target{0, 3, -1, 2, 1, -1};
+    std::vector<double> scratch = std::vector<double>(18);
     Loss loss{4};
 
     LossRun() {
@@ -410,10 +551,13 @@ struct LossRun {
         fill_normal(dy, 5);
     }
     LossValue<1> operator()() {
-        LossContext<Loss, AnyStream> context{frame, nullptr, nullptr};
-        return loss(context, BatchView<double const, 2, 6>{y.data(), 3},
-                    BatchView<std::int32_t const, 2>{target.data(), 3},
-                    BatchView<double, 2, 6>{dy.data(), 3});
+        double numbers[3] = {-1, -1, -1};
+        LossContext<Loss, AnyStream> context{frame, reinterpret_cast<std::byte*>(scratch.data()),
+                                             numbers};
+        loss(context, BatchView<double const, 2, 6>{y.data(), 3},
+             BatchView<std::int32_t const, 2>{target.data(), 3},
+             BatchView<double, 2, 6>{dy.data(), 3});
+        return {numbers[0], numbers[1], {numbers[2]}};
     }
 };
 

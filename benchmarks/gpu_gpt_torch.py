@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""A training step of GPT-2's smallest shape in plain PyTorch, eager, float: what gpu_gpt compares with.
+
+The same network (pre-norm blocks, GELU in its tanh form, no bias where ours has none, a head with
+weights of its own), the same mini-batch size cut into the same micro-batches, whose gradients add up,
+and the same AdamW. Prints the fields that gpu_gpt prints.
+"""
+import argparse
+import json
+import statistics
+import sys
+import time
+
+CONTEXT, WIDTH, HEADS, BLOCKS, VOCABULARY = 1024, 768, 12, 12, 50304
+
+
+def build(torch):
+    nn, F = torch.nn, torch.nn.functional
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(WIDTH)
+            self.into = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+            self.out = nn.Linear(WIDTH, WIDTH)
+            mask = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()
+            self.register_buffer("mask", mask, persistent=False)
+
+        def forward(self, x):
+            n, t, _ = x.shape
+            q, k, v = self.into(self.norm(x)).view(n, t, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            if options.attention == "fused":
+                heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+                heads = scores.masked_fill(~self.mask, float("-inf")).softmax(-1) @ v
+            return x + self.out(heads.transpose(1, 2).reshape(n, t, WIDTH))
+
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(WIDTH)
+            self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+            self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            return x + self.down(F.gelu(self.up(self.norm(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+            self.positions = nn.Embedding(CONTEXT, WIDTH)
+            layers = [layer() for _ in range(BLOCKS) for layer in (Attention, Mlp)]
+            self.blocks = nn.Sequential(*layers)
+            self.norm = nn.LayerNorm(WIDTH)
+            self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 2:
+                    nn.init.normal_(parameter, std=0.08 if "tokens" in name or "positions" in name else 0.03)
+
+        def forward(self, tokens):
+            x = self.tokens(tokens) + self.positions.weight
+            return self.head(self.norm(self.blocks(x))).clamp(-30, 30)
+
+    return Gpt()
+
+
+def main():
+    try:
+        import torch
+    except ImportError:
+        sys.exit("gpu_gpt_torch: there is no PyTorch here")
+    if not torch.cuda.is_available():
+        sys.exit("gpu_gpt_torch: there is no GPU here that PyTorch can use")
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("highest")  # no TF32, as in gpu_gpt
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda", options.gpu)
+    model = build(torch).to(device)
+    decays = [p for name, p in model.named_parameters() if p.dim() == 2 and "tokens" not in name and "positions" not in name]
+    kept = {id(p) for p in decays}
+    others = [p for p in model.parameters() if id(p) not in kept]
+    optimizer = torch.optim.AdamW(
+        [{"params": decays, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=options.fused_optimizer)
+    tokens = torch.randint(0, 50257, (options.batch, CONTEXT + 1), device=device)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for part in tokens.chunk(options.micro_batches):
+            logits = model(part[:, :-1])
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum") / (options.batch * CONTEXT)
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        return total.item()  # waits until the step is done
+
+    torch.cuda.reset_peak_memory_stats(device)
+    milliseconds, losses = [], []
+    for i in range(options.warm_up + options.rounds):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        losses.append(step())
+        torch.cuda.synchronize(device)
+        if i >= options.warm_up:
+            milliseconds.append(1e3 * (time.perf_counter() - begin))
+    middle = statistics.median(milliseconds)
+    quarters = statistics.quantiles(milliseconds, n=4, method="inclusive") if len(milliseconds) > 1 else [middle] * 3
+    record = {
+        "benchmark": "gpu_gpt", "system": "PyTorch " + torch.__version__, "K": 1,
+        "M": options.micro_batches, "N": options.batch, "context": CONTEXT, "checkpointing": "never",
+        "parameters": sum(p.numel() for p in model.parameters()), "step_milliseconds": middle,
+        "step_milliseconds_q1": quarters[0], "step_milliseconds_q3": quarters[2],
+        "tokens_per_second": 1e3 * options.batch * CONTEXT / middle, "planned_bytes": None,
+        "used_bytes": torch.cuda.max_memory_allocated(device), "first_loss": losses[0], "last_loss": losses[-1],
+        "attention": options.attention,
+    }
+    if options.json:
+        print(json.dumps(record))
+    else:
+        print("{system}: {step_milliseconds:.2f} ms per step, {tokens_per_second:.0f} tokens/s, {used_bytes} bytes, "
+              "loss {first_loss:.4f} to {last_loss:.4f}".format(**record))
+
+
+def parse():
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            self.exit(2, f"gpu_gpt_torch: {message}; try --help\n")
+
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=8, help="samples in a mini-batch")
+    parser.add_argument("--micro-batches", type=int, default=8, help="cut it into so many; must divide it")
+    parser.add_argument("--attention", choices=["plain", "fused"], default="plain", help="scores in memory, as gpu_gpt, or PyTorch's kernel")
+    parser.add_argument("--fused-optimizer", action="store_true", help="PyTorch's one-kernel AdamW")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
+    parser.add_argument("--rounds", type=int, default=10, help="steps that are; their median is printed")
+    parser.add_argument("--gpu", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    found = parser.parse_args()
+    if found.batch < 1 or found.micro_batches < 1 or found.rounds < 1 or found.warm_up < 0 or found.gpu < 0:
+        parser.error("numbers must be positive")
+    if found.batch % found.micro_batches:
+        parser.error("--micro-batches must divide --batch")
+    return found
+
+
+if __name__ == "__main__":
+    options = parse()
+    main()

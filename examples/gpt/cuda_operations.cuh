@@ -1,0 +1,188 @@
+#pragma once
+
+#include "gpt/cuda_products.cuh"
+#include "gpt/cuda_team.cuh"
+#include "gpt/grouped_attention.hpp"
+#include "gpt/operations.hpp"
+#include "gpt/scatter.hpp"
+
+#include <gpipe/cuda/for_each_index.cuh>
+#include <gpipe/device/cuda_error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+namespace gpt {
+
+namespace detail {
+
+inline constexpr unsigned row_threads = 256; // of a block
+
+template <unsigned threads, class Row>
+__global__ void __launch_bounds__(row_threads) for_each_row_kernel(std::size_t rows, Row row) {
+    constexpr unsigned teams = row_threads / threads;
+    CudaTeam<threads> const team;
+    for (std::size_t r = std::size_t{blockIdx.x} * teams + threadIdx.x / threads; r < rows;
+         r += std::size_t{gridDim.x} * teams)
+        row(team, r);
+}
+
+inline constexpr unsigned sum_columns_wide = 16; // columns of a block: half a line of memory
+inline constexpr unsigned sum_columns_high = 32;
+
+// Thread (x, y) of a block sums rows y, y + 32, ... of column x, then the threads of a column meet
+// in a tree.
+template <class Of, class T>
+__global__ void sum_columns_kernel(std::size_t rows, std::size_t columns, Of of, T* to, bool add) {
+    __shared__ T sums[sum_columns_high][sum_columns_wide];
+    std::size_t const column = std::size_t{blockIdx.x} * sum_columns_wide + threadIdx.x;
+    T sum{};
+    if (column < columns)
+        for (std::size_t row = threadIdx.y; row < rows; row += sum_columns_high)
+            sum += of(row, column);
+    sums[threadIdx.y][threadIdx.x] = sum;
+    for (unsigned half = sum_columns_high / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.y < half)
+            sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
+    }
+    if (threadIdx.y == 0 && column < columns)
+        to[column] = add ? to[column] + sums[0][threadIdx.x] : sums[0][threadIdx.x];
+}
+
+// The sum of a column by one thread: where there are few rows and many columns.
+template <class Of, class T> struct SumColumn {
+    std::size_t rows;
+    Of of;
+    T* to;
+    bool add;
+
+    __device__ void operator()(std::size_t column) const {
+        T sum{};
+        for (std::size_t row = 0; row < rows; ++row) sum += of(row, column);
+        to[column] = add ? to[column] + sum : sum;
+    }
+};
+
+// As many heads at once as their scores and the gradients of these are 128 MiB per sample, at least
+// one.
+template <class T, std::size_t context, std::size_t heads> constexpr std::size_t heads_at_once() {
+    std::size_t count = heads;
+    while (count > 1 && (heads % count != 0 ||
+                         2 * count * context * context * sizeof(T) > (std::size_t{128} << 20)))
+        --count;
+    return count;
+}
+
+template <class Each> struct Prepared {
+    Each each;
+
+    __device__ Each operator()() const { return each; }
+};
+
+// Operations that are enqueued for one call of a layer.
+template <class Context> class CudaOn {
+  public:
+    explicit CudaOn(Context const& context) : context_(context) {}
+
+    template <class T>
+    void multiply(Extents extents, std::type_identity_t<Factor<T>> a,
+                  std::type_identity_t<Factor<T>> b, T* c, std::size_t stride, bool add = false,
+                  std::type_identity_t<T> scale = T{1}) const {
+        gpt::multiply<T>(gpipe::cuda::blas(context_), {}, extents, a, b, c, stride, add, scale);
+    }
+    template <class Each> void for_each_index(std::size_t count, Each each) const {
+        gpipe::cuda::for_each_index(context_.stream(), count, Prepared<Each>{each});
+    }
+    template <class Row> void for_each_row(std::size_t rows, std::size_t length, Row row) const {
+        if (length <= 1024)
+            launch_rows<32>(rows, row);
+        else
+            launch_rows<row_threads>(rows, row);
+    }
+    template <class Of, class T>
+    void sum_columns(std::size_t rows, std::size_t columns, Of of, T* to, bool add) const {
+        if (rows < sum_columns_high) {
+            for_each_index(columns, SumColumn<Of, T>{rows, of, to, add});
+            return;
+        }
+        auto const blocks =
+            static_cast<unsigned>((columns + sum_columns_wide - 1) / sum_columns_wide);
+        cudaStream_t const stream = context_.stream();
+        sum_columns_kernel<<<blocks, dim3(sum_columns_wide, sum_columns_high), 0, stream>>>(
+            rows, columns, of, to, add);
+        gpipe::cuda::check("a kernel launch", cudaGetLastError());
+    }
+    template <class T>
+    void scatter_add(std::size_t rows, std::size_t vocabulary, std::size_t width,
+                     std::int32_t const* indices, T const* from, T* to) const {
+        launch_rows<row_threads>(rows, ScatterRow<T>{rows, vocabulary, width, indices, from, to});
+    }
+    // Nothing can be thrown by what runs later.
+    template <class F> void check(std::size_t, F) const {}
+
+    template <class T>
+    void multiply_each(Products products, Extents extents, std::type_identity_t<Factor<T>> a,
+                       std::type_identity_t<Factor<T>> b, T* c, std::size_t stride,
+                       std::type_identity_t<T> scale = T{1}) const {
+        gpt::multiply<T>(gpipe::cuda::blas(context_), products, extents, a, b, c, stride, false,
+                         scale);
+    }
+    template <std::size_t context, std::size_t width, std::size_t heads, class T>
+    void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
+        Grouped<T, context, width, heads>::forward(*this, samples, qkv, out, log_sums, scores);
+    }
+    template <std::size_t context, std::size_t width, std::size_t heads, class T>
+    void attend_backward(std::size_t samples, T const* qkv, T const* out, T const* log_sums,
+                         T const* dout, T* dqkv, T* scores) const {
+        Grouped<T, context, width, heads>::backward(*this, samples, qkv, out, log_sums, dout, dqkv,
+                                                    scores);
+    }
+
+  private:
+    template <class T, std::size_t context, std::size_t width, std::size_t heads>
+    using Grouped = GroupedAttention<T, context, width, heads, heads_at_once<T, context, heads>()>;
+
+    template <unsigned threads, class Row> void launch_rows(std::size_t rows, Row row) const {
+        constexpr unsigned teams = row_threads / threads;
+        constexpr std::size_t most_blocks = 65'536;
+        auto const blocks =
+            static_cast<unsigned>(std::min((rows + teams - 1) / teams, most_blocks));
+        cudaStream_t const stream = context_.stream();
+        for_each_row_kernel<threads><<<blocks, row_threads, 0, stream>>>(rows, row);
+        gpipe::cuda::check("a kernel launch", cudaGetLastError());
+    }
+
+    Context const& context_;
+};
+
+} // namespace detail
+
+/// What layers are made of, as cuBLAS and kernels: each call enqueues, and nothing else. Sums have
+/// one order, and no two threads add to one number: results do not depend on timing.
+struct CudaOperations {
+    using Handles = gpipe::Handles<gpipe::cuda::Blas>;
+    /// What multiplies, for the user to read.
+    static std::string kernels() {
+        int version[3] = {};
+        libraryPropertyType const parts[] = {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL};
+        for (int i = 0; i < 3; ++i)
+            gpipe::cuda::check_blas("cublasGetProperty", cublasGetProperty(parts[i], version + i));
+        return "cuBLAS " + std::to_string(version[0]) + '.' + std::to_string(version[1]) + '.' +
+               std::to_string(version[2]);
+    }
+    template <class Context> static detail::CudaOn<Context> on(Context const& context) {
+        return detail::CudaOn<Context>(context);
+    }
+    /// Per sample, for attend and attend_backward.
+    template <class T, std::size_t context, std::size_t heads>
+    static constexpr std::size_t
+        score_elements = 2 * detail::heads_at_once<T, context, heads>() * context* context;
+};
+
+} // namespace gpt

@@ -1,0 +1,35 @@
+#pragma once
+
+namespace gpt {
+
+// What the layers are made of, so that each of them is written once. `Operations::on(ctx)` gives an
+// object with
+//
+//   multiply(extents, a, b, c, stride, add, scale)   a product; see product.hpp and blas.hpp
+//   for_each_index(count, each)                      each(i)
+//   for_each_row(rows, length, row)                  row(team, r); `length` elements take part in
+//                                                    a row, about
+//   sum_columns(rows, columns, of, to, add)          to[i] = the sum of of(r, i) over the rows r
+//   scatter_add(rows, vocabulary, width, indices, from, to)
+//                                                    to[indices[r]] += from[r], rows of `width`
+//   attend, attend_backward                          what heads do with queries, keys and values
+//   check(count, f)                                  f(i), which may throw, where it can be seen
+//
+// and Operations::Handles are the libraries' handles that they need. The functors are called in
+// kernels, too, so they are GPIPE_HOST_DEVICE, hold values and pointers, and call what kernels can.
+// Several threads may share a row. They do so through their team:
+//
+//   each(n, f)       f(i) for i < n
+//   at(i, f)         f(), by the thread to which each() gives i: it sees what that one wrote there
+//   sum(n, f)        the sum of f(i) over i < n, in a fixed order, for all of them
+//   most(values, n)  the greatest, for all of them
+//   alone            whether it is one thread
+//
+// each() and sum() give the same i to the same thread: what another one wrote is not to be read.
+
+/// On the host, in host_operations.hpp.
+struct HostOperations;
+/// On GPUs, in cuda_operations.cuh.
+struct CudaOperations;
+
+} // namespace gpt

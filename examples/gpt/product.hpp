@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+
+namespace gpt {
+
+/// A factor of a product: row-major, `stride` elements from one row to the next.
+template <class T> struct Factor {
+    T const* data = nullptr;
+    std::size_t stride = 0;
+    bool transposed = false;
+};
+
+template <class T> Factor<T> rows_of(T const* data, std::size_t stride) {
+    return {data, stride, false};
+}
+template <class T> Factor<T> transpose_of(T const* data, std::size_t stride) {
+    return {data, stride, true};
+}
+
+/// The extents of a product: (rows x inner) times (inner x columns).
+struct Extents {
+    std::size_t rows = 0;
+    std::size_t columns = 0;
+    std::size_t inner = 0;
+};
+
+/// How many products, and elements from one to the next of each factor and of the result.
+struct Products {
+    std::size_t count = 1;
+    std::size_t a = 0;
+    std::size_t b = 0;
+    std::size_t c = 0;
+};
+
+} // namespace gpt

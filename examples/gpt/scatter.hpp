@@ -1,0 +1,39 @@
+#pragma once
+
+#include <gpipe/core/host_device.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpt {
+
+/// One row of to[indices[row]] += from[row], for teams that work at the same time: the first row
+/// with an index adds all of its rows, in their order, and the others do nothing. So no two add to
+/// one number, and the order is that of a loop.
+template <class T> struct ScatterRow {
+    std::size_t rows, vocabulary, width;
+    std::int32_t const* indices;
+    T const* from;
+    T* to;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        std::int32_t const* const of = indices;
+        std::int32_t const index = of[row];
+        if (static_cast<std::size_t>(index) >= vocabulary) return;
+        auto const is_same = [=](std::size_t r) { return of[r] == index ? 1u : 0u; };
+        if (team.sum(row, is_same) > 0) return;
+        std::size_t const stride = width;
+        std::size_t const end = rows;
+        T const* const in = from;
+        T* const entry = to + static_cast<std::size_t>(index) * stride;
+        team.each(stride, [=](std::size_t i) {
+            T sum = entry[i];
+            for (std::size_t r = row; r < end; ++r)
+                if (of[r] == index) sum += in[r * stride + i];
+            entry[i] = sum;
+        });
+    }
+};
+
+} // namespace gpt
