@@ -210,7 +210,8 @@ template <class Net, class... Policies> class Training {
     }
     /// The same, but on a device that enqueues it returns before the step is done, with a handle
     /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
-    /// may be changed as soon as this returns. What goes wrong later is thrown by result(), or by
+    /// may be changed as soon as this returns (for ones in a GPU's memory it waits until they are
+    /// read; they must have been written). What goes wrong later is thrown by result(), or by
     /// the next call if the handle is gone. On a host the step is done when this returns.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
         Pending pending(&machine_, &finish);
@@ -313,7 +314,8 @@ template <class Net, class... Policies> class Training {
     /// A device's memory.
     std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 
-    /// From the next run on, notes when every action runs: see times().
+    /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
+    /// then not kept as graphs.
     void time_actions() { machine_.time_actions(); }
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().

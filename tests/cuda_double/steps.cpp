@@ -311,6 +311,28 @@ TEST_CASE("arrays on a GPU are read behind the caller's stream, which may then w
             }
 }
 
+TEST_CASE("arrays on a GPU without a stream are read before start() returns") {
+    std::vector<std::size_t> const sizes{8, 8, 8, 8};
+    Expected const expected(sizes);
+    for (std::size_t graphs : {0, 1}) {
+        cuda_double::Session session({.devices = 2});
+        Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
+        gpipe::cuda::Buffer const inputs(1, 8 * 5 * sizeof(Real));
+        gpipe::cuda::Buffer const targets(0, 8 * 3 * sizeof(Real));
+        std::vector<Train::Pending> pending;
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            auto const d = data(sizes[i], static_cast<std::uint32_t>(i));
+            cuda_double::poke(inputs.data(), d.inputs.data(), d.inputs.size() * sizeof(Real));
+            cuda_double::poke(targets.data(), d.targets.data(), d.targets.size() * sizeof(Real));
+            pending.push_back(
+                train.start(std::span<Real>(reinterpret_cast<Real*>(inputs.data()), 8 * 5),
+                            std::span<Real>(reinterpret_cast<Real*>(targets.data()), 8 * 3)));
+        }
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            CHECK(pending[i].result().loss == expected.losses[i]);
+    }
+}
+
 TEST_CASE("work that fails on the device is thrown where the step is waited for, or at the next") {
     std::size_t works = 0;
     for (std::size_t n = 0; n <= works; ++n)

@@ -200,11 +200,18 @@ class Cuda {
     void feed(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes,
               std::byte* pinned) {
         cuda::Memory const memory = cuda::pointer_kind(from).memory;
-        if (memory != cuda::Memory::device && memory != cuda::Memory::managed) {
+        if (memory == cuda::Memory::device || memory == cuda::Memory::managed) {
+            reads_caller_ = true;
+        } else {
             std::memcpy(pinned, from, bytes);
             from = pinned;
         }
         copy(stream, to, from, bytes);
+    }
+    /// Returns when the caller's arrays may be written again.
+    void settle(std::size_t first_feed) {
+        if (!std::exchange(reads_caller_, false)) return;
+        for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].synchronize();
     }
     /// What is fed from now on waits for the caller's stream.
     void follow(CallersStream caller, std::size_t first_feed) {
@@ -217,6 +224,7 @@ class Cuda {
     }
     /// The caller's stream waits for what was fed.
     void lead(CallersStream caller, std::size_t first_feed) {
+        reads_caller_ = false;
         for (std::size_t s = first_feed; s < names_.size(); ++s) {
             ends_[s].record(names_[s]);
             cuda::StreamRef(caller).wait(ends_[s]);
@@ -315,6 +323,7 @@ class Cuda {
     cuda::Graphs graphs_;
     bool capturing_ = false;
     bool launched_ = false;
+    bool reads_caller_ = false; // whether feeds read arrays of the caller on a GPU
     std::size_t feeds_ = 0;
     std::vector<cuda::Stream> streams_;
     std::vector<Stream> names_;

@@ -67,8 +67,11 @@ template <DeviceRuntime Device> class Machine {
     /// and one that failed unheard is heard of at the next.
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                StepOutcome& outcome) {
-        start_within(inputs, targets, samples, optimizer, outcome,
-                     [](auto begin) { return begin(); });
+        start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
+            bool const started = begin();
+            if constexpr (Device::calls_enqueue) device_.settle(plan_.lowered.streams());
+            return started;
+        });
     }
     /// The same for arrays that the caller's stream has written, and may write again after this.
     template <class CallersStream>

@@ -37,13 +37,13 @@ struct CommitCall {
     double const* sums = nullptr; ///< [micro-batch][count]; of these [0] is the sum, [1] the weight
     std::size_t micro_batches = 0; ///< that had samples
     std::size_t count = 0;
-    double* totals = nullptr;   ///< [count], and the gradients' norm where that clips them
-    StepState* state = nullptr; ///< null: nothing is to be committed
+    double* totals = nullptr;     ///< [count], and the gradients' norm where that clips them
+    StepState* state = nullptr;   ///< null: nothing is to be committed
+    void const* stream = nullptr; ///< the device's
     /// The gradients' sums of squares, by tensor; null where nothing is clipped.
     double const* squares = nullptr;
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
     std::size_t tensors = 0;
-    void const* stream = nullptr; ///< the device's
 };
 
 /// The sum of the squares of a gradient's elements.
