@@ -10,8 +10,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,6 +62,18 @@ Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells, std::siz
     std::copy(cuts.begin(), cuts.end(), first.begin() + 1);
     first[cells] = length;
     return first;
+}
+
+Programs forwards_by_micro_batch(Programs const& programs) {
+    auto result = toy::forwards_of(programs);
+    for (std::size_t d = 0; d < result.devices(); ++d)
+        if (result.size(d) > 0)
+            std::sort(&result[result.begin(d)], &result[result.begin(d)] + result.size(d),
+                      [](gpipe::Action const& a, gpipe::Action const& b) {
+                          return std::pair(a.micro_batch, a.cell) <
+                                 std::pair(b.micro_batch, b.cell);
+                      });
+    return result;
 }
 
 // Calls f(chain, programs, plan) for the sweep over all programs and links.
@@ -124,6 +140,45 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
     return "";
 }
 
+// One walker puts everything on streams: nothing is waited for that it has not put there before,
+// and marks are set where somebody waits. A transfer has the rank of the action whose result it
+// brings.
+std::string wrong_with_table(gpipe::StepTable const& table, Programs const& actions) {
+    std::map<std::pair<std::size_t, std::size_t>, gpipe::Step const*> at; // stream, position
+    std::map<std::tuple<Kind, std::size_t, std::size_t>, std::uint32_t> rank;
+    std::set<gpipe::Step const*> marks;
+    std::vector<std::uint32_t> position(table.streams);
+    auto const order = gpipe::linear_order(actions);
+    for (std::size_t r = 0; r < order.size(); ++r) {
+        gpipe::Action const& a = actions[order[r]];
+        rank[{a.kind, a.cell, a.micro_batch}] = static_cast<std::uint32_t>(r);
+    }
+    for (gpipe::Step const& step : table.steps) {
+        if (step.position != ++position[step.stream]) return "position";
+        if (step.position > table.longest) return "longest";
+        at[{step.stream, step.position}] = &step;
+        for (std::size_t w = 0; w < 2; ++w) {
+            if (step.wait_position[w] == 0) continue;
+            if (step.wait_stream[w] == step.stream) return "waits for its own stream";
+            auto const found = at.find({step.wait_stream[w], step.wait_position[w]});
+            if (found == at.end()) return "waits for what comes later";
+            marks.insert(found->second);
+        }
+        std::size_t const c = step.cell;
+        std::size_t const m = step.micro_batch;
+        if (step.rank != (step.kind == Kind::send_output     ? rank.at({Kind::forward, c, m})
+                          : step.kind == Kind::receive_input ? rank.at({Kind::forward, c - 1, m})
+                          : step.kind == Kind::send_gradient ? rank.at({Kind::backward, c, m})
+                          : step.kind == Kind::receive_gradient
+                              ? rank.at({Kind::backward, c + 1, m})
+                              : rank.at({step.kind, c, m})))
+            return "rank";
+    }
+    for (gpipe::Step const& step : table.steps)
+        if (step.publishes != (marks.count(&step) > 0)) return "marks";
+    return "";
+}
+
 } // namespace
 
 TEST_CASE("whoever reads finds what was written for it, in whatever order, and nobody waits on") {
@@ -132,7 +187,8 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
     each_plan(1, [&](gpipe::ChainShape const& chain, Programs const& programs, MemoryPlan plan) {
         toy::Places const places(plan);
         toy::Walker const walker(chain, plan, places);
-        auto const walk = [&](gpipe::StepTable const& table) {
+        auto const walk = [&](gpipe::StepTable const& table, Programs const& actions) {
+            REQUIRE(wrong_with_table(table, actions) == "");
             for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
                 CAPTURE(static_cast<int>(pace));
                 REQUIRE(walker.walk(table, programs.devices(), pace, random) == "");
@@ -141,11 +197,178 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
             for (gpipe::Step const& step : table.steps)
                 REQUIRE(wrong_with_places(walker, step, plan, places) == "");
         };
-        walk(table_of(plan, places));
+        walk(table_of(plan, places), programs);
         gpipe::drop_implied(plan.lowered,
                             gpipe::HappensBefore(plan.lowered, gpipe::linear_order(plan.lowered)));
-        walk(table_of(plan, places));
-        walk(table_of(gpipe::forward_programs(programs, plan), plan, places));
+        walk(table_of(plan, places), programs);
+        auto const forwards = gpipe::forward_programs(programs, plan);
+        walk(table_of(forwards, plan, places), forwards_by_micro_batch(programs));
     });
     MESSAGE(walks << " walks");
+}
+
+TEST_CASE("inputs staged for two cells of a device do not block its evaluation") {
+    // Cells on devices 0 1 2 1: the third input for cell 1 needs the room of the first, which is
+    // read after cell 3 had its own.
+    std::size_t const cells = 4;
+    std::size_t const micro_batches = 6;
+    Programs programs(3, cells, micro_batches, 2 * cells * micro_batches);
+    programs.place(0, 0), programs.place(1, 1), programs.place(2, 2), programs.place(3, 1);
+    for (std::size_t d = 0; d < 3; ++d) {
+        for (std::size_t c = 0; c < cells; ++c)
+            for (std::size_t m = 0; m < micro_batches && programs.device_of(c) == d; ++m)
+                programs.add(gpipe::forward(c, m));
+        for (std::size_t c = cells; c-- > 0;)
+            for (std::size_t m = 0; m < micro_batches && programs.device_of(c) == d; ++m)
+                programs.add(gpipe::backward(c, m));
+        programs.next_device();
+    }
+    std::mt19937_64 random(2);
+    auto const chain = toy::random_chain(random, cells, {});
+    auto const plan = gpipe::plan_memory(chain.shape(), some_cut(random, cells, cells), programs, 0,
+                                         1, {}, toy::same_links(programs, Link::staged));
+    CHECK_NOTHROW(gpipe::linear_order(gpipe::forward_programs(programs, plan).lowered));
+}
+
+TEST_CASE("lanes cannot be merged from programs that wait for each other") {
+    auto const programs = gpipe::schedule::GPipe::programs(2, 2);
+    auto lowered = gpipe::lower(programs);
+    lowered.needs[0].add(1);
+    CHECK_THROWS_WITH_AS(
+        gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, 1, true, cost), cost),
+        "gpipe: the programs wait for each other", std::logic_error);
+}
+
+TEST_CASE("transfers take no lane's time") {
+    auto const programs = gpipe::schedule::GPipe::programs(3, 4);
+    auto const lowered = gpipe::lower(programs, toy::same_links(programs, Link::staged),
+                                      toy::crossing_from(1, 3), gpipe::linear_order(programs));
+    auto const placement = gpipe::place_programs(lowered, 1, true, cost);
+    auto const lanes = gpipe::merge_lanes(lowered, placement, cost);
+    auto const times = gpipe::simulate<double>(programs, cost);
+    CHECK(lanes.busy == times.busy);
+    CHECK(lanes.makespan == times.makespan);
+}
+
+namespace {
+
+// The most slots at any boundary, of a schedule under a policy, over K and M.
+struct Most {
+    std::size_t outbox = 0;
+    std::size_t staging = 0;
+};
+struct Uses {
+    bool crosses = true;
+    bool kept = false; // whether the backward before the boundary reads its output
+};
+Most most_slots(Programs const& programs, Link link, Uses uses) {
+    std::size_t const k = programs.cells();
+    auto lowered =
+        gpipe::lower(programs, toy::same_links(programs, link),
+                     toy::crossing_from(uses.crosses ? 1 : k, k), gpipe::linear_order(programs));
+    auto const order = gpipe::linear_order(lowered);
+    gpipe::HappensBefore const happens_before(lowered, order);
+    Most most;
+    for (std::size_t c = 1; c < k; ++c) {
+        if (programs.device_of(c - 1) == programs.device_of(c)) continue;
+        auto const outbox =
+            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept);
+        most.outbox = std::max(most.outbox, outbox.slots);
+        if (link != Link::staged) continue;
+        for (bool const gradients : {false, true})
+            if (!gradients || uses.crosses)
+                most.staging =
+                    std::max(most.staging, gpipe::assign_staging(lowered, order, happens_before,
+                                                                 gradients ? c : c - 1, gradients)
+                                               .slots);
+    }
+    return most;
+}
+template <class F> void each_size(F f) {
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 9; ++m)
+            for (Link const link : {Link::copied, Link::staged}) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(static_cast<int>(link));
+                f(k, m, link);
+            }
+}
+
+} // namespace
+
+TEST_CASE("outputs alone need two slots on either side of the host, whatever the schedule") {
+    each_size([](std::size_t k, std::size_t m, Link link) {
+        toy::each_lowering(k, m, [&](Programs const& programs) {
+            Most const most = most_slots(programs, link, {false});
+            CHECK(most.outbox <= std::min<std::size_t>(2, m));
+        });
+        for (Programs const& programs :
+             {gpipe::schedule::GPipe::programs(k, m), toy::OneForwardOneBackward::programs(k, m),
+              toy::OneByOne::programs(k, m), toy::Dealt::programs(k, m)})
+            for (bool const crosses : {false, true})
+                CHECK(most_slots(programs, link, {crosses}).staging <=
+                      (link == Link::staged ? std::min<std::size_t>(2, m) : 0));
+    });
+}
+
+TEST_CASE("two slots of an outbox serve outputs and gradients of GPipe and 1F1B") {
+    using gpipe::checkpoint::Always;
+    using gpipe::checkpoint::ExceptLast;
+    using gpipe::schedule::GPipe;
+    using gpipe::schedule::GPipeAscending;
+    using toy::OneForwardOneBackward;
+    each_size([](std::size_t k, std::size_t m, Link link) {
+        std::size_t const two = std::min<std::size_t>(2, m);
+        for (auto const lower :
+             {&gpipe::checkpoint::Never::lower, &ExceptLast::lower, &Always::lower}) {
+            CHECK(most_slots(lower(GPipe::programs(k, m)), link, {}).outbox == two);
+            CHECK(most_slots(lower(OneForwardOneBackward::programs(k, m)), link, {}).outbox == two);
+            CHECK(most_slots(lower(GPipeAscending::programs(k, m)), link, {}).outbox <= two + 1);
+        }
+        // With what a recompute writes again.
+        Uses const kept{true, true};
+        CHECK(most_slots(Always::lower(GPipe::programs(k, m)), link, kept).outbox == 2);
+        CHECK(most_slots(ExceptLast::lower(GPipe::programs(k, m)), link, kept).outbox == 2);
+        CHECK(most_slots(Always::lower(OneForwardOneBackward::programs(k, m)), link, kept).outbox ==
+              2);
+        CHECK(most_slots(ExceptLast::lower(OneForwardOneBackward::programs(k, m)), link, kept)
+                  .outbox <= 3);
+        // Without, one slot more than micro-batches in flight.
+        for (Programs const& programs :
+             {GPipe::programs(k, m), GPipeAscending::programs(k, m),
+              OneForwardOneBackward::programs(k, m), toy::OneByOne::programs(k, m)})
+            CHECK(most_slots(programs, link, kept).outbox ==
+                  gpipe::peak_micro_batches(programs, 0) + 1);
+    });
+}
+
+TEST_CASE("no boundary needs more slots on the receiving side because of transfers") {
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 7; ++m)
+            toy::each_lowering(k, m, [&](Programs const& programs) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(toy::chance);
+                gpipe::HappensBefore const shared_before(programs);
+                for (Link const link : {Link::copied, Link::staged})
+                    for (bool const crosses : {false, true}) {
+                        auto const links = toy::same_links(programs, link);
+                        auto const lowered =
+                            gpipe::lower(programs, links, toy::crossing_from(crosses ? 1 : k, k),
+                                         gpipe::linear_order(programs));
+                        auto const order = gpipe::linear_order(lowered);
+                        gpipe::HappensBefore const happens_before(lowered, order);
+                        for (std::size_t c = 1; c < k; ++c)
+                            for (bool const read_backward : {false, true}) {
+                                auto const shared = gpipe::assign_boundary_slots(
+                                    programs, gpipe::linear_order(programs), shared_before,
+                                    {c, crosses, read_backward});
+                                auto const slots = gpipe::assign_boundary_slots(
+                                    lowered.programs, order, happens_before,
+                                    {c, crosses, read_backward, false, false, links[c]});
+                                CHECK(slots.slots <= shared.slots);
+                            }
+                    }
+            });
 }
