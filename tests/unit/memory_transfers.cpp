@@ -184,26 +184,28 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
 TEST_CASE("whoever reads finds what was written for it, in whatever order, and nobody waits on") {
     std::mt19937_64 random(1);
     std::size_t walks = 0;
-    each_plan(1, [&](gpipe::ChainShape const& chain, Programs const& programs, MemoryPlan plan) {
-        toy::Places const places(plan);
-        toy::Walker const walker(chain, plan, places);
-        auto const walk = [&](gpipe::StepTable const& table, Programs const& actions) {
-            REQUIRE(wrong_with_table(table, actions) == "");
-            for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
-                CAPTURE(static_cast<int>(pace));
-                REQUIRE(walker.walk(table, programs.devices(), pace, random) == "");
-                ++walks;
-            }
-            for (gpipe::Step const& step : table.steps)
-                REQUIRE(wrong_with_places(walker, step, plan, places) == "");
-        };
-        walk(table_of(plan, places), programs);
-        gpipe::drop_implied(plan.lowered,
-                            gpipe::HappensBefore(plan.lowered, gpipe::linear_order(plan.lowered)));
-        walk(table_of(plan, places), programs);
-        auto const forwards = gpipe::forward_programs(programs, plan);
-        walk(table_of(forwards, plan, places), forwards_by_micro_batch(programs));
-    });
+    for (std::uint64_t seed : {1u, 2u})
+        each_plan(seed, [&](gpipe::ChainShape const& chain, Programs const& programs,
+                            MemoryPlan plan) {
+            toy::Places const places(plan);
+            toy::Walker const walker(chain, plan, places);
+            auto const walk = [&](gpipe::StepTable const& table, Programs const& actions) {
+                REQUIRE(wrong_with_table(table, actions) == "");
+                for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
+                    CAPTURE(static_cast<int>(pace));
+                    REQUIRE(walker.walk(table, programs.devices(), pace, random) == "");
+                    ++walks;
+                }
+                for (gpipe::Step const& step : table.steps)
+                    REQUIRE(wrong_with_places(walker, step, plan, places) == "");
+            };
+            walk(table_of(plan, places), programs);
+            gpipe::drop_implied(plan.lowered, gpipe::HappensBefore(
+                                                  plan.lowered, gpipe::linear_order(plan.lowered)));
+            walk(table_of(plan, places), programs);
+            auto const forwards = gpipe::forward_programs(programs, plan);
+            walk(table_of(forwards, plan, places), forwards_by_micro_batch(programs));
+        });
     MESSAGE(walks << " walks");
 }
 
