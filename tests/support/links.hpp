@@ -1,6 +1,6 @@
 #pragma once
 
-#include <support/schedules.hpp>
+#include "schedules.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/gpipe.hpp>

@@ -1,6 +1,7 @@
 // What crosses between devices that share no memory, in few slots: whoever reads finds what was
 // written for it, and nobody waits for ever, in whatever order streams and waits allow.
 #include <support/links.hpp>
+#include <support/long_tests.hpp>
 #include <support/random_chain.hpp>
 #include <support/walker.hpp>
 
@@ -184,7 +185,7 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
 TEST_CASE("whoever reads finds what was written for it, in whatever order, and nobody waits on") {
     std::mt19937_64 random(1);
     std::size_t walks = 0;
-    for (std::uint64_t seed : {1u, 2u})
+    for (std::uint64_t seed = 1; seed <= (toy::long_tests() ? 40 : 2); ++seed)
         each_plan(seed, [&](gpipe::ChainShape const& chain, Programs const& programs,
                             MemoryPlan plan) {
             toy::Places const places(plan);
