@@ -233,6 +233,43 @@ TEST_CASE("inputs staged for two cells of a device do not block its evaluation")
     CHECK_NOTHROW(gpipe::linear_order(gpipe::forward_programs(programs, plan).lowered));
 }
 
+TEST_CASE("a writer takes room that it need not wait for, else what has been free for longest") {
+    // Device 0: forwards 0 to 3, then backwards; the sends of its outputs are on another stream.
+    auto const programs = gpipe::schedule::GPipe::programs(2, 4);
+    auto lowered = gpipe::lower(programs, toy::same_links(programs, Link::copied),
+                                toy::crossing_from(1, 2), gpipe::linear_order(programs));
+    gpipe::HappensBefore const happens_before(lowered, gpipe::linear_order(lowered));
+    std::size_t const sends = lowered.programs.begin(2);
+    REQUIRE(lowered.programs[sends] == gpipe::Action{Kind::send_output, 0, 0});
+    gpipe::detail::Window window(lowered, happens_before, 2, 8);
+    auto const frees = [&](std::size_t slot, std::size_t reader, std::size_t rank) {
+        window.use(slot, reader);
+        window.give_back(slot, rank);
+    };
+    CHECK(window.take(0, 0) == 0);
+    CHECK(window.take(1, 1) == 1);
+    frees(0, sends, 2);
+    frees(1, sends + 1, 3);
+    CHECK(window.take(2, 4) == 0); // neither is sure: the first
+    CHECK(lowered.needs[2].action[0] == sends);
+    CHECK(lowered.needs[2].action[1] == gpipe::no_action);
+    CHECK(window.take(3, 5) == 1);
+    CHECK(lowered.needs[3].action[0] == sends + 1);
+    frees(0, 2, 6);
+    frees(1, 3, 7);
+    CHECK(window.take(4, 8) == 1); // both are: the last
+    CHECK(window.take(5, 9) == 0);
+    CHECK(window.take(6, 10) == 2); // none is free
+    frees(2, sends + 2, 11);
+    frees(0, 5, 12);
+    CHECK(window.take(7, 13) == 0); // sure before old
+    CHECK(window.count() == 3);
+    for (std::size_t i = 4; i < 8; ++i)
+        for (std::size_t const needed : lowered.needs[i].action)
+            if (needed != gpipe::no_action)
+                CHECK(lowered.programs[needed].kind != Kind::send_output);
+}
+
 TEST_CASE("lanes cannot be merged from programs that wait for each other") {
     auto const programs = gpipe::schedule::GPipe::programs(2, 2);
     auto lowered = gpipe::lower(programs);

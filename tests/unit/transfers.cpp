@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 using gpipe::Action;
@@ -285,6 +286,14 @@ TEST_CASE("vector clocks know what the transitive closure knows, and needs that 
                 auto lowered = gpipe::plan_memory(chain.shape(), first, programs, 0, 1, {},
                                                   toy::mixed_links(programs, random))
                                    .lowered;
+                // And others, by chance, on whatever is earlier in the order.
+                auto const planned = gpipe::linear_order(lowered);
+                for (std::size_t r = 1; r < planned.size(); ++r) {
+                    auto& [a, b] = lowered.needs[planned[r]].action;
+                    if (b != no_action || random() % 4 > 0) continue;
+                    lowered.needs[planned[r]].add(planned[random() % r]);
+                    if (b != no_action && random() % 2 > 0) std::swap(a, b);
+                }
                 toy::Closure const closure(lowered);
                 auto const order = gpipe::linear_order(lowered);
                 HappensBefore const happens_before(lowered, order);
