@@ -208,6 +208,36 @@ std::string wrong_with_waits(MemoryPlan const& plan, Programs const& programs) {
     return "";
 }
 
+// Nothing is planned twice: the receiving side keeps no input for the sender, and what a recompute
+// writes to an outbox has room nowhere else.
+std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& chain,
+                            Programs const& programs) {
+    auto const order = gpipe::linear_order(programs);
+    gpipe::HappensBefore const happens_before(programs);
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        auto const any = [&](Array<std::size_t> const& slots) {
+            return std::any_of(slots.begin(), slots.end(), [](auto s) { return s != no_slot; });
+        };
+        bool const discards = any(plan.boundaries[c].discarded_output);
+        if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
+            if (discards) return "room for an output that lies in the outbox";
+            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
+                                                    plan.layouts[c].adjacent, plan.capacity, false,
+                                                    plan.holds_gradient[c]);
+            if (plan.layouts[c].temporary != layout.temporary)
+                return "a temporary for an output that lies in the outbox";
+        }
+        if (c == 0 || plan.links[c] == Link::shared) continue;
+        bool const read_backward =
+            chain.lowest_learner <= plan.first[c] && chain.layers[plan.first[c]].reads_input;
+        auto const least = gpipe::assign_boundary_slots(
+            programs, order, happens_before,
+            {c, any(plan.boundaries[c].gradient), read_backward, false, discards});
+        if (plan.boundaries[c].slots > least.slots) return "slots for more than the receiver needs";
+    }
+    return "";
+}
+
 } // namespace
 
 TEST_CASE("whoever reads finds what was written for it, in whatever order, and nobody waits on") {
@@ -219,6 +249,7 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
             toy::Places const places(plan);
             toy::Walker const walker(chain, plan, places);
             REQUIRE(wrong_with_waits(plan, programs) == "");
+            REQUIRE(wrong_with_room(plan, chain, programs) == "");
             auto const walk = [&](gpipe::StepTable const& table, Programs const& actions) {
                 REQUIRE(wrong_with_table(table, actions) == "");
                 for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
