@@ -53,13 +53,16 @@ static_assert(blocks(Never::lower(OneForwardOneBackward::programs(4, 8)), 3) == 
 
 // A plan, byte by byte. Two cells of one layer each, 64 floats a boundary: 256 bytes a sample.
 using Net = gpipe::Pipeline<blank::Linear<64>, blank::Linear<64>>;
-template <class Pass> constexpr gpipe::MemoryPlan plan(std::size_t states, std::size_t capacity) {
+template <class Pass>
+constexpr gpipe::MemoryPlan plan(std::size_t states, std::size_t capacity,
+                                 gpipe::Link link = gpipe::Link::shared) {
     auto const layers = Net::layers();
     gpipe::Array<std::size_t> first(3);
     first[1] = 1;
     first[2] = 2;
     return gpipe::plan_memory({layers.data(), 2, gpipe::lowest_learner(layers.data(), 2)}, first,
-                              Pass::lower(GPipe::programs(2, 4)), states, capacity);
+                              Pass::lower(GPipe::programs(2, 4)), states, capacity, {},
+                              gpipe::Array<gpipe::Link>(2, link));
 }
 constexpr gpipe::DeviceBytes device(std::size_t d) { return plan<ExceptLast>(2, 3).devices[d]; }
 static_assert(device(0).parameters == 64 * 64 * 4 + 256);
@@ -75,6 +78,24 @@ static_assert(device(1).activations == 2 * 3 * 256);
 static_assert(plan<ExceptLast>(2, 3).total() == device(0).total() + device(1).total());
 // Never keeps the last cell's output once per micro-batch in flight.
 static_assert(plan<Never>(2, 3).devices[1].activations == (4 + 1) * 3 * 256);
+
+// Devices that share no memory: two slots more on the sending side, and two on the host's for
+// either way where tensors go through it. The receiving side needs what it needed.
+constexpr gpipe::MemoryPlan copied(gpipe::Link link) { return plan<ExceptLast>(2, 3, link); }
+static_assert(copied(gpipe::Link::copied).devices[0].boundary == 2 * 3 * 256);
+static_assert(copied(gpipe::Link::copied).devices[1].boundary == device(1).boundary);
+static_assert(copied(gpipe::Link::copied).host == 0);
+static_assert(copied(gpipe::Link::staged).devices[0].boundary == 2 * 3 * 256);
+static_assert(copied(gpipe::Link::staged).devices[1].boundary == device(1).boundary);
+static_assert(copied(gpipe::Link::staged).host == (2 + 2) * 3 * 256);
+// The third forward waits until the first output has left its slot.
+constexpr bool third_forward_waits() {
+    auto const lowered = copied(gpipe::Link::copied).lowered;
+    std::size_t const needed = lowered.needs[2].action[0];
+    return needed != gpipe::no_action && lowered.needs[1].action[0] == gpipe::no_action &&
+           lowered.programs[needed] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
+}
+static_assert(third_forward_waits());
 
 // The lowest learner is above what carries no gradient.
 constexpr std::size_t lowest() {

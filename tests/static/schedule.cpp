@@ -106,6 +106,37 @@ constexpr bool happens() {
 }
 static_assert(happens());
 
+// Transfers: over a boundary that is copied a send on either way, over one that is staged a receive
+// behind each; what a device does keeps its place.
+constexpr gpipe::Lowered lowered(std::size_t k, std::size_t m, gpipe::Link link, bool crosses) {
+    Programs const programs = OneForwardOneBackward::programs(k, m);
+    return gpipe::lower(programs, gpipe::Array<gpipe::Link>(k, link),
+                        gpipe::Array<bool>(k, crosses), gpipe::linear_order(programs));
+}
+static_assert(lowered(3, 4, gpipe::Link::shared, true).programs.size() == 2 * 3 * 4);
+static_assert(lowered(3, 4, gpipe::Link::copied, true).programs.size() == (2 * 3 + 2 * 2) * 4);
+static_assert(lowered(3, 4, gpipe::Link::staged, true).programs.size() == (2 * 3 + 4 * 2) * 4);
+static_assert(lowered(3, 4, gpipe::Link::staged, false).programs.size() == (2 * 3 + 2 * 2) * 4);
+static_assert(lowered(3, 4, gpipe::Link::shared, true).streams() == 3);
+static_assert(lowered(3, 4, gpipe::Link::copied, true).streams() == 3 + 2 * 2);
+static_assert(lowered(3, 4, gpipe::Link::staged, true).streams() == 3 + 4 * 2);
+static_assert(lowered(3, 4, gpipe::Link::copied, true).device[3] == 0);
+constexpr bool waits_for_its_copy() {
+    gpipe::Lowered const all = lowered(2, 1, gpipe::Link::copied, true); // F0 B0, F1 B1, S0, G1
+    return all.programs[4].kind == gpipe::Kind::send_output && all.needs[4].action[0] == 0 &&
+           all.needs[2].action[0] == 4 && all.needs[1].action[0] == 5 &&
+           all.needs[5].action[0] == 3 && all.needs[3].action[0] == gpipe::no_action;
+}
+static_assert(waits_for_its_copy());
+constexpr bool knows_what_copies_imply() {
+    gpipe::Lowered all = lowered(2, 2, gpipe::Link::staged, true);
+    gpipe::HappensBefore const before(all, gpipe::linear_order(all));
+    all.needs[4].add(0); // F10 needs its input's way, and so F00
+    gpipe::drop_implied(all, before);
+    return all.needs[4].action[1] == gpipe::no_action && before(0, 4) && !before(4, 0);
+}
+static_assert(knows_what_copies_imply());
+
 // Concepts.
 static_assert(gpipe::ScheduleFunction<GPipe> && gpipe::ScheduleFunction<OneForwardOneBackward>);
 static_assert(!gpipe::ScheduleFunction<int> && !gpipe::ScheduleFunction<ExceptLast>);

@@ -4,6 +4,7 @@
 
 #include "deferred.hpp"
 #include "layers.hpp"
+#include "long_tests.hpp"
 #include "losses.hpp"
 #include "reference.hpp"
 #include "remote.hpp"
@@ -13,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -98,12 +98,6 @@ inline std::string describe(Deferred::Options o) {
     return "deferred, seed " + std::to_string(o.seed);
 }
 inline std::string describe(Remote::Options o) { return "remote, seed " + std::to_string(o.seed); }
-
-/// Whether sweeps are to be long.
-inline bool long_tests() {
-    char const* const value = std::getenv("GPIPE_LONG_TESTS");
-    return value && *value && *value != '0';
-}
 
 /// Numbers in [-1, 1), the same everywhere.
 template <class T> std::vector<T> numbers(std::size_t count, std::uint32_t seed) {

@@ -41,7 +41,7 @@ struct Sizes {
 
 inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Sizes sizes) {
     auto const below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-    auto const chance = [&](int percent) { return static_cast<int>(below(100)) < percent; };
+    auto const happens = [&](int percent) { return static_cast<int>(below(100)) < percent; };
     RandomChain chain;
     auto const some = [&](std::size_t most) {
         std::vector<std::size_t> bytes(1 + below(most));
@@ -49,7 +49,7 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         return bytes;
     };
     std::vector<std::size_t> boundary = some(2);
-    bool carries = chance(80);
+    bool carries = happens(80);
     for (std::size_t i = 0; i < length; ++i) {
         LayerInfo layer;
         layer.name = "layer";
@@ -57,20 +57,20 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         layer.input_gradient =
             chain.group(carries ? boundary : std::vector<std::size_t>(boundary.size()));
         boundary = some(2);
-        carries = !chance(sizes.percent_integers);
+        carries = !happens(sizes.percent_integers);
         layer.output = chain.group(boundary);
         layer.output_gradient =
             chain.group(carries ? boundary : std::vector<std::size_t>(boundary.size()));
         layer.output_carries_gradient = carries;
-        if (chance(sizes.percent_saved)) layer.saved = chain.group(some(2));
-        if (chance(sizes.percent_scratch)) layer.scratch = chain.group(some(2));
-        if (chance(sizes.percent_parameters)) layer.parameters = chain.group(some(2));
-        layer.reads_input = chance(60);
-        layer.reads_output = chance(40);
-        layer.accepts_none = chance(50);
+        if (happens(sizes.percent_saved)) layer.saved = chain.group(some(2));
+        if (happens(sizes.percent_scratch)) layer.scratch = chain.group(some(2));
+        if (happens(sizes.percent_parameters)) layer.parameters = chain.group(some(2));
+        layer.reads_input = happens(60);
+        layer.reads_output = happens(40);
+        layer.accepts_none = happens(50);
         chain.layers.push_back(layer);
     }
-    if (chance(50)) chain.loss_scratch = chain.group(some(2));
+    if (happens(50)) chain.loss_scratch = chain.group(some(2));
     return chain;
 }
 

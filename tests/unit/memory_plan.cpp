@@ -1,4 +1,5 @@
 // The plan of an arena: every byte has one purpose, and every purpose its bytes.
+#include <support/links.hpp>
 #include <support/random_chain.hpp>
 #include <support/schedules.hpp>
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 using gpipe::Array;
+using gpipe::Link;
 using gpipe::MemoryPlan;
 using gpipe::Programs;
 
@@ -37,6 +39,10 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
             parts.push_back({plan.gradients[i], bytes});
             parts.push_back({plan.optimizer[i], states * bytes});
         }
+        if (c + 1 < programs.cells()) {
+            gpipe::Transfers const& behind = plan.transfers[c + 1];
+            parts.push_back({behind.outbox_at, behind.outbox.slots * behind.slot_size});
+        }
         if (c > 0)
             parts.push_back({plan.slots_at[c], plan.boundaries[c].slots * plan.slot_size[c]});
         adjacent = plan.layouts[c].adjacent;
@@ -51,8 +57,9 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
 }
 
 void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
-                Programs const& programs, std::size_t states, std::size_t capacity) {
-    MemoryPlan const plan = gpipe::plan_memory(chain, first, programs, states, capacity);
+                Programs const& programs, std::size_t states, std::size_t capacity,
+                Array<Link> const& links) {
+    MemoryPlan const plan = gpipe::plan_memory(chain, first, programs, states, capacity, {}, links);
     std::size_t total = 0;
     for (std::size_t d = 0; d < programs.devices(); ++d) {
         auto parts = parts_of(plan, chain, programs, d, states);
@@ -70,12 +77,27 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         total += end;
     }
     REQUIRE(plan.total() == total);
+    std::vector<Interval> staged; // in the host's memory
     // A slot holds the boundary's tensors and, where one crosses, their gradient.
     for (std::size_t c = 1; c < programs.cells(); ++c) {
         gpipe::LayerInfo const& layer = chain.layers[first[c]];
         REQUIRE(plan.slot_size[c] >= layer.input.slots(capacity));
         bool const crosses = chain.lowest_learner < first[c] && !plan.holds_gradient[c];
         if (crosses) REQUIRE(plan.slot_size[c] >= layer.input_gradient.slots(capacity));
+        gpipe::Transfers const& transfers = plan.transfers[c];
+        bool const shared = links.empty() || links[c] == Link::shared;
+        REQUIRE((transfers.outbox.slots == 0) == shared);
+        if (!shared) {
+            REQUIRE(transfers.slot_size >= layer.input.slots(capacity));
+            if (plan.crosses[c])
+                REQUIRE(transfers.slot_size >= layer.input_gradient.slots(capacity));
+        }
+        if (!links.empty() && links[c] == Link::staged) {
+            staged.push_back({transfers.outputs_at, transfers.outputs.slots * transfers.slot_size});
+            if (plan.crosses[c])
+                staged.push_back(
+                    {transfers.gradients_at, transfers.gradients.slots * transfers.slot_size});
+        }
         for (std::size_t m = 0; m < programs.micro_batches(); ++m)
             REQUIRE((plan.boundaries[c].gradient[m] != gpipe::no_slot) == crosses);
         // With one micro-batch, and a device for each cell, the gradient has no slot.
@@ -86,6 +108,14 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
             REQUIRE(plan.layouts[c].input_gradient.offset + layer.input_gradient.slots(capacity) <=
                     plan.layouts[c].temporary);
     }
+    std::sort(staged.begin(), staged.end());
+    std::size_t end = 0;
+    for (auto const& [offset, bytes] : staged) {
+        REQUIRE(offset == end);
+        REQUIRE(offset % gpipe::slot_alignment == 0);
+        end = offset + bytes;
+    }
+    REQUIRE(end == plan.host);
 }
 
 } // namespace
@@ -112,7 +142,9 @@ TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, sched
             for (auto const& lower :
                  {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
                   &gpipe::checkpoint::Always::lower})
-                check_plan(chain.shape(), first, lower(schedule), random() % 3, 1 + random() % 3);
+                for (auto const& links : {Array<Link>(), toy::mixed_links(schedule, random)})
+                    check_plan(chain.shape(), first, lower(schedule), random() % 3,
+                               1 + random() % 3, links);
     }
 }
 
@@ -132,5 +164,35 @@ TEST_CASE("more samples, and more that is kept, never take fewer bytes") {
             CHECK(bytes(never, capacity) <= bytes(never, capacity + 1));
             CHECK(bytes(always, capacity) <= bytes(never, capacity));
         }
+    }
+}
+
+TEST_CASE("gradients of two cells on one device have slots, though another device has no cell") {
+    auto const plan_of = [](std::vector<std::size_t> const& places) {
+        std::size_t const cells = places.size();
+        Programs programs(cells, cells, 1, 2 * cells);
+        for (std::size_t c = 0; c < cells; ++c) programs.place(c, places[c]);
+        for (std::size_t d = 0; d < cells; ++d) {
+            for (std::size_t c = 0; c < cells; ++c)
+                if (places[c] == d) programs.add(gpipe::forward(c, 0));
+            for (std::size_t c = cells; c-- > 0;)
+                if (places[c] == d) programs.add(gpipe::backward(c, 0));
+            programs.next_device();
+        }
+        std::mt19937_64 random(3);
+        toy::Sizes sizes;
+        sizes.percent_parameters = 100;
+        sizes.percent_integers = 0;
+        toy::RandomChain const chain = toy::random_chain(random, cells, sizes);
+        Array<std::size_t> first(cells + 1);
+        for (std::size_t c = 0; c <= cells; ++c) first[c] = c;
+        return gpipe::plan_memory(chain.shape(), first, programs, 0, 1);
+    };
+    auto const shared = plan_of({1, 0, 0, 2});
+    auto const own = plan_of({1, 0, 3, 2});
+    for (std::size_t c = 1; c < 4; ++c) {
+        CHECK_FALSE(shared.holds_gradient[c]);
+        CHECK(shared.boundaries[c].gradient[0] != gpipe::no_slot);
+        CHECK(own.holds_gradient[c]);
     }
 }

@@ -185,6 +185,10 @@ namespace detail {
     Array<bool> discards(cells);
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (programs[i].kind == Kind::recompute) recomputes[programs[i].cell] = true;
+    bool one_each = true; // no device with two cells; a schedule may leave another without
+    for (std::size_t c = 1; c < cells; ++c)
+        for (std::size_t b = 0; b < c; ++b)
+            one_each = one_each && programs.device_of(b) != programs.device_of(c);
     auto const kept_in_outbox = [&](std::size_t c) {
         return c + 1 < cells && plan.transfers[c + 1].keeps;
     };
@@ -222,8 +226,7 @@ namespace detail {
             plan.slots_at[c] = at;
             if (c == 0) continue;
             LayerInfo const& layer = chain.layers[first[c]];
-            plan.holds_gradient[c] =
-                crosses[c] && programs.micro_batches() == 1 && cells == devices;
+            plan.holds_gradient[c] = crosses[c] && programs.micro_batches() == 1 && one_each;
             bool const gradient = crosses[c] && !plan.holds_gradient[c];
             bool const shared = plan.links[c] == Link::shared;
             plan.slot_size[c] = layer.input.slots(capacity);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 
 namespace gpipe {
 
@@ -89,6 +90,7 @@ template <class Cost>
                 best_way = way;
             }
         }
+        if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
         std::size_t const i = next[best]++;
         Action const& a = programs[i];
         std::size_t const stream = placement.stream[best];

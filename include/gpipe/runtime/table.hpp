@@ -36,13 +36,19 @@ inline ForwardPrograms forward_programs(Programs const& training, MemoryPlan con
     std::size_t const micro_batches = training.micro_batches();
     Programs programs(training.devices(), cells, micro_batches, cells * micro_batches);
     for (std::size_t c = 0; c < cells; ++c) programs.place(c, training.device_of(c));
+    // One micro-batch after the other: every program follows this order, and so does every wait for
+    // a slot, which a copy behind those of a later micro-batch on its stream would not.
+    Array<std::size_t> order(cells * micro_batches);
     for (std::size_t d = 0; d < training.devices(); ++d) {
         for (std::size_t m = 0; m < micro_batches; ++m)
-            for (std::size_t c = 0; c < cells; ++c)
-                if (training.device_of(c) == d) programs.add(forward(c, m));
+            for (std::size_t c = 0; c < cells; ++c) {
+                if (training.device_of(c) != d) continue;
+                order[m * cells + c] = programs.size();
+                programs.add(forward(c, m));
+            }
         programs.next_device();
     }
-    ForwardPrograms result{lower(programs, plan.links, plan.crosses, linear_order(programs)),
+    ForwardPrograms result{lower(programs, plan.links, plan.crosses, order),
                            Array<std::size_t>(cells, 1)};
     constexpr auto kinds = static_cast<std::size_t>(Kind::update);
     Array<std::size_t> index(kinds * cells * micro_batches, no_action);

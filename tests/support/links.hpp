@@ -1,0 +1,121 @@
+#pragma once
+
+#include "schedules.hpp"
+
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/lowered.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+// Programs and links for tests of what crosses between devices that share no memory.
+namespace toy {
+
+/// Cells on devices by chance; every device runs all forwards cell by cell, then all backwards
+/// back.
+struct Scattered {
+    using policy_kind = gpipe::policy::Schedule;
+    static gpipe::Programs programs(std::size_t cells, std::size_t micro_batches) {
+        std::mt19937_64 random(chance);
+        std::size_t const devices = 1 + random() % cells;
+        gpipe::Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
+        for (std::size_t c = 0; c < cells; ++c) result.place(c, random() % devices);
+        for (std::size_t d = 0; d < devices; ++d) {
+            for (std::size_t c = 0; c < cells; ++c)
+                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
+                    result.add(gpipe::forward(c, m));
+            for (std::size_t c = cells; c-- > 0;)
+                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
+                    result.add(gpipe::backward(c, m));
+            result.next_device();
+        }
+        return result;
+    }
+};
+
+/// Every schedule for so many cells, those by chance twice, under every checkpointing policy.
+template <class F> void each_lowering(std::size_t cells, std::size_t micro_batches, F f) {
+    std::vector<gpipe::Programs> schedules{
+        gpipe::schedule::GPipe::programs(cells, micro_batches),
+        gpipe::schedule::GPipeAscending::programs(cells, micro_batches),
+        OneForwardOneBackward::programs(cells, micro_batches),
+        OneByOne::programs(cells, micro_batches), Dealt::programs(cells, micro_batches)};
+    for (int more = 0; more < 2; ++more) {
+        ++chance;
+        schedules.push_back(ByChance::programs(cells, micro_batches));
+        schedules.push_back(Scattered::programs(cells, micro_batches));
+    }
+    for (gpipe::Programs const& schedule : schedules)
+        for (auto const lower :
+             {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
+              &gpipe::checkpoint::Always::lower})
+            f(lower(schedule));
+}
+
+/// The same link at every boundary between two devices.
+inline gpipe::Array<gpipe::Link> same_links(gpipe::Programs const& programs, gpipe::Link link) {
+    gpipe::Array<gpipe::Link> links(programs.cells());
+    for (std::size_t c = 1; c < links.size(); ++c)
+        if (programs.device_of(c - 1) != programs.device_of(c)) links[c] = link;
+    return links;
+}
+/// Any link at any of them.
+inline gpipe::Array<gpipe::Link> mixed_links(gpipe::Programs const& programs,
+                                             std::mt19937_64& random) {
+    auto links = same_links(programs, gpipe::Link::copied);
+    for (gpipe::Link& link : links)
+        if (link != gpipe::Link::shared) link = static_cast<gpipe::Link>(random() % 3);
+    return links;
+}
+/// Gradients from cell `lowest` on, and none to the first cell.
+inline gpipe::Array<bool> crossing_from(std::size_t lowest, std::size_t cells) {
+    gpipe::Array<bool> crosses(cells);
+    for (std::size_t c = 1; c < cells; ++c) crosses[c] = c >= lowest;
+    return crosses;
+}
+
+/// The forwards of programs alone, in their order.
+inline gpipe::Programs forwards_of(gpipe::Programs const& programs) {
+    gpipe::Programs result(programs.devices(), programs.cells(), programs.micro_batches(),
+                           programs.size());
+    for (std::size_t c = 0; c < programs.cells(); ++c) result.place(c, programs.device_of(c));
+    for (std::size_t d = 0; d < programs.devices(); ++d) {
+        for (gpipe::Action const& a : programs.program(d))
+            if (a.kind == gpipe::Kind::forward) result.add(a);
+        result.next_device();
+    }
+    return result;
+}
+
+/// What happens before what, from the definition: the transitive closure of the programs' order and
+/// the needs. By pair [earlier][later].
+class Closure {
+  public:
+    explicit Closure(gpipe::Lowered const& lowered)
+        : size_(lowered.programs.size()), before_(size_ * size_) {
+        for (std::size_t s = 0; s < lowered.streams(); ++s)
+            for (std::size_t i = lowered.programs.begin(s); i < lowered.programs.end(s); ++i) {
+                if (i > lowered.programs.begin(s)) before_[(i - 1) * size_ + i] = true;
+                for (std::size_t const needed : lowered.needs[i].action)
+                    if (needed != gpipe::no_action) before_[needed * size_ + i] = true;
+            }
+        for (std::size_t by = 0; by < size_; ++by)
+            for (std::size_t i = 0; i < size_; ++i)
+                for (std::size_t j = 0; before_[i * size_ + by] && j < size_; ++j)
+                    if (before_[by * size_ + j]) before_[i * size_ + j] = true;
+    }
+    bool operator()(std::size_t earlier, std::size_t later) const {
+        return before_[earlier * size_ + later];
+    }
+    friend bool operator==(Closure const&, Closure const&) = default;
+
+  private:
+    std::size_t size_;
+    std::vector<char> before_;
+};
+
+} // namespace toy

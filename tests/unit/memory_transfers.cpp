@@ -1,0 +1,474 @@
+// What crosses between devices that share no memory, in few slots: whoever reads finds what was
+// written for it, and nobody waits for ever, in whatever order streams and waits allow.
+#include <support/links.hpp>
+#include <support/long_tests.hpp>
+#include <support/random_chain.hpp>
+#include <support/walker.hpp>
+
+#include <gpipe/runtime/placement.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+using gpipe::Array;
+using gpipe::Kind;
+using gpipe::Link;
+using gpipe::Lowered;
+using gpipe::MemoryPlan;
+using gpipe::no_slot;
+using gpipe::Programs;
+
+namespace {
+
+double cost(gpipe::Action const& a) { return a.kind == Kind::backward ? 2 : 1; }
+
+// A stream per program, one walker: as a device that enqueues has it.
+gpipe::StepTable table_of(MemoryPlan const& plan, toy::Places const& places) {
+    auto const placement = gpipe::place_programs(plan.lowered, 1, true, cost);
+    return gpipe::training_table(plan, placement, gpipe::merge_lanes(plan.lowered, placement, cost),
+                                 places.arenas, places.host);
+}
+gpipe::StepTable table_of(gpipe::ForwardPrograms const& forwards, MemoryPlan const& plan,
+                          toy::Places const& places) {
+    auto const placement = gpipe::place_programs(forwards.lowered, 1, true, cost);
+    return gpipe::forward_table(forwards, placement,
+                                gpipe::merge_lanes(forwards.lowered, placement, cost), plan,
+                                places.arenas, places.host);
+}
+
+toy::RandomChain some_chain(std::mt19937_64& random, std::size_t length) {
+    toy::Sizes sizes;
+    sizes.most_bytes = 700;
+    int const percents[] = {100, 100, 60, 20, 0}; // gradients everywhere ... nowhere
+    sizes.percent_parameters = percents[random() % 5];
+    return toy::random_chain(random, length, sizes);
+}
+Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells, std::size_t length) {
+    std::vector<std::size_t> cuts;
+    for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
+    std::shuffle(cuts.begin(), cuts.end(), random);
+    cuts.resize(cells - 1);
+    std::sort(cuts.begin(), cuts.end());
+    Array<std::size_t> first(cells + 1);
+    std::copy(cuts.begin(), cuts.end(), first.begin() + 1);
+    first[cells] = length;
+    return first;
+}
+
+Programs forwards_by_micro_batch(Programs const& programs) {
+    auto result = toy::forwards_of(programs);
+    for (std::size_t d = 0; d < result.devices(); ++d)
+        if (result.size(d) > 0)
+            std::sort(&result[result.begin(d)], &result[result.begin(d)] + result.size(d),
+                      [](gpipe::Action const& a, gpipe::Action const& b) {
+                          return std::pair(a.micro_batch, a.cell) <
+                                 std::pair(b.micro_batch, b.cell);
+                      });
+    return result;
+}
+
+// Calls f(chain, programs, plan) for the sweep over all programs and links.
+template <class F> void each_plan(std::size_t seed, F f) {
+    std::mt19937_64 random(seed);
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 7; ++m)
+            toy::each_lowering(k, m, [&](Programs const& programs) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(toy::chance);
+                std::size_t const length = k + random() % 3;
+                auto const chain = some_chain(random, length);
+                auto const first = some_cut(random, k, length);
+                for (auto const& links :
+                     {toy::same_links(programs, Link::copied),
+                      toy::same_links(programs, Link::staged), toy::mixed_links(programs, random)})
+                    f(chain.shape(), programs,
+                      gpipe::plan_memory(chain.shape(), first, programs, 1, 1 + random() % 2, {},
+                                         links));
+            });
+}
+
+// Where a step's tensors may lie: those of a boundary with transfers in the step's own arena, and
+// only the far end of a transfer elsewhere.
+std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step,
+                              MemoryPlan const& plan, toy::Places const& places) {
+    Programs const& programs = plan.lowered.programs;
+    auto const boundary_of = [](std::uint32_t tag) { return (tag - 1) / 2 % 16; };
+    auto const in_arena = [&](auto const& tensor, std::size_t device) {
+        auto const& bytes = plan.devices[device];
+        std::size_t const begin = bytes.parameters + bytes.gradients + bytes.optimizer;
+        return places.within(tensor.at, tensor.bytes, device, begin, begin + bytes.boundary);
+    };
+    auto const effect = walker.effect(step);
+    for (bool const writes : {false, true})
+        for (auto const& tensor : writes ? effect.writes : effect.reads) {
+            std::size_t const b = boundary_of(tensor.tag);
+            bool const gradient = (tensor.tag - 1) % 2 != 0;
+            Link const link = plan.links[b];
+            bool const receives =
+                step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
+            bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+            if (link == Link::staged && (sends ? writes : receives && !writes)) {
+                std::size_t const at =
+                    gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
+                auto const& slots =
+                    gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
+                auto const offset = static_cast<std::size_t>(tensor.at - places.host);
+                if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
+                if (offset < at ||
+                    offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
+                    return "in another's staging slots";
+                continue;
+            }
+            std::size_t cell = step.cell;
+            // What a recompute writes stays where it is, whoever may read it.
+            if (link == Link::shared && step.kind != Kind::recompute) cell = b;
+            if (sends && writes) cell = gradient ? b - 1 : b;
+            // With one micro-batch a gradient has its place among the temporaries.
+            if (plan.holds_gradient[b] && gradient && cell == b) continue;
+            if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
+        }
+    return "";
+}
+
+// One walker puts everything on streams: nothing is waited for that it has not put there before,
+// and marks are set where somebody waits. A transfer has the rank of the action whose result it
+// brings.
+std::string wrong_with_table(gpipe::StepTable const& table, Programs const& actions) {
+    std::map<std::pair<std::size_t, std::size_t>, gpipe::Step const*> at; // stream, position
+    std::map<std::tuple<Kind, std::size_t, std::size_t>, std::uint32_t> rank;
+    std::set<gpipe::Step const*> marks;
+    std::vector<std::uint32_t> position(table.streams);
+    auto const order = gpipe::linear_order(actions);
+    for (std::size_t r = 0; r < order.size(); ++r) {
+        gpipe::Action const& a = actions[order[r]];
+        rank[{a.kind, a.cell, a.micro_batch}] = static_cast<std::uint32_t>(r);
+    }
+    for (gpipe::Step const& step : table.steps) {
+        if (step.position != ++position[step.stream]) return "position";
+        if (step.position > table.longest) return "longest";
+        at[{step.stream, step.position}] = &step;
+        for (std::size_t w = 0; w < 2; ++w) {
+            if (step.wait_position[w] == 0) continue;
+            if (step.wait_stream[w] == step.stream) return "waits for its own stream";
+            auto const found = at.find({step.wait_stream[w], step.wait_position[w]});
+            if (found == at.end()) return "waits for what comes later";
+            marks.insert(found->second);
+        }
+        std::size_t const c = step.cell;
+        std::size_t const m = step.micro_batch;
+        if (step.rank != (step.kind == Kind::send_output     ? rank.at({Kind::forward, c, m})
+                          : step.kind == Kind::receive_input ? rank.at({Kind::forward, c - 1, m})
+                          : step.kind == Kind::send_gradient ? rank.at({Kind::backward, c, m})
+                          : step.kind == Kind::receive_gradient
+                              ? rank.at({Kind::backward, c + 1, m})
+                              : rank.at({step.kind, c, m})))
+            return "rank";
+    }
+    for (gpipe::Step const& step : table.steps)
+        if (step.publishes != (marks.count(&step) > 0)) return "marks";
+    return "";
+}
+
+// Who waits for room in slots, beside what it needs anyway, waits in vain while there is one only.
+std::string wrong_with_waits(MemoryPlan const& plan, Programs const& programs) {
+    auto const plain =
+        gpipe::lower(programs, plan.links, plan.crosses, gpipe::linear_order(programs));
+    auto const count = [](Lowered const& lowered, std::size_t i) {
+        auto const& [a, b] = lowered.needs[i].action;
+        return (a != gpipe::no_action) + (b != gpipe::no_action);
+    };
+    for (std::size_t i = 0; i < plain.programs.size(); ++i) {
+        if (count(plan.lowered, i) == count(plain, i)) continue;
+        gpipe::Action const& a = plain.programs[i];
+        bool const behind = a.kind != Kind::send_gradient; // the boundary behind the cell
+        if (a.cell + behind == programs.cells()) return "waits at no boundary";
+        std::size_t const b = a.cell + behind;
+        bool const staged = plan.links[b] == Link::staged;
+        if (a.kind == Kind::backward || a.kind == Kind::receive_input ||
+            (a.kind == Kind::send_output && !staged))
+            return "waits for room where all have some";
+        gpipe::Transfers const& transfers = plan.transfers[b];
+        std::size_t const slots = a.kind == Kind::send_output ? transfers.outputs.slots
+                                  : a.kind == Kind::send_gradient && staged
+                                      ? transfers.gradients.slots
+                                      : transfers.outbox.slots;
+        if (slots < 2) return "waits for the only slot";
+    }
+    return "";
+}
+
+// Nothing is planned twice: the receiving side keeps no input for the sender, and what a recompute
+// writes to an outbox has room nowhere else.
+std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& chain,
+                            Programs const& programs) {
+    auto const order = gpipe::linear_order(programs);
+    gpipe::HappensBefore const happens_before(programs);
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        auto const any = [&](Array<std::size_t> const& slots) {
+            return std::any_of(slots.begin(), slots.end(), [](auto s) { return s != no_slot; });
+        };
+        bool const discards = any(plan.boundaries[c].discarded_output);
+        if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
+            if (discards) return "room for an output that lies in the outbox";
+            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
+                                                    plan.layouts[c].adjacent, plan.capacity, false,
+                                                    plan.holds_gradient[c]);
+            if (plan.layouts[c].temporary != layout.temporary)
+                return "a temporary for an output that lies in the outbox";
+        }
+        if (c == 0 || plan.links[c] == Link::shared) continue;
+        bool const read_backward =
+            chain.lowest_learner <= plan.first[c] && chain.layers[plan.first[c]].reads_input;
+        auto const least = gpipe::assign_boundary_slots(
+            programs, order, happens_before,
+            {c, any(plan.boundaries[c].gradient), read_backward, false, discards});
+        if (plan.boundaries[c].slots > least.slots) return "slots for more than the receiver needs";
+    }
+    return "";
+}
+
+} // namespace
+
+TEST_CASE("whoever reads finds what was written for it, in whatever order, and nobody waits on") {
+    std::mt19937_64 random(1);
+    std::size_t walks = 0;
+    for (std::uint64_t seed = 1; seed <= (toy::long_tests() ? 40 : 2); ++seed)
+        each_plan(seed, [&](gpipe::ChainShape const& chain, Programs const& programs,
+                            MemoryPlan plan) {
+            toy::Places const places(plan);
+            toy::Walker const walker(chain, plan, places);
+            REQUIRE(wrong_with_waits(plan, programs) == "");
+            REQUIRE(wrong_with_room(plan, chain, programs) == "");
+            auto const walk = [&](gpipe::StepTable const& table, Programs const& actions) {
+                REQUIRE(wrong_with_table(table, actions) == "");
+                for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
+                    CAPTURE(static_cast<int>(pace));
+                    REQUIRE(walker.walk(table, programs.devices(), pace, random) == "");
+                    ++walks;
+                }
+                for (gpipe::Step const& step : table.steps)
+                    REQUIRE(wrong_with_places(walker, step, plan, places) == "");
+            };
+            walk(table_of(plan, places), programs);
+            gpipe::drop_implied(plan.lowered, gpipe::HappensBefore(
+                                                  plan.lowered, gpipe::linear_order(plan.lowered)));
+            walk(table_of(plan, places), programs);
+            auto const forwards = gpipe::forward_programs(programs, plan);
+            walk(table_of(forwards, plan, places), forwards_by_micro_batch(programs));
+        });
+    MESSAGE(walks << " walks");
+}
+
+TEST_CASE("inputs staged for two cells of a device do not block its evaluation") {
+    // Cells on devices 0 1 2 1: the third input for cell 1 needs the room of the first, which is
+    // read after cell 3 had its own.
+    std::size_t const cells = 4;
+    std::size_t const micro_batches = 6;
+    Programs programs(3, cells, micro_batches, 2 * cells * micro_batches);
+    programs.place(0, 0), programs.place(1, 1), programs.place(2, 2), programs.place(3, 1);
+    for (std::size_t d = 0; d < 3; ++d) {
+        for (std::size_t c = 0; c < cells; ++c)
+            for (std::size_t m = 0; m < micro_batches && programs.device_of(c) == d; ++m)
+                programs.add(gpipe::forward(c, m));
+        for (std::size_t c = cells; c-- > 0;)
+            for (std::size_t m = 0; m < micro_batches && programs.device_of(c) == d; ++m)
+                programs.add(gpipe::backward(c, m));
+        programs.next_device();
+    }
+    std::mt19937_64 random(2);
+    auto const chain = toy::random_chain(random, cells, {});
+    auto const plan = gpipe::plan_memory(chain.shape(), some_cut(random, cells, cells), programs, 0,
+                                         1, {}, toy::same_links(programs, Link::staged));
+    CHECK_NOTHROW(gpipe::linear_order(gpipe::forward_programs(programs, plan).lowered));
+}
+
+TEST_CASE("a writer takes room that it need not wait for, else what has been free for longest") {
+    // Device 0: forwards 0 to 3, then backwards; the sends of its outputs are on another stream.
+    auto const programs = gpipe::schedule::GPipe::programs(2, 4);
+    auto lowered = gpipe::lower(programs, toy::same_links(programs, Link::copied),
+                                toy::crossing_from(1, 2), gpipe::linear_order(programs));
+    gpipe::HappensBefore const happens_before(lowered, gpipe::linear_order(lowered));
+    std::size_t const sends = lowered.programs.begin(2);
+    REQUIRE(lowered.programs[sends] == gpipe::Action{Kind::send_output, 0, 0});
+    gpipe::detail::Window window(lowered, happens_before, 2, 8);
+    auto const frees = [&](std::size_t slot, std::size_t reader, std::size_t rank) {
+        window.use(slot, reader);
+        window.give_back(slot, rank);
+    };
+    CHECK(window.take(0, 0) == 0);
+    CHECK(window.take(1, 1) == 1);
+    frees(0, sends, 2);
+    frees(1, sends + 1, 3);
+    CHECK(window.take(2, 4) == 0); // neither is sure: the first
+    CHECK(lowered.needs[2].action[0] == sends);
+    CHECK(lowered.needs[2].action[1] == gpipe::no_action);
+    CHECK(window.take(3, 5) == 1);
+    CHECK(lowered.needs[3].action[0] == sends + 1);
+    frees(0, 2, 6);
+    frees(1, 3, 7);
+    CHECK(window.take(4, 8) == 1); // both are: the last
+    CHECK(window.take(5, 9) == 0);
+    CHECK(window.take(6, 10) == 2); // none is free
+    frees(2, sends + 2, 11);
+    frees(0, 5, 12);
+    CHECK(window.take(7, 13) == 0); // sure before old
+    CHECK(window.count() == 3);
+    for (std::size_t i = 4; i < 8; ++i)
+        for (std::size_t const needed : lowered.needs[i].action)
+            if (needed != gpipe::no_action)
+                CHECK(lowered.programs[needed].kind != Kind::send_output);
+}
+
+TEST_CASE("lanes cannot be merged from programs that wait for each other") {
+    auto const programs = gpipe::schedule::GPipe::programs(2, 2);
+    auto lowered = gpipe::lower(programs);
+    lowered.needs[0].add(1);
+    CHECK_THROWS_WITH_AS(
+        gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, 1, true, cost), cost),
+        "gpipe: the programs wait for each other", std::logic_error);
+}
+
+TEST_CASE("transfers take no lane's time") {
+    auto const programs = gpipe::schedule::GPipe::programs(3, 4);
+    auto const lowered = gpipe::lower(programs, toy::same_links(programs, Link::staged),
+                                      toy::crossing_from(1, 3), gpipe::linear_order(programs));
+    auto const placement = gpipe::place_programs(lowered, 1, true, cost);
+    auto const lanes = gpipe::merge_lanes(lowered, placement, cost);
+    auto const times = gpipe::simulate<double>(programs, cost);
+    CHECK(lanes.busy == times.busy);
+    CHECK(lanes.makespan == times.makespan);
+}
+
+namespace {
+
+// The most slots at any boundary, of a schedule under a policy, over K and M.
+struct Most {
+    std::size_t outbox = 0;
+    std::size_t staging = 0;
+};
+struct Uses {
+    bool crosses = true;
+    bool kept = false; // whether the backward before the boundary reads its output
+};
+Most most_slots(Programs const& programs, Link link, Uses uses) {
+    std::size_t const k = programs.cells();
+    auto lowered =
+        gpipe::lower(programs, toy::same_links(programs, link),
+                     toy::crossing_from(uses.crosses ? 1 : k, k), gpipe::linear_order(programs));
+    auto const order = gpipe::linear_order(lowered);
+    gpipe::HappensBefore const happens_before(lowered, order);
+    Most most;
+    for (std::size_t c = 1; c < k; ++c) {
+        if (programs.device_of(c - 1) == programs.device_of(c)) continue;
+        auto const outbox =
+            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept);
+        most.outbox = std::max(most.outbox, outbox.slots);
+        if (link != Link::staged) continue;
+        for (bool const gradients : {false, true})
+            if (!gradients || uses.crosses)
+                most.staging =
+                    std::max(most.staging, gpipe::assign_staging(lowered, order, happens_before,
+                                                                 gradients ? c : c - 1, gradients)
+                                               .slots);
+    }
+    return most;
+}
+template <class F> void each_size(F f) {
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 9; ++m)
+            for (Link const link : {Link::copied, Link::staged}) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(static_cast<int>(link));
+                f(k, m, link);
+            }
+}
+
+} // namespace
+
+TEST_CASE("outputs alone need two slots on either side of the host, whatever the schedule") {
+    each_size([](std::size_t k, std::size_t m, Link link) {
+        toy::each_lowering(k, m, [&](Programs const& programs) {
+            Most const most = most_slots(programs, link, {false});
+            CHECK(most.outbox <= std::min<std::size_t>(2, m));
+        });
+        for (Programs const& programs :
+             {gpipe::schedule::GPipe::programs(k, m), toy::OneForwardOneBackward::programs(k, m),
+              toy::OneByOne::programs(k, m), toy::Dealt::programs(k, m)})
+            for (bool const crosses : {false, true})
+                CHECK(most_slots(programs, link, {crosses}).staging <=
+                      (link == Link::staged ? std::min<std::size_t>(2, m) : 0));
+    });
+}
+
+TEST_CASE("two slots of an outbox serve outputs and gradients of GPipe and 1F1B") {
+    using gpipe::checkpoint::Always;
+    using gpipe::checkpoint::ExceptLast;
+    using gpipe::schedule::GPipe;
+    using gpipe::schedule::GPipeAscending;
+    using toy::OneForwardOneBackward;
+    each_size([](std::size_t k, std::size_t m, Link link) {
+        std::size_t const two = std::min<std::size_t>(2, m);
+        for (auto const lower :
+             {&gpipe::checkpoint::Never::lower, &ExceptLast::lower, &Always::lower}) {
+            CHECK(most_slots(lower(GPipe::programs(k, m)), link, {}).outbox == two);
+            CHECK(most_slots(lower(OneForwardOneBackward::programs(k, m)), link, {}).outbox == two);
+            CHECK(most_slots(lower(GPipeAscending::programs(k, m)), link, {}).outbox <= two + 1);
+        }
+        // With what a recompute writes again.
+        Uses const kept{true, true};
+        CHECK(most_slots(Always::lower(GPipe::programs(k, m)), link, kept).outbox == 2);
+        CHECK(most_slots(ExceptLast::lower(GPipe::programs(k, m)), link, kept).outbox == 2);
+        CHECK(most_slots(Always::lower(OneForwardOneBackward::programs(k, m)), link, kept).outbox ==
+              2);
+        CHECK(most_slots(ExceptLast::lower(OneForwardOneBackward::programs(k, m)), link, kept)
+                  .outbox <= 3);
+        // Without, one slot more than micro-batches in flight.
+        for (Programs const& programs :
+             {GPipe::programs(k, m), GPipeAscending::programs(k, m),
+              OneForwardOneBackward::programs(k, m), toy::OneByOne::programs(k, m)})
+            CHECK(most_slots(programs, link, kept).outbox ==
+                  gpipe::peak_micro_batches(programs, 0) + 1);
+    });
+}
+
+TEST_CASE("no boundary needs more slots on the receiving side because of transfers") {
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 7; ++m)
+            toy::each_lowering(k, m, [&](Programs const& programs) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(toy::chance);
+                gpipe::HappensBefore const shared_before(programs);
+                for (Link const link : {Link::copied, Link::staged})
+                    for (bool const crosses : {false, true}) {
+                        auto const links = toy::same_links(programs, link);
+                        auto const lowered =
+                            gpipe::lower(programs, links, toy::crossing_from(crosses ? 1 : k, k),
+                                         gpipe::linear_order(programs));
+                        auto const order = gpipe::linear_order(lowered);
+                        gpipe::HappensBefore const happens_before(lowered, order);
+                        for (std::size_t c = 1; c < k; ++c)
+                            for (bool const read_backward : {false, true}) {
+                                auto const shared = gpipe::assign_boundary_slots(
+                                    programs, gpipe::linear_order(programs), shared_before,
+                                    {c, crosses, read_backward});
+                                auto const slots = gpipe::assign_boundary_slots(
+                                    lowered.programs, order, happens_before,
+                                    {c, crosses, read_backward, false, false, links[c]});
+                                CHECK(slots.slots <= shared.slots);
+                            }
+                    }
+            });
+}
