@@ -1,6 +1,7 @@
 // device::Cuda under a whole training, over the double of the CUDA runtime: what it computes, in
 // what order, and what happens when calls fail or are left out.
 #include "support/enqueued.hpp"
+#include "support/host_result.hpp"
 #include "support/net.hpp"
 
 #include <doctest/doctest.h>
@@ -22,7 +23,6 @@ using toy::Enqueued;
 using toy::Watched;
 
 using Real = float;
-constexpr std::uint64_t seed = 7;
 
 template <class L> using Layer = Watched<Enqueued<L>>;
 using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real, 6>>,
@@ -33,7 +33,7 @@ using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real
 constexpr std::size_t L = Net::size;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
 using Train = toy::Training<Net, Loss, Adam, Cuda>;
-using Plain = toy::Plain<Real>;
+using Host = toy::HostResult<toy::Net<Real>, toy::MeanSquare<Real, 3>, Adam>;
 
 template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
     return Layer<T>(watch, Enqueued<T>(values));
@@ -51,7 +51,7 @@ Train::Options options(std::size_t samples, std::size_t cells, std::size_t micro
                        std::size_t gpus) {
     Train::Options o;
     o.samples = samples;
-    o.seed = seed;
+    o.seed = Host::seed;
     o.cells = cells;
     o.micro_batches = micro_batches;
     for (std::size_t k = 0; k < cells; ++k) o.device.gpus.push_back(static_cast<int>(k % gpus));
@@ -75,91 +75,19 @@ void set_way(Train::Options& o, Way const& way) {
     o.device.link = way.link;
 }
 
-// Parameters and mean gradients, tensor by tensor.
-template <class Read> std::vector<Real> state_of(Read read) {
-    std::vector<Real> all;
-    for (std::size_t layer = 0; layer < L; ++layer) {
-        auto const& sizes = Net::leaf_info[layer].parameters;
-        for (std::size_t t = 0; t < sizes.count; ++t)
-            for (bool gradient : {false, true}) {
-                std::vector<Real> values(sizes.bytes[t] / sizeof(Real));
-                read(layer, t, gradient, std::span(values));
-                all.insert(all.end(), values.begin(), values.end());
-            }
-    }
-    return all;
-}
-std::vector<Real> state_of(Train& train) {
-    return state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
-        gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
-    });
-}
+constexpr Adam optimizer{1e-2f};
 
-// Another one for each step.
-float rate(std::size_t step) { return 1e-2f / static_cast<float>(step + 1); }
-
-// What the same net on the host gives after three steps of these sizes.
-struct Expected {
-    std::vector<std::size_t> sizes;
-    std::vector<double> losses;
-    std::vector<Real> state;
-    double between = 0; // an evaluation after the second step
-    double evaluated = 0;
-    std::vector<Real> predicted;
-
+struct Expected : Host {
     Expected(std::size_t micro_batches, gpipe::schedule::Dynamic schedule,
-             std::vector<std::size_t> batches)
-        : sizes(std::move(batches)), predicted(8 * 3) {
-        using Host = gpipe::device::Host;
-        toy::Train<Real, Host>::Options o;
-        o.samples = 8;
-        o.seed = seed;
-        o.cells = 1;
-        o.micro_batches = micro_batches;
-        o.schedule = schedule;
-        toy::Watch watch;
-        toy::Train<Real, Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
-            train.optimizer().learning_rate = rate(i);
-            losses.push_back(train.step(data.inputs, data.targets).loss);
-            toy::Data<Real> const held_out(8, 9);
-            if (i == 1) between = train.evaluate(held_out.inputs, held_out.targets).loss;
-        }
-        state = state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
-            gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
-        });
-        toy::Data<Real> const data(8, 9), other(8, 10);
-        evaluated = train.evaluate(data.inputs, data.targets).loss;
-        train.predict(other.inputs, predicted);
-    }
+             std::vector<std::size_t> sizes)
+        : HostResult(&toy::make_net<Real>, optimizer, micro_batches, std::move(schedule),
+                     std::move(sizes)) {}
 
-    // The first thing that is otherwise; empty if nothing.
+    // Predictions go to pinned memory: a copy to other would make the host wait, and so order what
+    // is not.
     std::string differs(Train& train, bool together = false) const {
-        std::vector<Train::Pending> pending;
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
-            train.optimizer().learning_rate = rate(i);
-            pending.push_back(train.start(data.inputs, data.targets));
-            if (!together) static_cast<void>(pending[i].result());
-            if (i == 1) { // changes nothing
-                toy::Data<Real> const held_out(8, 9);
-                if (train.evaluate(held_out.inputs, held_out.targets).loss != between)
-                    return "an evaluation between steps";
-            }
-        }
-        for (std::size_t i = 0; i < sizes.size(); ++i)
-            if (pending[i].result().loss != losses[i])
-                return "the loss of step " + std::to_string(i);
-        if (state_of(train) != state) return "parameters or gradients";
-        if (train.steps() != sizes.size()) return "the number of steps";
-        toy::Data<Real> const data(8, 9), other(8, 10);
-        if (train.evaluate(data.inputs, data.targets).loss != evaluated) return "an evaluation";
-        // Pinned: a copy to other memory would make the host wait, and so order what is not.
-        gpipe::cuda::PinnedBuffer const pinned(predicted.size() * sizeof(Real));
-        std::span<Real> const outputs{reinterpret_cast<Real*>(pinned.data()), predicted.size()};
-        train.predict(other.inputs, outputs);
-        return std::equal(outputs.begin(), outputs.end(), predicted.begin()) ? "" : "a prediction";
+        return HostResult::differs(
+            train, together, [](std::size_t bytes) { return gpipe::cuda::PinnedBuffer(bytes); });
     }
 };
 
@@ -183,7 +111,7 @@ TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on t
                             o.schedule = schedule.policy;
                             o.checkpointing = checkpointing.policy;
                             toy::Watch watch;
-                            Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                            Train train(make_net(watch), {}, optimizer, o);
                             INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
                                  ", M = ", micro_batches, ", ", gpus, " GPUs, order ", order,
                                  ", peers ", way.peers, ", graphs ", way.graphs, ", together ",
@@ -208,7 +136,7 @@ std::string outcome(Expected const& expected, std::size_t cells, std::size_t gpu
     o.checkpointing = checkpointing;
     toy::Watch watch;
     try {
-        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        Train train(make_net(watch), {}, optimizer, o);
         return expected.differs(train, way.together);
     } catch (std::exception const& error) {
         return error.what();
@@ -293,7 +221,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
         {
             cuda_double::Session session(session_options(way, 2));
             toy::Watch watch;
-            Train train(make_net(watch), {}, Adam{1e-2f}, make_options());
+            Train train(make_net(watch), {}, optimizer, make_options());
             std::size_t const before = cuda_double::calls();
             toy::Data<Real> const data(8, 0);
             train.step(data.inputs, data.targets);
@@ -313,12 +241,10 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
             bool placed = false;
             bool stepped = false;
             try {
-                Train train(make_net(watch), {}, Adam{1e-2f}, make_options());
-                toy::Data<Real> const data(8, 0);
+                Train train(make_net(watch), {}, optimizer, make_options());
                 stepped = true;
                 try {
-                    train.optimizer().learning_rate = rate(0);
-                    train.step(data.inputs, data.targets);
+                    static_cast<void>(expected.step(train, 0));
                 } catch (gpipe::cuda::Error const& error) {
                     said = error.what();
                     placed = train.failure().has_value();
@@ -347,7 +273,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
             }
             CHECK(cuda_double::complaints() == "");
             CHECK(cuda_double::leaks() == std::vector<std::string>{});
-            Train train(make_net(watch), {}, Adam{1e-2f}, make_options());
+            Train train(make_net(watch), {}, optimizer, make_options());
             CHECK(expected.differs(train, way.together) == "");
         }
         MESSAGE(failed, " calls failed with an exception, after which the object trained on ",
@@ -377,7 +303,7 @@ TEST_CASE("P6 a layer that throws while it enqueues leaves everything as it was"
                         o.checkpointing = checkpointing.policy;
                         set_way(o, way);
                         toy::Watch watch;
-                        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                        Train train(make_net(watch), {}, optimizer, o);
                         toy::Data<Real> const data(8, 0);
                         watch.faults = {{layer, first_sample, phase}};
                         try {
@@ -397,7 +323,7 @@ TEST_CASE("P6 a layer that throws while it enqueues leaves everything as it was"
 TEST_CASE("P3 a step on GPUs makes nothing and allocates nothing, not even the first") {
     cuda_double::Session session({.devices = 2});
     toy::Watch watch;
-    Train train(make_net(watch), {}, Adam{1e-2f}, options(8, 4, 3, 2));
+    Train train(make_net(watch), {}, optimizer, options(8, 4, 3, 2));
     std::size_t const before = cuda_double::calls();
     toy::Data<Real> const data(8, 0);
     train.step(data.inputs, data.targets);
@@ -414,7 +340,7 @@ TEST_CASE("GPUs that are not there are refused by name") {
     auto const made = [&](std::vector<int> gpus) {
         auto o = options(8, 2, 2, 1);
         o.device.gpus = std::move(gpus);
-        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        Train train(make_net(watch), {}, optimizer, o);
         return train.cells();
     };
     {
@@ -438,7 +364,7 @@ TEST_CASE("GPUs without peer access hand tensors over through the host's memory"
     cuda_double::Session session(
         {.devices = 2, .peers = [](int from, int to) { return from < to; }});
     toy::Watch watch;
-    Train train(make_net(watch), {}, Adam{1e-2f}, options(8, 4, micro_batches, 2));
+    Train train(make_net(watch), {}, optimizer, options(8, 4, micro_batches, 2));
     CHECK(expected.differs(train) == "");
     for (std::string const& call : cuda_double::call_log())
         CHECK_MESSAGE(call.find("cudaMemcpyPeerAsync") == std::string::npos, call);

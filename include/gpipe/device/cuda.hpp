@@ -164,6 +164,12 @@ class Cuda {
     }
     /// Whether what is enqueued does not run, but is noted for a graph.
     bool captures() const { return capturing_; }
+    /// Whether that cannot become a graph any more: every call fails then, whoever is to blame.
+    bool spoilt() const noexcept {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cuda::detail::forget(cudaStreamIsCapturing(hub_.get(), &status));
+        return status == cudaStreamCaptureStatusInvalidated;
+    }
     /// Whether a step that start() threw for has run nonetheless.
     bool launched() const { return launched_; }
     std::size_t kept_graphs() const { return graphs_.size(); }

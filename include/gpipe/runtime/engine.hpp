@@ -430,6 +430,8 @@ template <DeviceRuntime Device> class Engine {
     void fail(Step const& step, LayerRow const* at) noexcept {
         std::lock_guard lock(failing_);
         if (step.rank >= first_failed_.load(std::memory_order_relaxed)) return;
+        if constexpr (requires { device.spoilt(); })
+            if (failed() && device.spoilt()) return; // a consequence of the first
         first_failed_.store(step.rank, std::memory_order_relaxed);
         std::size_t const layer = at ? at->index : layers.size();
         failure_ = Failure{layer,     at ? layer_names[layer] : loss.name,
