@@ -193,6 +193,12 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
                   static_cast<void>(cudaMalloc(&memory, 8));
               },
               1) == expected);
+    // What is refused without spoiling the capture would be missing in the graph.
+    CHECK(losses(
+              [](cudaStream_t stream) {
+                  static_cast<void>(cudaMemcpyPeerAsync(nullptr, 0, nullptr, 0, 8, stream));
+              },
+              1) == expected);
     cuda_double::complaints();
 }
 

@@ -190,13 +190,11 @@ class Cuda {
         cuda::check("cudaMemcpyAsync",
                     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, names_[stream]));
     }
-    /// From the stream's device to another.
-    void send(std::size_t stream, std::size_t device, std::byte* to, std::byte const* from,
+    /// From the stream's device to another. Not by cudaMemcpyPeerAsync, which cannot be captured:
+    /// addresses tell the GPUs that they are of.
+    void send(std::size_t stream, std::size_t, std::byte* to, std::byte const* from,
               std::size_t bytes) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
-        cuda::check("cudaMemcpyPeerAsync",
-                    cudaMemcpyPeerAsync(to, gpus_[device], from, streams_[stream].device(), bytes,
-                                        names_[stream]));
+        copy(stream, to, from, bytes);
     }
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         cuda::DeviceGuard const guard(streams_[stream].device());
