@@ -1,6 +1,10 @@
 // What the library costs on a GPU: devices of a pipeline that share one GPU, with one small kernel
-// per action, beside the same kernels enqueued by a handwritten loop or captured from it in a
-// graph.
+// per action, beside the same kernels enqueued by a handwritten loop or captured from it in graphs;
+// waited for step by step, or two steps at a time under way. Both bring the mini-batch and the
+// learning rate to the GPU and the loss to the host in every step. Only the library also copies the
+// mini-batch into pinned memory first (its caller may write it again at once), brings the whole
+// optimizer and a state of the step to every device, and commits: nothing is updated in a step that
+// fails.
 #include "support/gpu_handwritten.cuh"
 #include "support/list.hpp"
 #include "support/quiet.hpp"
@@ -13,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,13 +25,8 @@
 
 namespace benchmark {
 
-template <class Options> constexpr bool keeps_graphs = requires(Options options) {
-    options.graphs;
-};
-constexpr bool has_graphs = keeps_graphs<gpipe::device::Cuda::Options>;
-
 struct GpuSettings {
-    std::vector<std::size_t> cells, micro_batches, graphs;
+    std::vector<std::size_t> cells, micro_batches, graphs, under_way;
     std::vector<std::string> kernels;
     std::size_t samples = 1;
     double microseconds = 50;
@@ -153,7 +153,7 @@ struct Probed {
 
 template <std::size_t K>
 void measure(GpuSettings const& settings, std::size_t micro_batches, std::string const& kernels,
-             Work work, bool graphs) {
+             Work work, std::size_t graphs, std::size_t under_way) {
     std::size_t const samples = settings.samples * micro_batches;
     std::size_t const numbers = samples * kernel::width;
     gpipe::cuda::PinnedBuffer const pinned(2 * numbers * sizeof(float));
@@ -172,11 +172,10 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
     };
     typename GpuTraining<K>::Options options{.samples = samples, .micro_batches = micro_batches};
     options.device.gpus.assign(K, 0);
-    if constexpr (has_graphs)
-        options.device.graphs = static_cast<decltype(options.device.graphs)>(graphs ? 4 : 0);
+    options.device.graphs = graphs ? 1 : 0;
     GpuTraining<K> ours(net(nullptr), {}, optimizer, options);
     GpuTraining<K> ours_probed(net(&our_probe), {}, optimizer, options);
-    ours_probed.time_actions();
+    if (!graphs) ours_probed.time_actions(); // which has layers called in every step
     auto const by_hand = [&](Probe* probe) {
         return GpuHandwritten(K, micro_batches, settings.samples, work, optimizer, inputs.data(),
                               targets.data(), probe);
@@ -186,7 +185,10 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
 
     // The same work? The loop has trained a step more where that was captured.
     if (graphs) ours.step(inputs, targets);
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 4; ++i) {
+        float const rate = optimizer.learning_rate / static_cast<float>(i + 1);
+        ours.optimizer().learning_rate = rate;
+        theirs.set_learning_rate(rate);
         double const loss = ours.step(inputs, targets).loss;
         if (!(std::abs(theirs.step() - loss) <= 1e-5 * loss))
             fail("the handwritten loop does not compute what the library computes");
@@ -203,10 +205,27 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
     std::vector<GpuSystem> systems(2);
     systems[0].step = [&] { return ours.step(inputs, targets).loss; };
     systems[1].step = [&] { return theirs.step(); };
+    using Pending = typename GpuTraining<K>::Pending;
+    std::optional<Pending> before;
+    if (under_way == 2) {
+        before.emplace(ours.start(inputs, targets));
+        systems[0].step = [&] {
+            Pending now = ours.start(inputs, targets);
+            double const loss = before->result().loss;
+            before.emplace(std::move(now));
+            return loss;
+        };
+        theirs.start();
+        systems[1].step = [&] {
+            theirs.start();
+            return theirs.finish();
+        };
+    }
     Probed our_times, their_times;
     double const actions = static_cast<double>(2 * K * micro_batches);
     for (std::size_t round = 0; round < settings.rounds; ++round) {
         time_round(systems, settings.seconds);
+        if (under_way == 2) continue; // the probes wait for every step
         for (int i = 0; i < 3; ++i) {
             ours_probed.step(inputs, targets);
             theirs_probed.step();
@@ -223,6 +242,8 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
         their_times.host.push_back(theirs_probed.enqueue_seconds() * 1e9 / actions);
     }
 
+    if (before) static_cast<void>(before->result());
+    if (before) theirs.finish();
     Alone const each(work, settings.samples);
     double const pipeline = each.pipeline(K, micro_batches);
     auto const record = [&] {
@@ -230,13 +251,14 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
         result.add("K", K).add("M", micro_batches).add("L", K).add("samples", settings.samples);
         result.add("kernels", std::string_view(kernels)).add("forward_us", each.forward);
         result.add("backward_us", each.backward).add("loss_us", each.loss);
-        return result.add("graphs", graphs);
+        return result.add("graphs", graphs == 1).add("under_way", under_way);
     };
     char const* const baseline = graphs ? "handwritten graph" : "handwritten streams";
     if (settings.json) {
         record()
             .compare("us per step", systems[0].microseconds, baseline, systems[1].microseconds)
             .print();
+        if (under_way == 2) return;
         if (!graphs)
             record()
                 .compare("host ns per action", our_times.host, baseline, their_times.host)
@@ -252,15 +274,18 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
     std::vector<double> const ratio = ratios(systems[0].microseconds, systems[1].microseconds);
     double const took = median(systems[0].microseconds),
                  took_them = median(systems[1].microseconds);
-    std::printf("%2zu %4zu %-6s %-8s %9.1f %9.1f %5.2f (%.2f-%.2f)", K, micro_batches,
-                kernels.c_str(), graphs ? "graphs" : "streams", took, took_them, took / took_them,
-                quantile(ratio, 0.25), quantile(ratio, 0.75));
-    if (graphs)
+    std::printf("%2zu %4zu %-6s %-7s %zu %8.1f %9.1f %5.2f (%.2f-%.2f)", K, micro_batches,
+                kernels.c_str(), graphs ? "graphs" : "streams", under_way, took, took_them,
+                took / took_them, quantile(ratio, 0.25), quantile(ratio, 0.75));
+    if (graphs || under_way == 2)
         std::printf(" %8s %8s", "-", "-");
     else
         std::printf(" %8.0f %8.0f", median(our_times.host), median(their_times.host));
-    std::printf(" %9.1f %9.1f %9.1f %9.1f\n", median(our_times.gpu), median(their_times.gpu),
-                pipeline, each.sum(K, micro_batches));
+    if (under_way == 2)
+        std::printf(" %9s %9s", "-", "-");
+    else
+        std::printf(" %9.1f %9.1f", median(our_times.gpu), median(their_times.gpu));
+    std::printf(" %9.1f %9.1f\n", pipeline, each.sum(K, micro_batches));
     std::fflush(stdout);
 }
 
@@ -268,7 +293,8 @@ inline void measure_all(GpuSettings const& settings) {
     gpipe::cuda::device_count();
     if (!settings.json)
         std::printf("medians of %zu rounds; ratio: ours / theirs (quartiles); gpu: first forward "
-                    "to last backward\n"
+                    "to last backward; kernels: in\n"
+                    "streams or graphs, and how many steps are under way\n"
                     "                           us per step                      host ns per "
                     "action    gpu us per step\n"
                     " K    M kernels             ours    theirs ratio             "
@@ -278,11 +304,12 @@ inline void measure_all(GpuSettings const& settings) {
         Work const work = work_of(kernels, settings);
         for (std::size_t k : settings.cells)
             for (std::size_t m : settings.micro_batches)
-                for (std::size_t graphs : settings.graphs) {
-                    if (k == 1) measure<1>(settings, m, kernels, work, graphs == 1);
-                    if (k == 2) measure<2>(settings, m, kernels, work, graphs == 1);
-                    if (k == 4) measure<4>(settings, m, kernels, work, graphs == 1);
-                }
+                for (std::size_t graphs : settings.graphs)
+                    for (std::size_t under_way : settings.under_way) {
+                        if (k == 1) measure<1>(settings, m, kernels, work, graphs, under_way);
+                        if (k == 2) measure<2>(settings, m, kernels, work, graphs, under_way);
+                        if (k == 4) measure<4>(settings, m, kernels, work, graphs, under_way);
+                    }
     }
 }
 
@@ -294,7 +321,8 @@ int main(int argc, char** argv) try {
     double milliseconds = 20;
     std::string cells = "1,2,4";
     std::string micro_batches = "4,16";
-    std::string graphs = has_graphs ? "0,1" : "0";
+    std::string graphs = "0,1";
+    std::string under_way = "1,2";
     std::string kernels = "tiny,large";
     support::Options options("gpu_overhead",
                              "What the library costs on a GPU: devices that share it, one small "
@@ -303,6 +331,7 @@ int main(int argc, char** argv) try {
     options.text("cells", "K,...", "numbers of devices, of 1, 2, 4", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
     options.text("graphs", "0|1,...", "0: streams; 1: graphs against a graph", graphs);
+    options.text("under-way", "1|2,...", "steps at a time; 1: each is waited for", under_way);
     options.text("kernels", "size,...", "tiny: as short as can be; large: see --microseconds",
                  kernels);
     options.number("microseconds", "of a large kernel", settings.microseconds, 1, 10'000);
@@ -314,9 +343,8 @@ int main(int argc, char** argv) try {
     try {
         settings.cells = numbers("--cells", cells, {1, 2, 4});
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
-        settings.graphs =
-            numbers("--graphs", graphs,
-                    has_graphs ? std::vector<std::size_t>{0, 1} : std::vector<std::size_t>{0});
+        settings.graphs = numbers("--graphs", graphs, {0, 1});
+        settings.under_way = numbers("--under-way", under_way, {1, 2});
         settings.kernels = words("--kernels", kernels, {"tiny", "large"});
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());

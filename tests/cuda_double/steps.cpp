@@ -207,6 +207,12 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
                      [&](Chained& train) {
                          CHECK_THROWS_AS(train.step(x, t), std::length_error);
                      }) == expected);
+    // What is refused without spoiling the capture would be missing in the graph.
+    CHECK(losses(
+              [](cudaStream_t stream) {
+                  static_cast<void>(cudaMemcpyPeerAsync(nullptr, 0, nullptr, 0, 8, stream));
+              },
+              1, cannot) == expected);
     static_cast<void>(cuda_double::complaints());
 }
 

@@ -179,6 +179,8 @@ TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on t
                 for (std::size_t cells = 1; cells <= 4; ++cells)
                     for (std::size_t gpus = 1; gpus <= cells; ++gpus)
                         for (std::size_t w = 0; w < 4; ++w) {
+                            if (!toy::long_tests() && (w + cells + gpus + micro_batches) % 2)
+                                continue;
                             Way way{w % 2 == 0, w / 2 * 2, (cells + gpus) % 2 == 0};
                             if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                             std::uint64_t const order = (cells + gpus + micro_batches) % 4;

@@ -1,13 +1,14 @@
 // cuBLAS as a handle of a layer: its products, on the layer's stream, and its errors.
+#include "support/gpu_memory.hpp"
+
 #include <gpipe/cuda/blas.cuh>
 #include <gpipe/layer/chain.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -36,19 +37,17 @@ struct Product {
 } // namespace
 
 TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
-    gpipe::cuda::require_devices(1);
     gpipe::cuda::Stream const owner(0);
-    Stream const stream(owner.get());
+    bool const captures = false;
+    Stream const stream(owner.get(), captures);
     gpipe::cuda::Buffer const workspace(0, gpipe::cuda::Blas::workspace);
     gpipe::cuda::Buffer const w(0, N * N * sizeof(float)), x(0, 2 * N * sizeof(float)),
         y(0, 2 * N * sizeof(float));
-    float matrix[N * N], samples[2 * N], result[2 * N];
-    for (int i = 0; i < N * N; ++i) matrix[i] = static_cast<float>(i);
-    for (int i = 0; i < 2 * N; ++i) samples[i] = static_cast<float>(1 + i);
-    gpipe::cuda::check("cudaMemcpy",
-                       cudaMemcpy(w.data(), matrix, sizeof matrix, cudaMemcpyDefault));
-    gpipe::cuda::check("cudaMemcpy",
-                       cudaMemcpy(x.data(), samples, sizeof samples, cudaMemcpyDefault));
+    std::vector<float> matrix(N * N), samples(2 * N);
+    for (std::size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<float>(i);
+    for (std::size_t i = 0; i < samples.size(); ++i) samples[i] = static_cast<float>(1 + i);
+    toy::write(w, matrix);
+    toy::write(x, samples);
 
     gpipe::HandleSet handles;
     auto const functions = gpipe::detail::layer_functions<Product, Stream>();
@@ -63,12 +62,11 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     frame.handles = &handles;
     functions.forward(row, frame, {x.data()}, y.data());
     stream.synchronize();
-    gpipe::cuda::check("cudaMemcpy",
-                       cudaMemcpy(result, y.data(), sizeof result, cudaMemcpyDefault));
-    for (int s = 0; s < 2; ++s)
-        for (int i = 0; i < N; ++i) {
+    std::vector<float> const result = toy::read<float>(y, 2 * N);
+    for (std::size_t s = 0; s < 2; ++s)
+        for (std::size_t i = 0; i < N; ++i) {
             float expected = 0; // small integers: exact in any order and precision
-            for (int j = 0; j < N; ++j) expected += matrix[i * N + j] * samples[s * N + j];
+            for (std::size_t j = 0; j < N; ++j) expected += matrix[i * N + j] * samples[s * N + j];
             CHECK(result[s * N + i] == expected);
         }
 }

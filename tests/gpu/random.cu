@@ -1,4 +1,6 @@
 // Random numbers drawn by kernels are those of the host.
+#include "support/gpu_memory.hpp"
+
 #include <gpipe/cuda/for_each_index.cuh>
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/layer/random.hpp>
@@ -7,7 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <vector>
 
 namespace {
 
@@ -43,7 +45,6 @@ std::size_t mistakes(Drawn const& drawn, gpipe::SampleRandom const& random) {
 } // namespace
 
 TEST_CASE("kernels draw the host's numbers, and those of the step that they run in") {
-    gpipe::cuda::require_devices(1);
     gpipe::cuda::Stream const stream(0);
     gpipe::cuda::Buffer const memory(0, sizeof(Drawn));
     gpipe::cuda::Buffer const state(0, sizeof(gpipe::StepState));
@@ -67,8 +68,7 @@ TEST_CASE("kernels draw the host's numbers, and those of the step that they run 
     gpipe::StepRandom const read(reinterpret_cast<gpipe::StepState*>(state.data()), layer, first);
     for (std::uint64_t step = 0; step < 3; ++step) {
         gpipe::StepState const now{seed, step, 0, 0};
-        gpipe::cuda::check("cudaMemcpy",
-                           cudaMemcpy(state.data(), &now, sizeof now, cudaMemcpyDefault));
+        toy::write(state, std::vector{now});
         draw<<<samples, blocks, 0, stream.get()>>>(read, drawn);
         CHECK(mistakes(seen(), gpipe::SampleRandom(seed, step, layer, first)) == 0);
     }

@@ -1,4 +1,6 @@
 // Thrust's algorithms on the stream of a layer's call, in planned memory.
+#include "support/gpu_memory.hpp"
+
 #include <gpipe/cuda/thrust.cuh>
 #include <gpipe/device/cuda.hpp>
 
@@ -53,16 +55,15 @@ TEST_CASE("Thrust's temporary memory is taken from one end, and given back") {
 }
 
 TEST_CASE("Thrust sorts and transforms on the stream of a call, and says what memory it needs") {
-    gpipe::cuda::require_devices(1);
     gpipe::cuda::Stream const owner(0);
-    Context const context{gpipe::device::Cuda::Stream(owner.get())};
+    bool const captures = false;
+    Context const context{gpipe::device::Cuda::Stream(owner.get(), captures)};
     constexpr std::size_t count = 10000;
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i * 7919 % count);
     gpipe::cuda::Buffer const data(0, count * sizeof(float));
     auto* const first = reinterpret_cast<float*>(data.data());
-    gpipe::cuda::check("cudaMemcpy",
-                       cudaMemcpy(first, values.data(), data.size(), cudaMemcpyDefault));
+    toy::write(data, values);
 
     thrust::transform(gpipe::cuda::par(context), first, first + count, first, Twice{});
     std::size_t needed = 0;
@@ -76,9 +77,7 @@ TEST_CASE("Thrust sorts and transforms on the stream of a call, and says what me
     thrust::sort(gpipe::cuda::par(context, memory.data(), memory.size()), first, first + count);
     owner.synchronize();
 
-    std::vector<float> sorted(count);
-    gpipe::cuda::check("cudaMemcpy",
-                       cudaMemcpy(sorted.data(), first, data.size(), cudaMemcpyDefault));
+    std::vector<float> const sorted = toy::read<float>(data, count);
     for (float& value : values) value *= 2;
     std::sort(values.begin(), values.end());
     CHECK(sorted == values);

@@ -1,7 +1,7 @@
 // The bodies of the kernels in support/bodies.hpp, run on the host: tests/gpu compares the kernels
 // with the plain layers, which shows something of the GPU only if these two agree in every bit.
 
-#include "support/host_result.hpp"
+#include "support/kernels.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using gpipe::device::Host;
 
 template <class T> struct Sweep {
-    using Result = toy::HostResult<T, true, gpipe::RMSProp>;
+    using Result = toy::PlainResult<T, true, gpipe::RMSProp>;
     using Train = toy::KernelTrain<T, true, gpipe::RMSProp, Host>;
     static constexpr gpipe::RMSProp optimizer{1e-2f, 0.9f, 0.5f, 1e-6f, 1e-2f};
 };

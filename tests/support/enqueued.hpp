@@ -39,6 +39,24 @@ struct Ranges {
     }
 };
 
+/// What a call of a layer may touch; in backward its gradients, too.
+template <class Context, class... Tensors> Ranges of_layer(Context& context, Tensors... tensors) {
+    Ranges ranges;
+    (ranges.add(tensors), ...);
+    ranges.add(context.parameters());
+    ranges.add(context.saved());
+    ranges.add(context.state(), 1);
+    ranges.add(context.scratch());
+    return ranges;
+}
+template <class Context, class... Tensors> Ranges of_loss(Context& context, Tensors... tensors) {
+    Ranges ranges;
+    (ranges.add(tensors), ...);
+    ranges.add(context.scratch());
+    ranges.add(context.value());
+    return ranges;
+}
+
 /// A context that outlives the call that it was made for.
 struct KeptFrame {
     gpipe::Frame kept{};
@@ -72,30 +90,18 @@ template <class L> struct Enqueued : L {
     explicit Enqueued(L layer) : L(std::move(layer)) {}
 
     void forward(auto& context, auto x, auto y) const {
-        Ranges ranges;
-        ranges.add(x);
-        ranges.add(y);
-        ranges.add(context.parameters());
-        ranges.add(context.saved());
-        ranges.add(context.state(), 1);
-        ranges.add(context.scratch());
         enqueue(
             context.stream(),
             [this, kept = KeptLayer(context), x, y]() mutable { L::forward(kept, x, y); },
-            std::move(ranges), "forward of layer " + std::to_string(context.layer()));
+            of_layer(context, x, y), "forward of layer " + std::to_string(context.layer()));
     }
     template <class Context, class... Tensors>
     void backward(Context& context, Tensors... tensors) const requires requires(L const& layer) {
         layer.backward(context, tensors...);
     }
     {
-        Ranges ranges;
-        (ranges.add(tensors), ...);
-        ranges.add(context.parameters());
+        Ranges ranges = of_layer(context, tensors...);
         ranges.add(context.gradients());
-        ranges.add(context.saved());
-        ranges.add(context.state(), 1);
-        ranges.add(context.scratch());
         enqueue(
             context.stream(),
             [this, kept = KeptLayer(context), tensors...]() mutable {
@@ -112,12 +118,6 @@ template <class Loss> struct EnqueuedLoss : Loss {
     explicit EnqueuedLoss(Loss loss) : Loss(std::move(loss)) {}
 
     void operator()(auto& context, auto y, auto target, auto dy) const {
-        Ranges ranges;
-        ranges.add(y);
-        ranges.add(target);
-        ranges.add(dy);
-        ranges.add(context.scratch());
-        ranges.add(context.value());
         enqueue(
             context.stream(),
             [this, kept = KeptLoss(context), y, target, dy]() mutable {
@@ -127,7 +127,7 @@ template <class Loss> struct EnqueuedLoss : Loss {
                 *at++ = value.weight;
                 for (double metric : value.metric) *at++ = metric;
             },
-            std::move(ranges), "the loss");
+            of_loss(context, y, target, dy), "the loss");
     }
 };
 

@@ -5,7 +5,10 @@
 // are compared bit by bit with the plain ones without a GPU, too; see kernels.cuh.
 
 #include "bodies.hpp"
+#include "host_result.hpp"
 #include "layers.hpp"
+#include "losses.hpp"
+#include "net.hpp"
 #include "watch.hpp"
 
 #include <gpipe/pipeline.hpp>
@@ -14,6 +17,7 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace toy {
 
@@ -243,5 +247,18 @@ gpipe::Pipeline<Layers...> watched(gpipe::Pipeline<Layers...>, Watch& watch) {
     }
     (std::index_sequence_for<Layers...>{});
 }
+
+template <class T, bool dropout, class Optimizer, class Device>
+using KernelTrain = Training<kernel::Net<T, dropout>, kernel::MeanSquare<T, 3>, Optimizer, Device>;
+
+/// What the plain layers give on the host.
+template <class T, bool dropout, class Optimizer>
+struct PlainResult : HostResult<PlainNet<T, dropout>, MeanSquare<T, 3>, Optimizer> {
+    PlainResult(Optimizer optimizer, std::size_t micro_batches, gpipe::schedule::Dynamic schedule,
+                std::vector<std::size_t> sizes)
+        : PlainResult::HostResult(
+              [](Watch& watch) { return watched(PlainNet<T, dropout>{}, watch); }, optimizer,
+              micro_batches, std::move(schedule), std::move(sizes)) {}
+};
 
 } // namespace toy

@@ -128,25 +128,21 @@ class Cuda {
     }
     /// Enqueues a step: what walk() enqueues, after the feeds and the step before. Without
     /// `key.work` it is never kept as a graph. Nothing runs of a capture that fails, and of no step
-    /// whose walk returns false anything runs any more when this returns.
+    /// whose walk returns false anything runs any more when this returns; after an exception
+    /// drain() makes sure of that.
     template <class Walk> void start(cuda::GraphKey const& key, Walk&& walk) {
         launched_ = false;
-        try {
-            for (std::size_t s = names_.size() - feeds_; s < names_.size(); ++s) {
-                ends_[s].record(names_[s]);
-                hub_.wait(ends_[s]);
-            }
-            if (cuda::Graph const* const kept = graph_of(key))
-                launch(*kept);
-            else if (!(captures(key) ? capture(key, walk) : surround(walk)))
-                return static_cast<void>(drain());
-            else if (key.work && graphs_ && !graphs_.has_met(key.samples))
-                meet(key.samples);
-            done_[key.slot].record(hub_);
-        } catch (...) {
-            static_cast<void>(drain());
-            throw;
+        for (std::size_t s = names_.size() - feeds_; s < names_.size(); ++s) {
+            ends_[s].record(names_[s]);
+            hub_.wait(ends_[s]);
         }
+        if (cuda::Graph const* const kept = graph_of(key))
+            launch(*kept);
+        else if (!(captures(key) ? capture(key, walk) : surround(walk)))
+            return static_cast<void>(drain());
+        else if (key.work && graphs_ && !graphs_.has_met(key.samples))
+            meet(key.samples);
+        done_[key.slot].record(hub_);
     }
     /// Returns when the step that was started with this slot is done.
     void finish(std::size_t slot) { done_[slot].synchronize(); }
@@ -164,6 +160,12 @@ class Cuda {
     }
     /// Whether what is enqueued does not run, but is noted for a graph.
     bool captures() const { return capturing_; }
+    /// Whether that cannot become a graph any more: every call fails then, whoever is to blame.
+    bool spoilt() const noexcept {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cuda::detail::forget(cudaStreamIsCapturing(hub_.get(), &status));
+        return status == cudaStreamCaptureStatusInvalidated;
+    }
     /// Whether a step that start() threw for has run nonetheless.
     bool launched() const { return launched_; }
 
@@ -178,18 +180,12 @@ class Cuda {
         cuda::DeviceGuard const guard(streams_[stream].device());
         mark(stream, position).record(names_[stream]);
     }
+    /// From GPU to GPU, too: addresses tell whose they are. (cudaMemcpyPeerAsync, which would be
+    /// told, is said to be refused in captures.)
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
         cuda::DeviceGuard const guard(streams_[stream].device());
         cuda::check("cudaMemcpyAsync",
                     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, names_[stream]));
-    }
-    /// From the stream's device to another.
-    void send(std::size_t stream, std::size_t device, std::byte* to, std::byte const* from,
-              std::size_t bytes) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
-        cuda::check("cudaMemcpyPeerAsync",
-                    cudaMemcpyPeerAsync(to, gpus_[device], from, streams_[stream].device(), bytes,
-                                        names_[stream]));
     }
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         cuda::DeviceGuard const guard(streams_[stream].device());
@@ -259,11 +255,11 @@ class Cuda {
         if (!can) return Link::staged;
         cuda::DeviceGuard const guard(from);
         cudaError_t const status = cudaDeviceEnablePeerAccess(to, 0);
-        if (status == cudaErrorPeerAccessAlreadyEnabled)
+        if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
             cuda::detail::forget(status);
         else
             cuda::check("cudaDeviceEnablePeerAccess", status);
-        return Link::copied;
+        return status == cudaErrorTooManyPeers ? Link::staged : Link::copied;
     }
 
     // What walk() enqueues, between two marks on the hub. A stream that transfers waits for one

@@ -27,6 +27,9 @@ inline void check_capture(StreamRef stream) {
         static_cast<void>(cudaGetLastError()); // of calls that failed for that
         throw CannotCapture("a capture");
     }
+    // Not every call that is refused spoils the capture: then the graph would lack what it does.
+    if (cudaPeekAtLastError() == cudaErrorStreamCaptureUnsupported)
+        throw CannotCapture("a call", cudaGetLastError());
 }
 
 /// Work that can be launched again and again. Default constructed, it is none.

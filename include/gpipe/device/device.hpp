@@ -34,7 +34,8 @@ struct Device;
 /// - if it likes, link(from, to): how tensors get from one device to another (default: shared);
 /// - if it likes, prepare(device of each stream, marks): called once, before the first run: what
 ///   streams there will be, and how many positions each may record in a run;
-/// - if its calls enqueue, steps_at_once and what goes with steps that are under way: start, finish,
+/// - if its calls enqueue, steps_at_once and what goes with steps that are under way: start,
+/// finish,
 ///   feed, drain, captures, launched, as device::Cuda has them.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,

@@ -56,9 +56,7 @@ struct CellRow {
     LayerRow const* recompute_last = nullptr;
     bool discards = false; ///< whether `learner`'s input gradient goes nowhere
     Place discarded;
-    std::size_t device = 0;
-    Link link = Link::shared; ///< of the boundary before it
-    Extent input;             ///< that crosses it
+    Extent input; ///< of the cell's input, where transfers bring it
     Extent input_gradient;
 };
 

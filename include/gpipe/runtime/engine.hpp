@@ -102,17 +102,18 @@ template <DeviceRuntime Device> class Engine {
         std::uint32_t const base = base_;
         bool const timed = !times_.empty();
         origin_ = std::chrono::steady_clock::now();
-        std::size_t feed = first_feed_;
-        for (MiniBatch::Copy const& copy : batch.copies())
-            device_.feed(feed++, copy.to, copy.from, copy.bytes,
-                         exchange_.batch(arguments.slot) + copy.pinned);
         try {
+            std::size_t feed = first_feed_;
+            for (MiniBatch::Copy const& copy : batch.copies())
+                device_.feed(feed++, copy.to, copy.from, copy.bytes,
+                             exchange_.batch(arguments.slot) + copy.pinned);
             device_.start({!timed ? &table : nullptr, arguments.samples, arguments.slot},
                           [&](std::size_t lane) {
                               return timed ? walk<true>(table, lane, base)
                                            : walk<false>(table, lane, base);
                           });
         } catch (...) {
+            static_cast<void>(device_.drain());
             torn_ = torn_ || device_.launched();
             throw;
         }
@@ -349,12 +350,6 @@ template <DeviceRuntime Device> class Engine {
         CellRow const& cell = tables_.cells[step.cell + next];
         std::size_t const bytes =
             (gradient ? cell.input_gradient : cell.input)(ranges_[step.micro_batch].count);
-        if constexpr (requires { device_.send(0, 0, step.output, step.input, bytes); })
-            if (cell.link == Link::copied) {
-                std::size_t const to = gradient ? step.cell - 1u : step.cell + 1u;
-                device_.send(step.stream, tables_.cells[to].device, step.output, step.input, bytes);
-                return;
-            }
         device_.copy(step.stream, step.output, step.input, bytes);
     }
 
@@ -419,6 +414,8 @@ template <DeviceRuntime Device> class Engine {
     }
 
     void fail(Step const& step, LayerRow const* at) noexcept {
+        if constexpr (requires { device_.spoilt(); })
+            if (failed() && device_.spoilt()) return; // a consequence of the first
         std::size_t const layer = at ? at->index : tables_.layers.size();
         failure_.tell(step.rank,
                       {layer, at ? tables_.layer_names[layer] : tables_.loss.name, step.cell,

@@ -140,9 +140,9 @@ namespace detail {
         cell.first = rows + first;
         cell.last = rows + last;
         cell.learner = rows + std::clamp(learner, first, last);
-        cell.device = programs.device_of(c);
-        cell.temporaries = arenas[cell.device] + plan.temporaries_at[c];
-        cell.handles = &handles[cell.device];
+        std::size_t const device = programs.device_of(c);
+        cell.temporaries = arenas[device] + plan.temporaries_at[c];
+        cell.handles = &handles[device];
         cell.is_first = c == 0;
         cell.is_last = c + 1 == cells;
         bool const recomputes_last_layer =
@@ -151,7 +151,6 @@ namespace detail {
         if (learner >= last && !cell.is_last) cell.recompute_last = cell.first;
         cell.discards = learner >= first && learner < last;
         cell.discarded = plan.layouts[c].input_gradient;
-        cell.link = plan.links[c];
         cell.input = extent(model.infos[first].input, plan.capacity);
         cell.input_gradient = extent(model.infos[first].input_gradient, plan.capacity);
     }

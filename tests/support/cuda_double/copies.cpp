@@ -90,6 +90,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, void const* from, int f
         w.note(" of " + std::to_string(bytes) + " bytes");
         if (!s) return cudaErrorInvalidResourceHandle;
         if (!w.is_device(to_device) || !w.is_device(from_device)) return cudaErrorInvalidDevice;
+        if (s->capture) return cudaErrorStreamCaptureUnsupported; // which does not spoil it
         if (bytes == 0) return cudaSuccess;
         Allocation const* const target = w.whole(to, bytes);
         Allocation const* const source = w.whole(from, bytes);

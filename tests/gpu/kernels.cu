@@ -1,0 +1,184 @@
+// The library's kernels: the host's functions in every bit.
+#include "support/gpu_memory.hpp"
+
+#include <gpipe/gpipe.cuh>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+using gpipe::cuda::Buffer;
+using gpipe::cuda::check;
+using gpipe::cuda::Stream;
+using toy::read;
+using toy::write;
+using CudaStream = gpipe::device::Cuda::Stream;
+
+namespace gpu_test {
+
+/// Adds one to each number, and what `*by` says when the kernel runs.
+struct CountEach {
+    unsigned* counts;
+    unsigned by;
+    __device__ void operator()(std::size_t i) const { counts[i] += 1 + by; }
+};
+struct Count {
+    unsigned* counts;
+    unsigned const* by;
+    __device__ CountEach operator()() const { return {counts, *by}; }
+};
+
+} // namespace gpu_test
+
+namespace {
+
+constexpr bool captures = false;
+
+// Comparing bits: -0 is not 0, and what is no number equals itself.
+template <class T> bool same_bits(std::vector<T> const& a, std::vector<T> const& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+} // namespace
+
+TEST_CASE("for_each_index() meets each index once, and prepares when it runs") {
+    Stream const stream(0);
+    constexpr std::size_t most = 4096 * 256 * 2 + 3; // of more than one round
+    Buffer const counts(0, most * sizeof(unsigned)), by(0, sizeof(unsigned));
+    auto* const at = reinterpret_cast<unsigned*>(counts.data());
+    unsigned expected = 0;
+    for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{255}, std::size_t{256},
+                              std::size_t{257}, std::size_t{4096 * 256 + 1}, most}) {
+        write(by, std::vector<unsigned>{expected});
+        check("cudaMemsetAsync", cudaMemsetAsync(at, 0, most * sizeof(unsigned), stream.get()));
+        gpipe::cuda::for_each_index(stream.get(), count,
+                                    gpu_test::Count{at, reinterpret_cast<unsigned*>(by.data())});
+        stream.synchronize();
+        std::vector<unsigned> all(most);
+        std::fill_n(all.begin(), count, 1 + expected++);
+        CHECK(read<unsigned>(counts, most) == all);
+    }
+}
+
+TEST_CASE("the commit on a GPU is the host's in every bit") {
+    double const infinity = std::numeric_limits<double>::infinity();
+    std::mt19937_64 random(3);
+    std::uniform_real_distribution<double> numbers(-1, 1);
+    Stream const stream(0);
+    CudaStream const name(stream.get(), captures);
+    for (double weight : {1.0, 0.3, 0.0, -1.0, infinity, std::nan("")})
+        for (std::size_t micro_batches : {0, 1, 2, 7, 64})
+            for (std::size_t count : {2, 3, 7}) {
+                std::vector<double> sums(micro_batches * count + count); // totals at the end
+                for (double& v : sums) v = numbers(random);
+                for (std::size_t m = 0; m < micro_batches; ++m) sums[m * count + 1] = weight;
+                gpipe::StepState const state{7, 3, 0.5, 1};
+                Buffer const on_gpu(0, sums.size() * sizeof(double));
+                Buffer const state_on_gpu(0, sizeof state);
+                write(on_gpu, sums);
+                write(state_on_gpu, std::vector{state});
+                auto* const data = reinterpret_cast<double*>(on_gpu.data());
+                gpipe::StepWork<gpipe::device::Cuda>::commit(
+                    {data, micro_batches, count, data + micro_batches * count,
+                     reinterpret_cast<gpipe::StepState*>(state_on_gpu.data()), &name});
+                stream.synchronize();
+                std::vector<gpipe::StepState> own{state};
+                gpipe::detail::commit({sums.data(), micro_batches, count,
+                                       sums.data() + micro_batches * count, own.data(), nullptr});
+                INFO("weight ", weight, ", M = ", micro_batches, ", ", count, " numbers");
+                if (!std::isnan(weight)) CHECK(same_bits(read<double>(on_gpu, sums.size()), sums));
+                auto const theirs = read<gpipe::StepState>(state_on_gpu, 1)[0];
+                CHECK(theirs.seed == 7);
+                CHECK(theirs.step == 3);
+                CHECK(theirs.scale == own[0].scale);
+                CHECK(theirs.committed == own[0].committed);
+                CHECK(own[0].committed == (micro_batches > 0 && weight > 0 && weight < infinity));
+            }
+}
+
+namespace {
+
+// A tensor with its gradient and its optimizer's states, one slot each.
+template <class T, class Optimizer> struct Updated {
+    std::size_t size;
+    std::size_t slot = gpipe::slot_bytes(size * sizeof(T));
+    std::vector<std::byte> memory = std::vector<std::byte>((2 + Optimizer::states) * slot);
+
+    T* array(std::size_t n) { return reinterpret_cast<T*>(memory.data() + n * slot); }
+    std::vector<T> values(std::size_t n) { return {array(n), array(n) + size}; }
+    gpipe::UpdateRow row(std::byte* base) const {
+        return {nullptr, base, base + slot, base + 2 * slot, size, 0.75f};
+    }
+};
+
+// How far from the host's the change of a parameter may be, as a share of it. The two rates of
+// Adam's rule come from pow(), in double, whose last bits differ; 1 - pow(beta2, t) loses up to ten
+// more of them in the first steps. Then the rates are rounded to T.
+template <class Optimizer>
+constexpr bool calls_pow =
+    std::is_same_v<Optimizer, gpipe::Adam> || std::is_same_v<Optimizer, gpipe::AdamW>;
+template <class T>
+constexpr T tolerance = static_cast<T>(4 * std::numeric_limits<T>::epsilon() +
+                                       4096 * std::numeric_limits<double>::epsilon());
+
+template <class T, class Optimizer> void compare_updates(Optimizer optimizer, std::size_t size) {
+    Stream const stream(0);
+    CudaStream const name(stream.get(), captures);
+    Updated<T, Optimizer> host{size};
+    std::mt19937 random(static_cast<unsigned>(size));
+    std::normal_distribution<double> numbers(0, 1);
+    for (std::size_t i = 0; i < size; ++i) host.array(0)[i] = static_cast<T>(numbers(random));
+    Buffer const on_gpu(0, host.memory.size()), on_gpu_state(0, sizeof(gpipe::StepState)),
+        on_gpu_optimizer(0, sizeof(Optimizer));
+    for (std::uint64_t step = 0; step < 4; ++step) {
+        optimizer.learning_rate /= static_cast<float>(1 + step);
+        gpipe::StepState const state{1, step, 1.0 / 24, step != 2}; // not committed: the third
+        for (std::size_t i = 0; i < size; ++i) host.array(1)[i] = static_cast<T>(numbers(random));
+        std::vector<T> const before = host.values(0);
+        write(on_gpu, host.memory);
+        write(on_gpu_state, std::vector{state});
+        write(on_gpu_optimizer, std::vector{optimizer});
+        gpipe::StepWork<gpipe::device::Cuda>::update<T, Optimizer>(
+            {on_gpu_optimizer.data(), reinterpret_cast<gpipe::StepState*>(on_gpu_state.data()),
+             &name},
+            host.row(on_gpu.data()));
+        stream.synchronize();
+        gpipe::detail::update_tensor<T, Optimizer>({&optimizer, &state, nullptr},
+                                                   host.row(host.memory.data()));
+        INFO(sizeof(T), " bytes, ", size, " elements, step ", step);
+        for (std::size_t n = 1; n < 2 + Optimizer::states; ++n) // the gradient and the states
+            CHECK(same_bits(read<T>(on_gpu, size, n * host.slot), host.values(n)));
+        std::vector<T> const theirs = read<T>(on_gpu, size), ours = host.values(0);
+        std::size_t far = 0;
+        for (std::size_t i = 0; i < size; ++i) {
+            // The parameter itself is rounded, too, and shrunk a little.
+            T const change = std::abs(ours[i] - before[i]) + std::abs(before[i]) / 128;
+            T const last_bit = std::numeric_limits<T>::epsilon() * std::abs(ours[i]);
+            far += !(std::abs(theirs[i] - ours[i]) <= tolerance<T> * change + last_bit);
+        }
+        CHECK(far == 0);
+        if (!calls_pow<Optimizer> || !state.committed) CHECK(same_bits(theirs, ours));
+        if (state.committed && size > 0) CHECK(ours != before);
+    }
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("updates on a GPU are the host's in every bit, but for Adam's pow()", T, float,
+                   double) {
+    for (std::size_t size : {0, 1, 64, 255, 1000, 70'000}) {
+        compare_updates<T>(gpipe::SGD{1e-2f}, size);
+        compare_updates<T>(gpipe::SGD{1e-2f, 0.9f, 1e-2f}, size);
+        compare_updates<T>(gpipe::RMSProp{1e-2f, 0.9f, 0.5f, 1e-6f, 1e-2f}, size);
+        compare_updates<T>(gpipe::Adam{.weight_decay = 1e-2f}, size);
+        compare_updates<T>(gpipe::AdamW{}, size);
+    }
+}
