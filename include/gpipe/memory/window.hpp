@@ -9,8 +9,9 @@
 namespace gpipe {
 
 /// The slots on the sending side of a boundary whose tensors are transferred: outputs until they
-/// have been sent, gradients from when they arrive. A few are enough to copy while the device
-/// works, if a writer may wait for the reader before it.
+/// have been sent, gradients from when they arrive. Two are enough for GPipe and 1F1B to copy while
+/// the device works, because a writer may wait for the reader before it; programs in which much is
+/// under way at once have more.
 struct Outbox {
     std::size_t slots = 0;
     Array<std::size_t> output;     ///< slot by micro-batch
@@ -51,15 +52,12 @@ class Window {
         if (taken == count_)
             ++count_;
         else if (taken != sure)
-            for (std::size_t r = 0; r < 2; ++r)
-                wait(writer, slots_[taken].last[r], slots_[taken].last[1 - r]);
-        slots_[taken] = {false, {writer, no_action}, rank};
+            lowered_.needs[writer].add(slots_[taken].last);
+        slots_[taken] = {false, writer, rank};
         return taken;
     }
-    constexpr void use(std::size_t slot, std::size_t reader) {
-        auto& last = slots_[slot].last;
-        last[is_transfer(lowered_.programs[reader].kind)] = reader;
-    }
+    // The readers of a value come one after the other, so the last one stands for all.
+    constexpr void use(std::size_t slot, std::size_t reader) { slots_[slot].last = reader; }
     constexpr void give_back(std::size_t slot, std::size_t rank) {
         slots_[slot].free = true;
         slots_[slot].freed = rank;
@@ -69,18 +67,11 @@ class Window {
   private:
     struct Slot {
         bool free = true;
-        std::size_t last[2] = {no_action, no_action}; // the last of the device, and of copies
+        std::size_t last = no_action; // who used it
         std::size_t freed = 0;
     };
-    constexpr void wait(std::size_t writer, std::size_t reader, std::size_t other) {
-        bool const implied = reader == no_action || happens_before_(reader, writer) ||
-                             (other != no_action && happens_before_(reader, other));
-        if (!implied) lowered_.needs[writer].add(reader);
-    }
     constexpr bool is_sure(Slot const& slot, std::size_t writer) const {
-        for (std::size_t const reader : slot.last)
-            if (reader != no_action && !happens_before_(reader, writer)) return false;
-        return true;
+        return happens_before_(slot.last, writer);
     }
 
     Lowered& lowered_;
@@ -143,7 +134,8 @@ class Window {
 }
 
 /// Plans the host's memory that staged outputs of cell `cell` (or gradients of its input) go
-/// through: two slots, so that one is filled while the other is emptied.
+/// through: two slots, so that one is filled while the other is emptied; more where cells of one
+/// device are far apart.
 [[gnu::cold]] constexpr StagingSlots assign_staging(Lowered& lowered,
                                                     Array<std::size_t> const& order,
                                                     HappensBefore const& happens_before,
