@@ -172,6 +172,7 @@ template <DeviceRuntime Device> class Engine {
     bool walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
+        bool const predicts = !arguments_.training() && !arguments_.measures;
         try {
             begin(table, lane);
             for (; step != end; ++step) {
@@ -180,12 +181,13 @@ template <DeviceRuntime Device> class Engine {
                         device_.wait(step->stream, step->wait_stream[w],
                                      base + step->wait_position[w]);
                 if (ranges_[step->micro_batch].count > 0) {
-                    if (is_transfer(step->kind))
+                    // Only on a device that enqueues may a device not share another's memory.
+                    if (Device::enqueues && is_transfer(step->kind))
                         transfer(*step);
                     else
                         device_.launch(step->stream,
                                        [this, step, lane] { execute<timed>(*step, lane); });
-                    if (delivers(*step)) deliver(*step);
+                    if (predicts && delivers(*step)) deliver(*step);
                 }
                 if (step->publishes) device_.record(step->stream, base + step->position);
             }
@@ -354,8 +356,7 @@ template <DeviceRuntime Device> class Engine {
     }
 
     bool delivers(Step const& step) const {
-        return tables_.cells[step.cell].is_last && !is_transfer(step.kind) &&
-               !arguments_.training() && !arguments_.measures;
+        return tables_.cells[step.cell].is_last && !is_transfer(step.kind);
     }
     // Copies the chain's output to the caller's arrays.
     void deliver(Step const& step) {

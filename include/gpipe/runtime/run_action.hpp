@@ -7,8 +7,9 @@ namespace gpipe::detail {
 
 // Calls the layers of a forward or recompute. `at` follows the layer that runs, for whoever
 // catches.
-inline void run_forward(CellRow const& cell, Step const& step, Frame const& frame,
-                        GroupAddress input, LayerRow const*& at) {
+[[gnu::always_inline]] inline void run_forward(CellRow const& cell, Step const& step,
+                                               Frame const& frame, GroupAddress input,
+                                               LayerRow const*& at) {
     bool const again = step.kind == Kind::recompute;
     LayerRow const* const end = again ? cell.recompute_last : cell.last;
     GroupAddress x = input;
@@ -21,8 +22,9 @@ inline void run_forward(CellRow const& cell, Step const& step, Frame const& fram
 }
 
 // Calls the layers of a backward, `dy` being the gradient of the cell's output.
-inline void run_backward(CellRow const& cell, Step const& step, Frame const& frame,
-                         GroupAddress input, std::byte* dy, LayerRow const*& at) {
+[[gnu::always_inline]] inline void run_backward(CellRow const& cell, Step const& step,
+                                                Frame const& frame, GroupAddress input,
+                                                std::byte* dy, LayerRow const*& at) {
     for (LayerRow const* layer = cell.last; layer != cell.learner;) {
         --layer;
         at = layer;
@@ -47,8 +49,9 @@ inline void call_loss(LossFunction function, Tables const& tables, MiniBatch con
 
 // Calls everything that an action consists of. `measures`: whether a forward of the last cell calls
 // the loss. Where something throws, `at` is the layer, null for the loss.
-inline void run_action(Tables const& tables, MiniBatch const& batch, Step const& step,
-                       Frame const& frame, bool measures, LayerRow const*& at) {
+[[gnu::always_inline]] inline void run_action(Tables const& tables, MiniBatch const& batch,
+                                              Step const& step, Frame const& frame, bool measures,
+                                              LayerRow const*& at) {
     CellRow const& cell = tables.cells[step.cell];
     GroupAddress const input =
         cell.is_first ? batch.inputs(step.micro_batch) : GroupAddress{step.input};
