@@ -37,6 +37,7 @@ TEST_CASE_TEMPLATE("the bodies of kernels, in any order of their indices, comput
                         options.seed = Sweep<T>::Result::seed;
                         options.cells = cells;
                         options.micro_batches = micro_batches;
+                        options.clip_norm = toy::clip_of(micro_batches);
                         options.schedule = schedule.policy;
                         options.checkpointing = checkpointing.policy;
                         options.device.threads = 1;

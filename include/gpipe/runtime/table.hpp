@@ -119,10 +119,24 @@ inline Array<std::size_t> ranks(Lowered const& lowered) {
         actions.next_device();
     }
     Array<std::size_t> rank(programs.size());
+    Array<std::size_t> made(2 * programs.cells() * programs.micro_batches()); // outputs, gradients
+    auto const place = [&](bool gradient, std::size_t cell, std::size_t m) -> std::size_t& {
+        return made[(gradient * programs.cells() + cell) * programs.micro_batches() + m];
+    };
     auto const order = linear_order(actions);
-    for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
-    for (std::size_t const i : linear_order(lowered))
-        if (is_transfer(programs[i].kind)) rank[i] = rank[lowered.needs[i].action[0]];
+    for (std::size_t r = 0; r < order.size(); ++r) {
+        Action const& a = programs[order[r]];
+        rank[order[r]] = r;
+        if (a.kind != Kind::recompute) place(a.kind == Kind::backward, a.cell, a.micro_batch) = r;
+    }
+    for (std::size_t i = actions.size(); i < programs.size(); ++i) {
+        Action const& a = programs[i];
+        std::size_t const m = a.micro_batch;
+        rank[i] = a.kind == Kind::send_output     ? place(false, a.cell, m)
+                  : a.kind == Kind::receive_input ? place(false, a.cell - 1u, m)
+                  : a.kind == Kind::send_gradient ? place(true, a.cell, m)
+                                                  : place(true, a.cell + 1u, m);
+    }
     return rank;
 }
 
