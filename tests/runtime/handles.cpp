@@ -4,16 +4,17 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <vector>
 
 namespace {
 
-int made = 0;
-int live = 0;
-int uses = 0;
-int spoilt = 0;
+std::atomic<int> made = 0;
+std::atomic<int> live = 0;
+std::atomic<int> uses = 0;
+std::atomic<int> spoilt = 0;
 
 struct Library {
     static constexpr std::size_t workspace = 1000;
@@ -60,7 +61,8 @@ TEST_CASE_TEMPLATE("each device that needs it has one handle, for as long as the
     int const expected[] = {1, 2, 3, 3, 4}; // cut evenly; the last cell has the loss's
     for (std::size_t cells = 1; cells <= 5; ++cells) {
         CAPTURE(cells);
-        made = uses = 0;
+        made = 0;
+        uses = 0;
         {
             using Train = toy::Training<Net, Loss, gpipe::SGD, Device>;
             typename Train::Options o;
