@@ -40,7 +40,7 @@ struct RunArguments {
     bool training() const { return optimizer != nullptr; }
 };
 
-/// Walks step tables on a device_. It knows addresses, functions and an order, and decides nothing:
+/// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine {
   public:
@@ -76,9 +76,9 @@ template <DeviceRuntime Device> class Engine {
     }
     Tables const& tables() const { return tables_; }
 
-    /// Runs every action of the table whose micro-batch has samples; in training then
-    /// updates the parameters. False if a layer threw: failure() then tells which, the
-    /// first in the programs' linear order whatever the timing, and nothing was updated.
+    /// Runs every action of the table whose micro-batch has samples; in training then updates the
+    /// parameters. False if a layer threw: failure() then tells which, the first in the programs'
+    /// linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         begin_run(batch, arguments);
         std::uint32_t const base = base_;
