@@ -138,6 +138,11 @@ TEST_CASE_TEMPLATE("a step whose gradients are not finite does not count", Devic
     CHECK(parameters(train) == before);
     train.step(data.inputs, data.targets);
     CHECK(train.steps() == 2);
+    // As if it had not been: Adam's correction counts steps, and so do the masks of dropout.
+    toy::Watch other;
+    toy::Train<Real, Device> twin(toy::make_net<Real>(other), {}, {}, options<Device>(3, 2, 1));
+    for (int i = 0; i < 2; ++i) twin.step(data.inputs, data.targets);
+    CHECK(parameters(train) == parameters(twin));
     CHECK(parameters(train) != before);
 }
 
