@@ -78,6 +78,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/run_action.hpp
+    include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/update.hpp

@@ -1,12 +1,9 @@
 #pragma once
 
 #include <gpipe/device/device.hpp>
-#include <gpipe/runtime/exchange.hpp>
-#include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/run_action.hpp>
+#include <gpipe/runtime/step_protocol.hpp>
 #include <gpipe/runtime/table.hpp>
-#include <gpipe/runtime/tables.hpp>
-#include <gpipe/runtime/work.hpp>
 #include <gpipe/trace/nvtx.hpp>
 
 #include <chrono>
@@ -15,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
-#include <type_traits>
 #include <utility>
 
 namespace gpipe {
@@ -28,21 +24,11 @@ struct ActionTime {
     double end = 0;
 };
 
-/// What is to be done in one run.
-struct RunArguments {
-    std::uint64_t seed = 0;
-    std::uint64_t step = 0;          ///< steps trained before
-    void const* optimizer = nullptr; ///< null: forward only
-    bool measures = true;            ///< whether the loss is called
-    std::size_t samples = 0;
-    std::size_t slot = 0; ///< of the steps that are under way
-
-    bool training() const { return optimizer != nullptr; }
-};
-
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
-template <DeviceRuntime Device> class Engine {
+template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
+    using Protocol = StepProtocol<Device>;
+
   public:
     /// Steps that may have been started and not finished.
     static constexpr std::size_t slots = [] {
@@ -52,14 +38,14 @@ template <DeviceRuntime Device> class Engine {
             return std::size_t{1};
     }();
 
-    explicit Engine(Device& device) : device_(device) {}
+    explicit Engine(Device& device) : Protocol(device) {}
 
     /// To be called once: from then on a run allocates nothing. `clip`: the largest norm of the
     /// mean gradients, or 0. `batch_bytes`: of a mini-batch, where it has to be brought to the
     /// device; by the streams from `first_feed` on, then, one for each of its tensors.
     void prepare(Tables tables, double clip, std::size_t batch_bytes, std::size_t first_feed) {
         tables_ = std::move(tables);
-        clip_ = clip;
+        this->clip_ = clip;
         first_feed_ = first_feed;
         ranges_ = Array<SampleRange>(tables_.micro_batches);
         auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
@@ -161,12 +147,11 @@ template <DeviceRuntime Device> class Engine {
         batch_ = &batch;
         arguments_ = arguments;
         failure_.reset();
-        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, clip_, 0};
+        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->clip_, 0};
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
         if constexpr (!Device::reads_host)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
     }
-    bool failed() const { return failure_.exists(); }
 
     template <bool timed>
     bool walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
@@ -174,7 +159,7 @@ template <DeviceRuntime Device> class Engine {
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         bool const predicts = !arguments_.training() && !arguments_.measures;
         try {
-            begin(table, lane);
+            this->begin(table, lane);
             for (; step != end; ++step) {
                 for (std::size_t w = 0; w < 2; ++w)
                     if (step->wait_position[w])
@@ -194,155 +179,14 @@ template <DeviceRuntime Device> class Engine {
             if (Device::calls_enqueue && failed()) return false; // all layers have been called
             std::size_t const last = table.stream_of_device[tables_.last_device];
             if (arguments_.training())
-                finish(table, lane, last, base + table.longest + 1);
+                Protocol::finish(table, lane, last, base + table.longest + 1);
             else if (arguments_.measures && table.serves(lane, last))
-                commit(last);
+                this->commit(last);
         } catch (...) { // the device refuses: near this action
             Step const& near = step == end ? *(step - 1) : *step;
             fail(near, tables_.cells[near.cell].first);
         }
         return !failed();
-    }
-
-    // What is to be in the devices' memory before the first action.
-    void begin(StepTable const& table, std::size_t lane) {
-        for (std::size_t d = 0; d < tables_.gradients.size() && arguments_.training(); ++d) {
-            std::size_t const stream = table.stream_of_device[d];
-            if (!table.serves(lane, stream)) continue;
-            if constexpr (!Device::reads_host)
-                if (tables_.has_updates(d))
-                    device_.copy(stream, tables_.optimizers[d],
-                                 exchange_.optimizer(arguments_.slot), tables_.optimizer_bytes);
-            if (tables_.gradients[d].size > 0)
-                device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
-        }
-        if constexpr (!Device::reads_host)
-            if (!(Device::calls_enqueue && arguments_.training())) // start() has fed it
-                for (MiniBatch::Copy const& copy : batch_->copies())
-                    device_.copy(table.stream_of_device[copy.device], copy.to, copy.from,
-                                 copy.bytes);
-    }
-
-    // The end of a training step: the last device commits, then every device updates its
-    // parameters. After the commit no layer may fail (promise P6), so all streams come to their end
-    // before; but where calls only enqueue, every layer has been called by now. A mark is put on
-    // its stream before anybody is told to wait for it.
-    void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
-        auto const meets = [&](std::size_t s) {
-            return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
-        };
-        for (std::size_t d = 0; d < tables_.gradients.size() && clips(); ++d)
-            if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
-                sum_squares(d, table.stream_of_device[d]);
-        for (std::size_t s = 0; s < table.streams; ++s)
-            if (meets(s) && table.serves(lane, s)) device_.record(s, end);
-        if (table.serves(lane, last)) {
-            for (std::size_t s = 0; s < table.streams; ++s)
-                if (meets(s)) device_.wait(last, s, end);
-            if constexpr (!Device::reads_host)
-                if (clips())
-                    device_.copy(last, bytes_of(tables_.all_squares),
-                                 bytes_of(exchange_.squares(arguments_.slot)),
-                                 tables_.updates.size() * sizeof(double));
-            commit(last);
-            device_.record(last, end + 1);
-        }
-        for (std::size_t s = 0; s < table.streams; ++s)
-            if (s != last && table.serves(lane, s) && (updates_on(table, s) || has_state(table, s)))
-                device_.wait(s, last, end + 1);
-        if constexpr (Device::calls_enqueue)
-            if (!device_.captures()) torn_ = true; // until all of it is enqueued
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d) {
-            std::size_t const stream = table.stream_of_device[d];
-            if (!table.serves(lane, stream)) continue;
-            if constexpr (!Device::reads_host)
-                if (d != tables_.last_device)
-                    device_.copy(stream, bytes_of(tables_.states[d]),
-                                 bytes_of(&exchange_.state(arguments_.slot)), sizeof(StepState));
-            if (tables_.has_updates(d))
-                device_.launch(stream, [this, d, stream] { update(d, stream); });
-        }
-    }
-    bool updates_on(StepTable const& table, std::size_t stream) const {
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-            if (table.stream_of_device[d] == stream && tables_.has_updates(d)) return true;
-        return false;
-    }
-    // Whether a device computes on this stream and has a step's state of its own.
-    bool has_state(StepTable const& table, std::size_t stream) const {
-        if constexpr (!Device::reads_host)
-            for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-                if (table.stream_of_device[d] == stream) return true;
-        return false;
-    }
-
-    bool clips() const { return clip_ > 0; }
-    // For the norm of all gradients: the squares of a device's.
-    void sum_squares(std::size_t d, std::size_t stream) {
-        std::size_t const first = tables_.updates_at[d];
-        std::size_t const last = tables_.updates_at[d + 1];
-        double* const collected = exchange_.squares(arguments_.slot) + first;
-        double* results = collected;
-        std::byte* workspace = nullptr;
-        if constexpr (!Device::reads_host) {
-            workspace = tables_.squares[d];
-            results = reinterpret_cast<double*>(workspace + squares_workspace);
-        }
-        device_.launch(stream, [this, first, last, results, workspace, stream] {
-            for (std::size_t i = first; i < last; ++i)
-                tables_.updates[i].squares(
-                    {results + (i - first), workspace, &device_.stream(stream)},
-                    tables_.updates[i]);
-        });
-        if constexpr (!Device::reads_host)
-            device_.copy(stream, bytes_of(collected), bytes_of(results),
-                         (last - first) * sizeof(double));
-    }
-
-    // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
-    void commit(std::size_t stream) {
-        device_.launch(stream, [this, stream] {
-            if (failed()) {
-                tables_.states[tables_.last_device]->committed = 0;
-                return;
-            }
-            std::size_t count = 0;
-            while (count < tables_.micro_batches && ranges_[count].count > 0) ++count;
-            double* const totals = Device::reads_host
-                                       ? exchange_.totals(arguments_.slot)
-                                       : tables_.loss_sums + tables_.micro_batches * tables_.sums;
-            CommitCall call;
-            call.sums = tables_.loss_sums;
-            call.micro_batches = count;
-            call.count = tables_.sums;
-            call.totals = totals;
-            call.stream = &device_.stream(stream);
-            if (arguments_.training()) call.state = tables_.states[tables_.last_device];
-            if (arguments_.training() && clips()) {
-                bool const here = Device::reads_host;
-                call.squares = here ? exchange_.squares(arguments_.slot) : tables_.all_squares;
-                call.order = here ? tables_.order.data() : tables_.order_there;
-                call.tensors = tables_.updates.size();
-            }
-            if constexpr (Device::calls_enqueue)
-                StepWork<Device>::commit(call);
-            else
-                detail::commit(call);
-        });
-        if constexpr (!Device::reads_host) {
-            device_.copy(stream, bytes_of(exchange_.totals(arguments_.slot)),
-                         bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
-                         (tables_.sums + (arguments_.training() && clips())) * sizeof(double));
-            if (arguments_.training())
-                device_.copy(stream, bytes_of(&exchange_.state(arguments_.slot)),
-                             bytes_of(tables_.states[tables_.last_device]), sizeof(StepState));
-        }
-    }
-    void update(std::size_t d, std::size_t stream) {
-        UpdateCall const call{Device::reads_host ? arguments_.optimizer : tables_.optimizers[d],
-                              tables_.states[d], &device_.stream(stream)};
-        for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
-            tables_.updates[i].update(call, tables_.updates[i]);
     }
 
     void transfer(Step const& step) {
@@ -369,11 +213,6 @@ template <DeviceRuntime Device> class Engine {
                          tables_.output_sizes.bytes[t] * ranges_[step.micro_batch].count);
             from += slot_bytes(tables_.output_sizes.bytes[t] * tables_.capacity);
         }
-    }
-
-    template <class T> static auto bytes_of(T* data) {
-        using Byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
-        return reinterpret_cast<Byte*>(data);
     }
 
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
@@ -427,19 +266,14 @@ template <DeviceRuntime Device> class Engine {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
     }
 
-    Device& device_;
-    Tables tables_;
-    double clip_ = 0;
+    using Protocol::arguments_, Protocol::batch_, Protocol::clips, Protocol::device_,
+        Protocol::exchange_, Protocol::failed, Protocol::failure_, Protocol::ranges_,
+        Protocol::tables_, Protocol::torn_;
+
     std::size_t first_feed_ = 0;
-    MiniBatch const* batch_ = nullptr; ///< of this run
-    RunArguments arguments_;
-    Array<SampleRange> ranges_;
-    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
-    Exchange<HostMemory> exchange_;
-    HostMemory host_sums_;   ///< loss_sums, where the device reads the host's memory
-    bool torn_ = false;      ///< whether some parameters were updated, and others not
+    typename Protocol::HostMemory
+        host_sums_;          ///< loss_sums, where the device reads the host's memory
     std::uint32_t base_ = 0; ///< what positions count from in the next run
-    FirstFailure failure_;
     Array<ActionTime> times_;
     std::chrono::steady_clock::time_point origin_;
 };

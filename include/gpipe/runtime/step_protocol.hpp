@@ -1,0 +1,198 @@
+#pragma once
+
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/exchange.hpp>
+#include <gpipe/runtime/failure.hpp>
+#include <gpipe/runtime/mini_batch.hpp>
+#include <gpipe/runtime/table.hpp>
+#include <gpipe/runtime/tables.hpp>
+#include <gpipe/runtime/work.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace gpipe {
+
+/// What is to be done in one run.
+struct RunArguments {
+    std::uint64_t seed = 0;
+    std::uint64_t step = 0;          ///< steps trained before
+    void const* optimizer = nullptr; ///< null: forward only
+    bool measures = true;            ///< whether the loss is called
+    std::size_t samples = 0;
+    std::size_t slot = 0; ///< of the steps that are under way
+
+    bool training() const { return optimizer != nullptr; }
+};
+
+/// What goes round the actions of a step: what the devices are given before, and the commit and the
+/// updates behind. Each function is called by every lane and puts on the lane's streams.
+template <DeviceRuntime Device> class StepProtocol {
+  protected:
+    explicit StepProtocol(Device& device) : device_(device) {}
+
+    bool failed() const { return failure_.exists(); }
+    bool clips() const { return clip_ > 0; }
+
+    // What is to be in the devices' memory before the first action.
+    void begin(StepTable const& table, std::size_t lane) {
+        for (std::size_t d = 0; d < tables_.gradients.size() && arguments_.training(); ++d) {
+            std::size_t const stream = table.stream_of_device[d];
+            if (!table.serves(lane, stream)) continue;
+            if constexpr (!Device::reads_host)
+                if (tables_.has_updates(d))
+                    device_.copy(stream, tables_.optimizers[d],
+                                 exchange_.optimizer(arguments_.slot), tables_.optimizer_bytes);
+            if (tables_.gradients[d].size > 0)
+                device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
+        }
+        if constexpr (!Device::reads_host)
+            if (!(Device::calls_enqueue && arguments_.training())) // start() has fed it
+                for (MiniBatch::Copy const& copy : batch_->copies())
+                    device_.copy(table.stream_of_device[copy.device], copy.to, copy.from,
+                                 copy.bytes);
+    }
+
+    // The end of a training step: the last device commits, then every device updates its
+    // parameters. After the commit no layer may fail (promise P6), so all streams come to their end
+    // before; but where calls only enqueue, every layer has been called by now. A mark is put on
+    // its stream before anybody is told to wait for it.
+    void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
+        auto const meets = [&](std::size_t s) {
+            return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
+        };
+        for (std::size_t d = 0; d < tables_.gradients.size() && clips(); ++d)
+            if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
+                sum_squares(d, table.stream_of_device[d]);
+        for (std::size_t s = 0; s < table.streams; ++s)
+            if (meets(s) && table.serves(lane, s)) device_.record(s, end);
+        if (table.serves(lane, last)) {
+            for (std::size_t s = 0; s < table.streams; ++s)
+                if (meets(s)) device_.wait(last, s, end);
+            if constexpr (!Device::reads_host)
+                if (clips())
+                    device_.copy(last, bytes_of(tables_.all_squares),
+                                 bytes_of(exchange_.squares(arguments_.slot)),
+                                 tables_.updates.size() * sizeof(double));
+            commit(last);
+            device_.record(last, end + 1);
+        }
+        for (std::size_t s = 0; s < table.streams; ++s)
+            if (s != last && table.serves(lane, s) && (updates_on(table, s) || has_state(table, s)))
+                device_.wait(s, last, end + 1);
+        if constexpr (Device::calls_enqueue)
+            if (!device_.captures()) torn_ = true; // until all of it is enqueued
+        for (std::size_t d = 0; d < tables_.gradients.size(); ++d) {
+            std::size_t const stream = table.stream_of_device[d];
+            if (!table.serves(lane, stream)) continue;
+            if constexpr (!Device::reads_host)
+                if (d != tables_.last_device)
+                    device_.copy(stream, bytes_of(tables_.states[d]),
+                                 bytes_of(&exchange_.state(arguments_.slot)), sizeof(StepState));
+            if (tables_.has_updates(d))
+                device_.launch(stream, [this, d, stream] { update(d, stream); });
+        }
+    }
+    bool updates_on(StepTable const& table, std::size_t stream) const {
+        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+            if (table.stream_of_device[d] == stream && tables_.has_updates(d)) return true;
+        return false;
+    }
+    // Whether a device computes on this stream and has a step's state of its own.
+    bool has_state(StepTable const& table, std::size_t stream) const {
+        if constexpr (!Device::reads_host)
+            for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+                if (table.stream_of_device[d] == stream) return true;
+        return false;
+    }
+
+    // For the norm of all gradients: the squares of a device's.
+    void sum_squares(std::size_t d, std::size_t stream) {
+        std::size_t const first = tables_.updates_at[d];
+        std::size_t const last = tables_.updates_at[d + 1];
+        double* const collected = exchange_.squares(arguments_.slot) + first;
+        double* results = collected;
+        std::byte* workspace = nullptr;
+        if constexpr (!Device::reads_host) {
+            workspace = tables_.squares[d];
+            results = reinterpret_cast<double*>(workspace + squares_workspace);
+        }
+        device_.launch(stream, [this, first, last, results, workspace, stream] {
+            for (std::size_t i = first; i < last; ++i)
+                tables_.updates[i].squares(
+                    {results + (i - first), workspace, &device_.stream(stream)},
+                    tables_.updates[i]);
+        });
+        if constexpr (!Device::reads_host)
+            device_.copy(stream, bytes_of(collected), bytes_of(results),
+                         (last - first) * sizeof(double));
+    }
+
+    // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
+    void commit(std::size_t stream) {
+        device_.launch(stream, [this, stream] {
+            if (failed()) {
+                tables_.states[tables_.last_device]->committed = 0;
+                return;
+            }
+            std::size_t count = 0;
+            while (count < tables_.micro_batches && ranges_[count].count > 0) ++count;
+            double* const totals = Device::reads_host
+                                       ? exchange_.totals(arguments_.slot)
+                                       : tables_.loss_sums + tables_.micro_batches * tables_.sums;
+            CommitCall call;
+            call.sums = tables_.loss_sums;
+            call.micro_batches = count;
+            call.count = tables_.sums;
+            call.totals = totals;
+            call.stream = &device_.stream(stream);
+            if (arguments_.training()) call.state = tables_.states[tables_.last_device];
+            if (arguments_.training() && clips()) {
+                bool const here = Device::reads_host;
+                call.squares = here ? exchange_.squares(arguments_.slot) : tables_.all_squares;
+                call.order = here ? tables_.order.data() : tables_.order_there;
+                call.tensors = tables_.updates.size();
+            }
+            if constexpr (Device::calls_enqueue)
+                StepWork<Device>::commit(call);
+            else
+                detail::commit(call);
+        });
+        if constexpr (!Device::reads_host) {
+            device_.copy(stream, bytes_of(exchange_.totals(arguments_.slot)),
+                         bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
+                         (tables_.sums + (arguments_.training() && clips())) * sizeof(double));
+            if (arguments_.training())
+                device_.copy(stream, bytes_of(&exchange_.state(arguments_.slot)),
+                             bytes_of(tables_.states[tables_.last_device]), sizeof(StepState));
+        }
+    }
+    void update(std::size_t d, std::size_t stream) {
+        UpdateCall const call{Device::reads_host ? arguments_.optimizer : tables_.optimizers[d],
+                              tables_.states[d], &device_.stream(stream)};
+        for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
+            tables_.updates[i].update(call, tables_.updates[i]);
+    }
+
+    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
+
+    Device& device_;
+    Tables tables_;
+    double clip_ = 0; ///< the largest norm of the mean gradients, or 0
+    Exchange<HostMemory> exchange_;
+    Array<SampleRange> ranges_;
+    RunArguments arguments_;           ///< of this run
+    MiniBatch const* batch_ = nullptr; ///< likewise
+    FirstFailure failure_;
+    bool torn_ = false; ///< whether some parameters were updated, and others not
+
+  private:
+    template <class T> static auto bytes_of(T* data) {
+        using Byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+        return reinterpret_cast<Byte*>(data);
+    }
+};
+
+} // namespace gpipe
