@@ -189,9 +189,11 @@ TEST_CASE("an action of nothing that exists, or without a place in a schedule, i
     CHECK(with_first(gpipe::forward(1, 2)).problem == Problem::no_such_cell);
     CHECK(with_first(gpipe::forward(0, 0)).problem == Problem::wrong_device);
     CHECK(with_first(gpipe::recompute(1, 0)).problem == Problem::too_early);
-    for (Kind kind : {Kind::input_gradient, Kind::weight_gradient, Kind::send_output,
-                      Kind::receive_input, Kind::send_gradient, Kind::receive_gradient,
-                      Kind::offload, Kind::fetch, Kind::reduce, Kind::update}) {
+    CHECK(with_first(gpipe::input_gradient(1, 0)).problem == Problem::too_early);
+    CHECK(with_first(gpipe::weight_gradient(1, 0)).problem == Problem::too_early);
+    for (Kind kind :
+         {Kind::send_output, Kind::receive_input, Kind::send_gradient, Kind::receive_gradient,
+          Kind::offload, Kind::fetch, Kind::reduce, Kind::update}) {
         auto const verdict = with_first({kind, 1, 0});
         CHECK(verdict.problem == Problem::unsupported);
         CHECK(verdict.device == 1);

@@ -88,7 +88,7 @@ constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
     Programs result = detail::same_shape(schedule);
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
         for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
-            if (schedule[i].kind == Kind::backward)
+            if (gives_gradient(schedule[i].kind))
                 result.add(recompute(schedule[i].cell, schedule[i].micro_batch));
             result.add(schedule[i]);
         }
@@ -105,16 +105,16 @@ constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
         Array<std::size_t> holder(schedule.cells(), schedule.micro_batches());
         for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
             Action const& a = schedule[i];
-            if (a.kind == Kind::backward && holder[a.cell] != a.micro_batch)
+            if (gives_gradient(a.kind) && holder[a.cell] != a.micro_batch)
                 recomputes[a.cell * schedule.micro_batches() + a.micro_batch] = true;
-            if (a.kind == Kind::forward || a.kind == Kind::backward) holder[a.cell] = a.micro_batch;
+            if (a.kind == Kind::forward || gives_gradient(a.kind)) holder[a.cell] = a.micro_batch;
         }
         for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
             Action const& a = schedule[i];
             bool const again = recomputes[a.cell * schedule.micro_batches() + a.micro_batch];
             bool const last_cell = a.cell + 1 == schedule.cells();
             if (again && last_cell && a.kind == Kind::forward) continue;
-            if (again && a.kind == Kind::backward)
+            if (again && gives_gradient(a.kind))
                 result.add(last_cell ? forward(a.cell, a.micro_batch)
                                      : recompute(a.cell, a.micro_batch));
             result.add(a);

@@ -30,6 +30,14 @@ constexpr std::string_view name(Kind kind) {
         "fetch",       "reduce",        "update"};
     return names[static_cast<std::size_t>(kind)];
 }
+/// Whether it gives the gradient that the cell before waits for.
+constexpr bool gives_gradient(Kind kind) {
+    return kind == Kind::backward || kind == Kind::input_gradient;
+}
+/// Whether it is the last to read what its micro-batch has kept.
+constexpr bool ends_backward(Kind kind) {
+    return kind == Kind::backward || kind == Kind::weight_gradient;
+}
 /// Whether it only moves a boundary's tensors.
 constexpr bool is_transfer(Kind kind) {
     return kind >= Kind::send_output && kind <= Kind::receive_gradient;
@@ -59,6 +67,14 @@ constexpr Action recompute(std::size_t cell, std::size_t micro_batch) {
 }
 constexpr Action backward(std::size_t cell, std::size_t micro_batch) {
     return {Kind::backward, static_cast<std::uint32_t>(cell),
+            static_cast<std::uint32_t>(micro_batch)};
+}
+constexpr Action input_gradient(std::size_t cell, std::size_t micro_batch) {
+    return {Kind::input_gradient, static_cast<std::uint32_t>(cell),
+            static_cast<std::uint32_t>(micro_batch)};
+}
+constexpr Action weight_gradient(std::size_t cell, std::size_t micro_batch) {
+    return {Kind::weight_gradient, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
 

@@ -27,6 +27,18 @@ class Programs {
 
     /// Puts a cell on a device (several cells per device in loop or V order).
     constexpr void place(std::size_t cell, std::size_t device) { device_of_[cell] = device; }
+    /// Puts cell c on device c mod K: device k owns cells k, k + K, k + 2 K, ... (Megatron's
+    /// loops).
+    constexpr void place_in_loops() {
+        for (std::size_t c = 0; c < cells_; ++c) device_of_[c] = c % devices_;
+    }
+    /// Puts cells on devices 0 to K - 1 and back: of 2 K cells, device k owns k and 2 K - 1 - k.
+    constexpr void place_in_v() {
+        for (std::size_t c = 0; c < cells_; ++c) {
+            std::size_t const k = c % (2 * devices_);
+            device_of_[c] = k < devices_ ? k : 2 * devices_ - 1 - k;
+        }
+    }
     /// Throws std::length_error beyond the capacity; in constant evaluation that is an error of the
     /// compiler, at this line.
     constexpr void add(Action action) {

@@ -21,11 +21,31 @@ template <std::size_t M> struct MicroBatches {
 
 /// A schedule: a type with `static constexpr Programs programs(std::size_t devices, std::size_t
 /// micro_batches)` and `using policy_kind = gpipe::policy::Schedule`. It gives forwards and
-/// backwards only; recomputation is put in by the checkpointing policy.
+/// backwards only, a backward whole or in two halves (input gradient, weight gradient);
+/// recomputation is put in by the checkpointing policy. It may also declare
+/// - `static constexpr std::size_t cells_per_device` (default 1): the chain is cut into so many
+///   cells per device, and the programs say with Programs::place() where each of them is;
+/// - `static constexpr std::size_t least_micro_batches(std::size_t devices)` (default 1): for fewer
+///   it has no programs;
+/// - `static constexpr std::string_view name`, for people.
 template <class S>
 concept ScheduleFunction = requires(std::size_t n) {
     { S::programs(n, n) } -> std::same_as<Programs>;
 };
+
+/// How many cells of the chain a device has under schedule S.
+template <class S> inline constexpr std::size_t cells_per_device = 1;
+template <class S>
+    requires requires { S::cells_per_device; }
+inline constexpr std::size_t cells_per_device<S> = S::cells_per_device;
+
+/// How many micro-batches schedule S needs.
+template <class S> constexpr std::size_t least_micro_batches(std::size_t devices) {
+    if constexpr (requires { S::least_micro_batches(devices); })
+        return S::least_micro_batches(devices);
+    else
+        return 1;
+}
 
 namespace schedule {
 
@@ -34,15 +54,27 @@ class Dynamic {
   public:
     using policy_kind = policy::Schedule;
     constexpr Dynamic() = default;
-    template <ScheduleFunction S> constexpr Dynamic(S) : programs_(&S::programs) {}
+    template <ScheduleFunction S>
+    constexpr Dynamic(S)
+        : programs_(&S::programs), least_(&gpipe::least_micro_batches<S>),
+          cells_per_device_(gpipe::cells_per_device<S>) {
+        if constexpr (requires { S::name; }) name_ = S::name;
+    }
 
     constexpr explicit operator bool() const { return programs_ != nullptr; }
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return programs_(devices, micro_batches);
     }
+    constexpr std::size_t cells_per_device() const { return cells_per_device_; }
+    constexpr std::size_t least_micro_batches(std::size_t devices) const { return least_(devices); }
+    /// Empty where the schedule has none.
+    constexpr std::string_view name() const { return name_; }
 
   private:
     Programs (*programs_)(std::size_t, std::size_t) = nullptr;
+    std::size_t (*least_)(std::size_t) = nullptr;
+    std::size_t cells_per_device_ = 1;
+    std::string_view name_;
 };
 
 } // namespace schedule

@@ -42,7 +42,8 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost cost, Tim
     return times;
 }
 
-/// The unit costs of the literature: forward and recompute 1, backward 2.
+/// The unit costs of the literature: forward, recompute, input gradient and weight gradient 1 each,
+/// a whole backward 2.
 constexpr std::int64_t unit_cost(Action const& action) {
     return action.kind == Kind::backward ? 2 : 1;
 }
@@ -55,14 +56,14 @@ constexpr Ratio bubble(Programs const& programs) {
     return ratio(available - times.busy, available);
 }
 
-/// The largest number of (cell, micro-batch) pairs that are between forward and backward on a
-/// device.
+/// The largest number of (cell, micro-batch) pairs that are between the begin of their forward and
+/// the end of their backward (of the weight gradient, where that is apart) on a device.
 constexpr std::size_t peak_micro_batches(Programs const& programs, std::size_t device) {
     std::size_t in_flight = 0;
     std::size_t peak = 0;
     for (std::size_t i = programs.begin(device); i < programs.end(device); ++i) {
         if (programs[i].kind == Kind::forward && ++in_flight > peak) peak = in_flight;
-        if (programs[i].kind == Kind::backward) --in_flight;
+        if (ends_backward(programs[i].kind)) --in_flight;
     }
     return peak;
 }

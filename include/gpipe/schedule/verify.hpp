@@ -58,7 +58,8 @@ struct Verdict {
     if (programs.devices() == 0 || cells < programs.devices() || micro_batches == 0)
         return {Problem::shape};
 
-    // Each action once, in its place. seen: bit 0 forward, bit 1 backward.
+    // Each action once, in its place. seen: bit 0 forward, bit 1 input gradient, bit 2 weight
+    // gradient; a backward is both of these.
     Array<unsigned char> seen(pairs);
     for (std::size_t d = 0; d < programs.devices(); ++d) {
         for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
@@ -71,10 +72,14 @@ struct Verdict {
             if (a.kind == Kind::forward) {
                 if (bits & 1) return {Problem::twice, d, position, a};
                 bits = static_cast<unsigned char>(bits | 1);
-            } else if (a.kind == Kind::backward) {
+            } else if (gives_gradient(a.kind)) {
                 if (bits & 2) return {Problem::twice, d, position, a};
                 if (!(bits & 1)) return {Problem::too_early, d, position, a};
-                bits = static_cast<unsigned char>(bits | 2);
+                bits = static_cast<unsigned char>(bits | (a.kind == Kind::backward ? 6 : 2));
+            } else if (a.kind == Kind::weight_gradient) {
+                if (bits & 4) return {Problem::twice, d, position, a};
+                if (!(bits & 2)) return {Problem::too_early, d, position, a};
+                bits = static_cast<unsigned char>(bits | 4);
             } else if (a.kind == Kind::recompute) {
                 if (!(bits & 1) || (bits & 2)) return {Problem::too_early, d, position, a};
             } else {
@@ -83,11 +88,15 @@ struct Verdict {
         }
     }
     for (std::size_t p = 0; p < pairs; ++p)
-        if (seen[p] != 3)
-            return {Problem::missing, programs.device_of(p / micro_batches),
-                    programs.size(programs.device_of(p / micro_batches)),
-                    seen[p] & 1 ? backward(p / micro_batches, p % micro_batches)
-                                : forward(p / micro_batches, p % micro_batches)};
+        if (seen[p] != 7) {
+            std::size_t const cell = p / micro_batches;
+            std::size_t const m = p % micro_batches;
+            return {Problem::missing, programs.device_of(cell),
+                    programs.size(programs.device_of(cell)),
+                    seen[p] & 2   ? weight_gradient(cell, m)
+                    : seen[p] & 1 ? backward(cell, m)
+                                  : forward(cell, m)};
+        }
 
     Array<std::size_t> const reached = walk(programs, [](std::size_t, std::size_t) {});
     for (std::size_t d = 0; d < programs.devices(); ++d)

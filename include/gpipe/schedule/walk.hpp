@@ -17,11 +17,11 @@ struct Need {
     std::size_t cell = 0;
 };
 
-/// The boundary tensor that an action waits for: a forward its input, a backward its output's
-/// gradient.
+/// The boundary tensor that an action waits for: a forward its input, a backward (or its first
+/// half) its output's gradient.
 constexpr Need need_of(Action const& action, std::size_t cells) {
     if (action.kind == Kind::forward && action.cell > 0) return {true, false, action.cell - 1u};
-    if (action.kind == Kind::backward && action.cell + 1 < cells)
+    if (gives_gradient(action.kind) && action.cell + 1 < cells)
         return {true, true, action.cell + 1u};
     return {};
 }
@@ -60,9 +60,10 @@ template <class Visit> constexpr Array<std::size_t> walk(Programs const& program
                 }
             }
             visit(i, needed);
-            if (action.kind != Kind::forward && action.kind != Kind::backward) continue;
-            std::size_t const key = 2 * (action.cell * micro_batches + action.micro_batch) +
-                                    (action.kind == Kind::backward);
+            bool const gradient = gives_gradient(action.kind);
+            if (action.kind != Kind::forward && !gradient) continue;
+            std::size_t const key =
+                2 * (action.cell * micro_batches + action.micro_batch) + gradient;
             done[key] = i;
             if (waiter[key]) ready[ready_count++] = waiter[key] - 1;
         }
