@@ -4,7 +4,7 @@
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/verify_messages.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -40,18 +40,12 @@ inline double checked_clip(double norm) {
     return norm;
 }
 
-/// Throws std::invalid_argument, naming device, position and action, unless the programs are sound
-/// and for so many cells and micro-batches.
-inline void prove(Programs const& programs, char const* policy, std::size_t cells,
-                  std::size_t micro_batches) {
-    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
-        detail::throw_error<std::invalid_argument>(
-            "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
-            "and %zu",
-            policy, programs.cells(), programs.micro_batches(), cells, micro_batches);
-    Verdict const verdict = verify(programs);
+namespace detail {
+
+// Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
+inline void check_verdict(Verdict const& verdict, char const* policy) {
     if (verdict) return;
-    detail::throw_error<std::invalid_argument>(
+    throw_error<std::invalid_argument>(
         "gpipe: the programs of the %s are wrong: %s (device %zu, position %zu, %s of cell %u, "
         "micro-batch %u)",
         policy, std::string(sentence(verdict.problem)).c_str(), verdict.device, verdict.position,
@@ -59,13 +53,42 @@ inline void prove(Programs const& programs, char const* policy, std::size_t cell
         verdict.action.micro_batch);
 }
 
-/// The schedule's programs with the recomputes of the checkpointing policy, both proven.
+} // namespace detail
+
+/// Throws std::invalid_argument unless the programs are for so many devices, cells and
+/// micro-batches and sound; then with device, position and action.
+inline void prove(Programs const& programs, char const* policy, std::size_t devices,
+                  std::size_t cells, std::size_t micro_batches) {
+    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
+            "and %zu",
+            policy, programs.cells(), programs.micro_batches(), cells, micro_batches);
+    if (programs.devices() != devices)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s are for %zu devices, not for %zu", policy,
+            programs.devices(), devices);
+    detail::check_verdict(verify(programs), policy);
+}
+
+/// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
+/// with messages, too. Throws std::invalid_argument if they are wrong, or if the schedule needs
+/// more micro-batches.
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
-                                std::size_t cells, std::size_t micro_batches) {
-    Programs const plain = schedule.programs(cells, micro_batches);
-    prove(plain, "schedule", cells, micro_batches);
+                                std::size_t devices, std::size_t micro_batches) {
+    std::size_t const least = schedule.least_micro_batches(devices);
+    if (micro_batches < least) {
+        std::string const name(schedule.name());
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the schedule%s%s needs at least %zu micro-batches for %zu devices, not %zu",
+            name.empty() ? "" : " ", name.c_str(), least, devices, micro_batches);
+    }
+    std::size_t const cells = devices * schedule.cells_per_device();
+    Programs const plain = schedule.programs(devices, micro_batches);
+    prove(plain, "schedule", devices, cells, micro_batches);
     Programs lowered = checkpointing.lower(plain);
-    prove(lowered, "checkpointing policy", cells, micro_batches);
+    prove(lowered, "checkpointing policy", devices, cells, micro_batches);
+    detail::check_verdict(verify(with_messages(lowered)), "checkpointing policy");
     return lowered;
 }
 

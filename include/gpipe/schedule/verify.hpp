@@ -10,41 +10,47 @@ namespace gpipe {
 
 namespace detail {
 
-// What an action needs of what its own (cell, micro-batch) has seen, and what it adds to that, in
-// bits: forward 1, input gradient 2, weight gradient 4, recompute 8, output sent 16, input received
-// 32, gradient sent 64, gradient received 128. A backward is both gradients.
-inline constexpr unsigned char needed_bits[] = {32, 1, 129, 129, 2, 1, 0, 2, 0, 0, 0, 0, 0};
-inline constexpr unsigned char added_bits[] = {1, 8, 6, 2, 4, 16, 32, 64, 128, 0, 0, 0, 0};
-inline constexpr unsigned all_computed = 1 | 2 | 4;
-inline constexpr unsigned recomputed = 8;
+// What has been done for a (cell, micro-batch), in bits. A backward is both gradients.
+enum Seen : unsigned {
+    seen_forward = 1,
+    seen_input_gradient = 2,
+    seen_weight_gradient = 4,
+    seen_recompute = 8,
+    seen_output_sent = 16,
+    seen_input_received = 32,
+    seen_gradient_sent = 64,
+    seen_gradient_received = 128,
+    all_computed = 7,
+};
+// By kind: what an action needs to have been done for its own pair, and what it does.
+inline constexpr unsigned char needed_bits[] = {seen_input_received,
+                                                seen_forward,
+                                                seen_forward | seen_gradient_received,
+                                                seen_forward | seen_gradient_received,
+                                                seen_input_gradient,
+                                                seen_forward,
+                                                0,
+                                                seen_input_gradient,
+                                                0,
+                                                0,
+                                                0,
+                                                0,
+                                                0};
+inline constexpr unsigned char done_bits[] = {seen_forward,
+                                              seen_recompute,
+                                              seen_input_gradient | seen_weight_gradient,
+                                              seen_input_gradient,
+                                              seen_weight_gradient,
+                                              seen_output_sent,
+                                              seen_input_received,
+                                              seen_gradient_sent,
+                                              seen_gradient_received,
+                                              0,
+                                              0,
+                                              0,
+                                              0};
 
-// What stands in a pair's way: the first rule that the action breaks. `has` is what its pair has
-// seen, `place` what there can be for its cell, `neighbour` whether what it needs of a neighbouring
-// cell on the same device has run.
-constexpr Problem problem_of(Kind kind, unsigned has, unsigned place, bool neighbour) {
-    unsigned const adds = added_bits[static_cast<std::size_t>(kind)];
-    if (adds == 0 || (adds & ~place)) return Problem::unsupported;
-    if (has & adds) return Problem::twice;
-    if (needed_bits[static_cast<std::size_t>(kind)] & place & ~has) return Problem::too_early;
-    if (kind == Kind::recompute && (has & 2)) return Problem::too_late;
-    if (!neighbour) return Problem::too_early;
-    return Problem::sound;
-}
-
-// An action of a cell whose pair has seen anything but `has`.
-constexpr Action missing_of(std::size_t cell, std::size_t micro_batch, unsigned has) {
-    constexpr Kind kinds[] = {Kind::forward,         Kind::input_gradient, Kind::weight_gradient,
-                              Kind::recompute,       Kind::send_output,    Kind::receive_input,
-                              Kind::send_gradient,   Kind::receive_gradient};
-    std::size_t bit = 0;
-    while (has >> bit & 1) ++bit;
-    Action a = forward(cell, micro_batch);
-    a.kind = kinds[bit];
-    if (bit == 1 && !(has & 4)) a.kind = Kind::backward;
-    return a;
-}
-
-// Whether there are devices, cells, and a cell on every device.
+// Whether there are devices, each with a cell, and micro-batches.
 constexpr Verdict verify_shape(ProgramsView const& view) {
     if (view.devices == 0 || view.cells == 0 || view.micro_batches == 0) return {Problem::shape};
     Array<bool> owns(view.devices);
@@ -57,53 +63,73 @@ constexpr Verdict verify_shape(ProgramsView const& view) {
     return {};
 }
 
+// The first of what has not been done.
+constexpr Action missing_action(std::size_t cell, std::size_t micro_batch, unsigned not_done) {
+    Action a = forward(cell, micro_batch);
+    a.kind = not_done & seen_forward ? Kind::forward
+             : not_done & seen_input_gradient
+                 ? not_done & seen_weight_gradient ? Kind::backward : Kind::input_gradient
+             : not_done & seen_weight_gradient ? Kind::weight_gradient
+             : not_done & seen_output_sent     ? Kind::send_output
+             : not_done & seen_input_received  ? Kind::receive_input
+             : not_done & seen_gradient_sent   ? Kind::send_gradient
+                                               : Kind::receive_gradient;
+    return a;
+}
+
 // Every action once, on the device that owns its cell, behind what it needs there. `place`, by
-// cell: what there can be, as bits; what it names of messages must be there. Also counts what is in
+// cell: what there must be, in bits of Seen; recomputes may be there. Also counts what is in
 // flight.
 constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* place) {
     std::size_t const cells = view.cells;
-    std::size_t const micro_batches = view.micro_batches;
-    Array<unsigned char> all_seen(cells * micro_batches);
-    unsigned char* const seen = all_seen.data();
+    std::size_t const row = view.micro_batches;
+    Array<unsigned char> seen_by_pair(cells * row);
+    unsigned char* const seen = seen_by_pair.data();
     std::size_t peak = 0;
     for (std::size_t d = 0; d < view.devices; ++d) {
         std::size_t in_flight = 0;
         for (std::size_t i = view.begin[d]; i < view.begin[d + 1]; ++i) {
+            // Few statements: they are what clang counts.
             Action const& a = view.actions[i];
-            if (a.cell >= cells || a.micro_batch >= micro_batches)
-                return {Problem::no_such_cell, d, i - view.begin[d], a};
-            if (view.device_of[a.cell] != d)
-                return {Problem::wrong_device, d, i - view.begin[d], a};
-            auto const kind = static_cast<std::size_t>(a.kind);
-            std::size_t const pair = a.cell * micro_batches + a.micro_batch;
-            bool const gradient = a.kind == Kind::backward || a.kind == Kind::input_gradient;
-            bool const neighbour =
-                a.kind == Kind::forward
-                    ? a.cell == 0 || view.device_of[a.cell - 1] != d || (seen[pair - micro_batches] & 1)
-                    : !gradient || a.cell + 1 == cells || view.device_of[a.cell + 1] != d ||
-                          (seen[pair + micro_batches] & 2);
-            if (!neighbour || added_bits[kind] == 0 || (added_bits[kind] & (seen[pair] | ~place[a.cell])) ||
-                (needed_bits[kind] & place[a.cell] & ~seen[pair]) || (a.kind == Kind::recompute && (seen[pair] & 2)))
-                return {problem_of(a.kind, seen[pair], place[a.cell], neighbour), d,
-                        i - view.begin[d], a};
-            seen[pair] = static_cast<unsigned char>(seen[pair] | added_bits[kind]);
-            if (in_flight += a.kind == Kind::forward; in_flight > peak) peak = in_flight;
-            in_flight -= a.kind == Kind::backward || a.kind == Kind::weight_gradient;
+            if (a.cell >= cells || a.micro_batch >= row || view.device_of[a.cell] != d)
+                return {a.cell < cells && a.micro_batch < row ? Problem::wrong_device
+                                                              : Problem::no_such_cell,
+                        d, i - view.begin[d], a};
+            std::size_t const pair = a.cell * row + a.micro_batch;
+            unsigned const needs = needed_bits[static_cast<std::size_t>(a.kind)];
+            unsigned const does = done_bits[static_cast<std::size_t>(a.kind)];
+            // What it needs of a neighbouring cell on the same device.
+            bool const too_early = does & seen_forward
+                                       ? a.cell > 0 && view.device_of[a.cell - 1] == d &&
+                                             !(seen[pair - row] & seen_forward)
+                                       : (does & seen_input_gradient) && a.cell + 1 < cells &&
+                                             view.device_of[a.cell + 1] == d &&
+                                             !(seen[pair + row] & seen_input_gradient);
+            Problem const problem =
+                does == 0 || (does & ~place[a.cell] & ~seen_recompute) ? Problem::unsupported
+                : does & seen[pair]                                    ? Problem::twice
+                : too_early || (needs & place[a.cell] & ~seen[pair])   ? Problem::too_early
+                : (does & seen_recompute) && (seen[pair] & seen_input_gradient) ? Problem::too_late
+                                                                                : Problem::sound;
+            if (problem != Problem::sound) return {problem, d, i - view.begin[d], a};
+            seen[pair] = static_cast<unsigned char>(seen[pair] | does);
+            if (in_flight += does & seen_forward; in_flight > peak) peak = in_flight;
+            in_flight -= (does & seen_weight_gradient) != 0;
         }
     }
     for (std::size_t c = 0; c < cells; ++c)
-        for (std::size_t m = 0; m < micro_batches; ++m) {
-            unsigned const has = seen[c * micro_batches + m] | recomputed;
-            std::size_t const d = view.device_of[c];
-            if (has != (place[c] | recomputed))
+        for (std::size_t m = 0; m < row; ++m)
+            if (unsigned const not_done = place[c] & ~seen[c * row + m]) {
+                std::size_t const d = view.device_of[c];
                 return {Problem::missing, d, view.begin[d + 1] - view.begin[d],
-                        missing_of(c, m, has | (~place[c] & 255u))};
-        }
+                        missing_action(c, m, not_done)};
+            }
     return {Problem::sound, 0, 0, {}, peak};
 }
 
 // The first device that did not come to its end.
-constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached, std::size_t peak) {
+constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached,
+                              std::size_t peak) {
     for (std::size_t d = 0; d < view.devices; ++d)
         if (reached[d] < view.begin[d + 1])
             return {Problem::deadlock, d, reached[d] - view.begin[d], view.actions[reached[d]]};
@@ -112,11 +138,16 @@ constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reach
 
 } // namespace detail
 
+/// Proves that programs of forwards, recomputes and backwards, whole or in two halves, train every
+/// micro-batch once: each forward and backward of each (cell, micro-batch) exactly once, a
+/// recompute at most once, on the device that owns the cell and behind what it needs there; and,
+/// walking all programs at once with every wait for a neighbouring cell, that all of them come to
+/// their end. Time and memory are linear in the number of actions.
 [[gnu::cold]] constexpr Verdict verify(Programs const& programs) {
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
-    Array<unsigned char> const place(view.cells, 15);
+    Array<unsigned char> const place(view.cells, detail::all_computed);
     Verdict const verdict = detail::verify_each(view, place.data());
     if (!verdict) return verdict;
     Array<std::size_t> const reached = walk(view, [](std::size_t, std::size_t) {});

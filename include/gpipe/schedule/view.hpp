@@ -40,4 +40,18 @@ class ViewOf {
     ProgramsView view_;
 };
 
+/// The other way round: a copy of what a view sees.
+constexpr Programs programs_of(ProgramsView const& view) {
+    Programs result(view.devices, view.cells, view.micro_batches, view.size());
+    for (std::size_t c = 0; c < view.cells; ++c) result.place(c, view.device_of[c]);
+    for (std::size_t d = 0; d < view.devices; ++d) {
+        std::size_t const size = view.begin[d + 1] - view.begin[d];
+        Action const* const from = view.actions + view.begin[d];
+        Action* const to = result.append(size);
+        for (std::size_t i = 0; i < size; ++i) to[i] = from[i];
+        result.next_device();
+    }
+    return result;
+}
+
 } // namespace gpipe

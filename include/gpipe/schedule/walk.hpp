@@ -39,9 +39,9 @@ template <class Visit> constexpr Array<std::size_t> walk(ProgramsView const& vie
             Action const& a = view.actions[i];
             bool const gradient = a.kind == Kind::backward || a.kind == Kind::input_gradient;
             std::size_t const key = row * a.cell + 2 * a.micro_batch + gradient;
-            std::size_t const need = a.kind == Kind::forward && a.cell > 0   ? key - row
+            std::size_t const need = a.kind == Kind::forward && a.cell > 0 ? key - row
                                      : gradient && a.cell + 1 < view.cells ? key + row
-                                                                             : no_action;
+                                                                           : no_action;
             if (need != no_action && done_at[need] == no_action) {
                 waiter_at[need] = d + 1;
                 break;
