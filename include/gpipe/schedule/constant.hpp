@@ -34,7 +34,7 @@ constexpr ConstantPrograms<devices, cells, capacity> constant_of(Programs const&
     for (std::size_t d = 0; d < devices; ++d)
         result.begin[d + 1] = programs.end(d) < size ? programs.end(d) : size;
     for (std::size_t c = 0; c < cells; ++c) result.device_of[c] = programs.device_of(c);
-    Action const* const from = size > 0 ? &programs[0] : nullptr;
+    Action const* const from = programs.actions();
     Action* const to = result.actions;
     for (std::size_t i = 0; i < size; ++i) to[i] = from[i];
     return result;

@@ -29,7 +29,7 @@ class ViewOf {
         for (std::size_t d = 0; d < devices; ++d) begin_[d + 1] = programs.end(d);
         for (std::size_t c = 0; c < programs.cells(); ++c) device_of_[c] = programs.device_of(c);
         view_ = {devices,       programs.cells(),  programs.micro_batches(),
-                 begin_.data(), device_of_.data(), programs.size() ? &programs[0] : nullptr};
+                 begin_.data(), device_of_.data(), programs.actions()};
     }
     ViewOf(ViewOf const&) = delete;
     constexpr ProgramsView const& operator*() const { return view_; }
