@@ -45,6 +45,10 @@ namespace detail {
 // Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
 inline void check_verdict(Verdict const& verdict, char const* policy) {
     if (verdict) return;
+    if (verdict.problem == Problem::idle_device)
+        throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s leave device %zu without a cell", policy,
+            verdict.device);
     throw_error<std::invalid_argument>(
         "gpipe: the programs of the %s are wrong: %s (device %zu, position %zu, %s of cell %u, "
         "micro-batch %u)",
