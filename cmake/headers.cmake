@@ -86,6 +86,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/check.hpp
     include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/lowered.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/programs.hpp

@@ -141,12 +141,12 @@ TEST_CASE("a block is held from the last forward of a micro-batch to its backwar
         std::size_t const none = programs.micro_batches();
         std::vector<std::size_t> most(programs.cells());
         for (std::size_t c = 0; c < programs.cells(); ++c) {
-            std::vector<std::size_t> holder(blocks.count[c], none); // micro-batch, by block
+            std::vector<std::size_t> holder(blocks.kept.count[c], none); // micro-batch, by block
             for (std::size_t i = 0; i < programs.size(); ++i) {
                 Action const& a = programs[i];
                 if (a.cell != c) continue;
-                std::size_t const block = blocks.of_action[i];
-                REQUIRE(block < blocks.count[c]);
+                std::size_t const block = blocks.kept.of_action[i];
+                REQUIRE(block < blocks.kept.count[c]);
                 if (a.kind == Kind::backward) {
                     REQUIRE(holder[block] == a.micro_batch);
                     holder[block] = none;
@@ -161,7 +161,7 @@ TEST_CASE("a block is held from the last forward of a micro-batch to its backwar
                 if (blocks.keeps[i]) holder[block] = a.micro_batch;
                 most[c] = std::max(most[c], block + 1);
             }
-            REQUIRE(most[c] == blocks.count[c]); // none is planned in vain
+            REQUIRE(most[c] == blocks.kept.count[c]); // none is planned in vain
         }
         return blocks;
     };
@@ -174,9 +174,9 @@ TEST_CASE("a block is held from the last forward of a micro-batch to its backwar
                 auto const except_last = check(gpipe::checkpoint::ExceptLast::lower(programs));
                 auto const always = check(gpipe::checkpoint::Always::lower(programs));
                 for (std::size_t c = 0; c < k; ++c) {
-                    CHECK(never.count[c] == gpipe::peak_micro_batches(programs, c));
-                    CHECK(except_last.count[c] == 1);
-                    CHECK(always.count[c] == 1);
+                    CHECK(never.kept.count[c] == gpipe::peak_micro_batches(programs, c));
+                    CHECK(except_last.kept.count[c] == 1);
+                    CHECK(always.kept.count[c] == 1);
                 }
             };
             each(GPipe::programs(k, m));

@@ -91,7 +91,7 @@ std::size_t most_live(std::vector<Tensor> const& tensors, std::size_t moments, i
         std::size_t live = 0;
         for (Tensor const& tensor : tensors)
             if (tensor.from <= t && t <= tensor.to &&
-                (region < 0 || tensor.place.region == static_cast<std::size_t>(region)))
+                (region < 0 || tensor.place.region == static_cast<gpipe::Region>(region)))
                 live += tensor.bytes;
         most = std::max(most, live);
     }
@@ -135,8 +135,8 @@ void check_cell(ChainShape const& chain, std::size_t first, std::size_t last, st
         CAPTURE(adjacent);
         CAPTURE(recomputes);
         CAPTURE(holds_gradient);
-        CellLayout const layout =
-            gpipe::lay_out_cell(chain, first, last, adjacent, capacity, recomputes, holds_gradient);
+        CellLayout const layout = gpipe::lay_out_cell(
+            chain, first, last, {adjacent, capacity, recomputes, holds_gradient});
         REQUIRE(layout.places.size() == last - first);
         REQUIRE(layout.adjacent == adjacent);
         std::size_t const moments = 2 * (last - first) + 1;
@@ -151,13 +151,15 @@ void check_cell(ChainShape const& chain, std::size_t first, std::size_t last, st
             for (Tensor const& tensor : tensors) {
                 CAPTURE(tensor.what);
                 REQUIRE(tensor.place.offset % gpipe::slot_alignment == 0);
-                std::size_t const room = adjacent                   ? layout.bytes(1)
-                                         : tensor.place.region == 0 ? layout.kept
-                                                                    : layout.temporary;
+                std::size_t const room = adjacent ? layout.bytes(1)
+                                         : tensor.place.region == gpipe::Region::kept
+                                             ? layout.kept
+                                             : layout.temporary;
                 REQUIRE(tensor.place.offset + tensor.bytes <= room);
                 // What outlives the action that writes it must be in the kept block.
                 bool const by_forward = tensor.from < last - first;
-                if (by_forward && tensor.to > last - first) REQUIRE(tensor.place.region == 0);
+                if (by_forward && tensor.to > last - first)
+                    REQUIRE(tensor.place.region == gpipe::Region::kept);
             }
             least = std::max(least, most_live(tensors, moments, -1));
             least_apart = std::max(least_apart, most_live(tensors, moments, 1));

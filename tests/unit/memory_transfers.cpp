@@ -221,9 +221,9 @@ std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& cha
         bool const discards = any(plan.boundaries[c].discarded_output);
         if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
             if (discards) return "room for an output that lies in the outbox";
-            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
-                                                    plan.layouts[c].adjacent, plan.capacity, false,
-                                                    plan.holds_gradient[c]);
+            auto const layout = gpipe::lay_out_cell(
+                chain, plan.first[c], plan.first[c + 1],
+                {plan.layouts[c].adjacent, plan.capacity, false, plan.holds_gradient[c]});
             if (plan.layouts[c].temporary != layout.temporary)
                 return "a temporary for an output that lies in the outbox";
         }
@@ -379,7 +379,7 @@ Most most_slots(Programs const& programs, Link link, Uses uses) {
     for (std::size_t c = 1; c < k; ++c) {
         if (programs.device_of(c - 1) == programs.device_of(c)) continue;
         auto const outbox =
-            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept);
+            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept, false);
         most.outbox = std::max(most.outbox, outbox.slots);
         if (link != Link::staged) continue;
         for (bool const gradients : {false, true})
@@ -473,7 +473,8 @@ TEST_CASE("no boundary needs more slots on the receiving side because of transfe
                                     {c, crosses, read_backward});
                                 auto const slots = gpipe::assign_boundary_slots(
                                     lowered.programs, order, happens_before,
-                                    {c, crosses, read_backward, false, false, links[c]});
+                                    {c, crosses, read_backward, false, false, false, false,
+                                     links[c]});
                                 CHECK(slots.slots <= shared.slots);
                             }
                     }

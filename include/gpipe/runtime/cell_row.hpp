@@ -73,7 +73,9 @@ struct Step {
     std::uint32_t wait_position[2] = {};
     std::uint32_t rank = 0; ///< in the linear order of all actions
     std::uint32_t action = 0;
-    std::byte* block = nullptr;
+    std::byte* kept = nullptr; ///< where the micro-batch's blocks are
+    std::byte* held = nullptr;
+    std::byte* deferred = nullptr;
     /// Of the cell; null for the first. For a transfer: where from, and `output` where to.
     std::byte* input = nullptr;
     std::byte* output = nullptr;          ///< in a slot; null where it has its place in the cell

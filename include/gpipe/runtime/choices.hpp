@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -60,11 +61,14 @@ inline void prove(Programs const& programs, char const* policy, std::size_t cell
 }
 
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven.
+/// `splits`: see join_halves.
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
-                                std::size_t cells, std::size_t micro_batches) {
-    Programs const plain = schedule.programs(cells, micro_batches);
+                                std::size_t devices, std::size_t micro_batches,
+                                Array<bool> const& splits) {
+    std::size_t const cells = devices * schedule.cells_per_device();
+    Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", cells, micro_batches);
-    Programs lowered = checkpointing.lower(plain);
+    Programs lowered = checkpointing.lower(join_halves(plain, splits));
     prove(lowered, "checkpointing policy", cells, micro_batches);
     return lowered;
 }

@@ -205,9 +205,11 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     // Copies the chain's output to the caller's arrays.
     void deliver(Step const& step) {
         CellRow const& cell = tables_.cells[step.cell];
-        std::byte* const base[] = {step.block, cell.temporaries};
-        Place const& output = (cell.last - 1)->output;
-        std::byte const* from = base[output.region] + output.offset;
+        Frame frame;
+        frame.base[static_cast<std::size_t>(Region::kept)] = step.kept;
+        frame.base[static_cast<std::size_t>(Region::temporary)] = cell.temporaries;
+        frame.base[static_cast<std::size_t>(Region::held)] = step.held;
+        std::byte const* from = (cell.last - 1)->output.in(frame);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
             device_.copy(step.stream, batch_->others(step.micro_batch).table[t], from,
                          tables_.output_sizes.bytes[t] * ranges_[step.micro_batch].count);
@@ -230,7 +232,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                           arguments_.step,
                           phase_of(step.kind),
                           step.saving,
-                          {step.block, cell.temporaries},
+                          {step.kept, cell.temporaries, step.held, step.deferred},
                           &device_.stream(step.stream),
                           tables_.states[step.stream], // where states differ, a device is a stream
                           cell.handles};
@@ -248,9 +250,11 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
 
     Phase phase_of(Kind kind) const {
         if (!arguments_.training()) return Phase::evaluate;
-        return kind == Kind::backward    ? Phase::backward
-               : kind == Kind::recompute ? Phase::recompute
-                                         : Phase::forward;
+        return kind == Kind::forward          ? Phase::forward
+               : kind == Kind::recompute      ? Phase::recompute
+               : kind == Kind::input_gradient ? Phase::input_gradient
+               : kind == Kind::backward       ? Phase::backward
+                                              : Phase::weight_gradient;
     }
 
     void fail(Step const& step, LayerRow const* at) noexcept {

@@ -33,7 +33,7 @@ template <DeviceRuntime Device> class Machine {
     Machine(Model model, Array<std::size_t> first, Programs programs, std::size_t samples,
             std::uint64_t seed, double clip, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
-          samples_(samples), seed_(seed), clip_(clip), cost_(model_.costs, first_),
+          samples_(samples), seed_(seed), clip_(clip), cost_(model_.costs, model_.infos, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
           device_(options, programs_.devices()), plan_(planned(samples)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),

@@ -65,10 +65,12 @@ template <class Policy, class Verdict> consteval bool programs_ok(Verdict) {
 }
 
 template <class Schedule, std::size_t K, std::size_t M> struct ScheduleVerdict {
-    static constexpr Verdict value = verify_for(Schedule::programs(K, M), K, M);
+    static constexpr Verdict value =
+        verify_for(Schedule::programs(K, M), K* cells_per_device<Schedule>, M);
 };
 template <class Schedule, class Pass, std::size_t K, std::size_t M> struct LoweredVerdict {
-    static constexpr Verdict value = verify_for(Pass::lower(Schedule::programs(K, M)), K, M);
+    static constexpr Verdict value =
+        verify_for(Pass::lower(Schedule::programs(K, M)), K* cells_per_device<Schedule>, M);
 };
 
 template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
