@@ -84,16 +84,24 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
+    include/gpipe/schedule/breadth_first.hpp
+    include/gpipe/schedule/building_blocks.hpp
+    include/gpipe/schedule/catalogue.hpp
     include/gpipe/schedule/check.hpp
+    include/gpipe/schedule/dual_pipe_v.hpp
     include/gpipe/schedule/gpipe.hpp
     include/gpipe/schedule/halves.hpp
+    include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/lowered.hpp
+    include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verify.hpp
     include/gpipe/schedule/walk.hpp
+    include/gpipe/schedule/zero_bubble.hpp
+    include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/trace/nvtx.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp

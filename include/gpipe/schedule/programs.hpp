@@ -46,6 +46,15 @@ class Programs {
             throw std::length_error("gpipe: programs hold more actions than their capacity");
         actions_[size_++] = action;
     }
+    /// Appends `count` forwards of cell 0 to the program of the current device, for the caller to
+    /// overwrite at the address returned: a schedule of thousands of actions is then within the
+    /// compilers' limits on constant evaluation. Throws as add().
+    constexpr Action* append(std::size_t count) {
+        if (count > actions_.size() - size_)
+            throw std::length_error("gpipe: programs hold more actions than their capacity");
+        size_ += count;
+        return actions_.data() + (size_ - count);
+    }
     /// Throws std::length_error beyond the number of devices.
     constexpr void next_device() {
         if (current_ == devices_)

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <gpipe/schedule/programs.hpp>
+#include <gpipe/schedule/schedule.hpp>
+
+#include <cstddef>
+#include <string_view>
+
+namespace gpipe::schedule {
+
+/// Breadth-first pipeline (Lamy-Poirier, 2022): v cells per device in loops, device k owns cells
+/// k, k + K, k + 2 K, ...; all micro-batches through its first cell, then all through its second,
+/// and so on, and back from the last, in ascending order of micro-batches. For v = 2, K = 2 and
+/// M = 3, time to the right, the second cell of a device in small letters:
+///
+///     device 0   F0 F1 F2 f0 f1 f2 .  b0 .. b1 .. b2 .. B0 .. B1 .. B2 ..
+///     device 1   .  F0 F1 F2 f0 b0 .. b1 .. b2 ..
+///
+/// Bubble (K - 1) / (M v + K - 1) for M >= K; a device holds all M micro-batches of its v cells.
+/// Each cell's parameters are needed in one run of forwards and one of backwards, and of all
+/// schedules in loops it minds latency least.
+template <std::size_t v> struct BreadthFirst {
+    static_assert(v > 0, "gpipe: a device has at least one cell");
+    using policy_kind = policy::Schedule;
+    static constexpr std::string_view name = "BreadthFirst";
+    static constexpr std::size_t cells_per_device = v;
+
+    static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+        std::size_t const cells = v * devices;
+        Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
+        result.place_in_loops();
+        for (std::size_t k = 0; k < devices; ++k) {
+            Action* next = result.append(2 * v * micro_batches);
+            for (std::size_t c = k; c < cells; c += devices)
+                for (std::size_t m = 0; m < micro_batches; ++m) *next++ = forward(c, m);
+            for (std::size_t c = cells; c > k; c -= devices)
+                for (std::size_t m = 0; m < micro_batches; ++m)
+                    *next++ = backward(c - devices + k, m);
+            result.next_device();
+        }
+        return result;
+    }
+};
+
+} // namespace gpipe::schedule
