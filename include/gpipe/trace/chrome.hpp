@@ -66,12 +66,15 @@ inline std::string chrome(std::span<Timeline const> timelines, double microsecon
                 << detail::ChromeName{"thread_name", process, d, "device " + std::to_string(d)};
         for (TimelineEntry const& entry : timeline) {
             Action const& a = entry.action;
+            // To the nanosecond, so that no event ends after the next has begun.
+            double const start = detail::rounded({entry.start * microseconds, 3});
+            double const end = detail::rounded({entry.end * microseconds, 3});
             out << between << R"({"ph":"X","name":")" << name(a.kind) << ' ' << a.micro_batch
                 << R"(","cat":")" << name(a.kind) << R"(","pid":)" << process << R"(,"tid":)"
-                << entry.device << R"(,"ts":)" << detail::Decimal{entry.start * microseconds, 3}
-                << R"(,"dur":)" << detail::Decimal{entry.duration() * microseconds, 3}
-                << R"(,"args":{"kind":")" << name(a.kind) << R"(","cell":)" << a.cell
-                << R"(,"micro_batch":)" << a.micro_batch << R"(,"lane":)" << entry.lane << "}}";
+                << entry.device << R"(,"ts":)" << detail::Decimal{start, 3} << R"(,"dur":)"
+                << detail::Decimal{end - start, 3} << R"(,"args":{"kind":")" << name(a.kind)
+                << R"(","cell":)" << a.cell << R"(,"micro_batch":)" << a.micro_batch
+                << R"(,"lane":)" << entry.lane << "}}";
         }
     }
     out << "\n]}\n";

@@ -26,8 +26,8 @@ constexpr Timeline scaled(Timeline const& timeline, double factor) {
 constexpr Array<Timeline> compare(Timeline const& simulated, Timeline const& measured) {
     Array<Timeline> result(2);
     result[0] = simulated;
-    result[1] =
-        measured.busy() > 0 ? scaled(measured, simulated.busy() / measured.busy()) : measured;
+    result[1] = measured;
+    if (measured.busy() > 0) result[1] = scaled(measured, simulated.busy() / measured.busy());
     return result;
 }
 

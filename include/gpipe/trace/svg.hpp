@@ -81,9 +81,9 @@ class SvgFigure {
         return entry.duration() > 0 && !is_transfer(entry.action.kind);
     }
     // Boxes meet and do not overlap, for all that is written of them is hundredths.
-    double at(double time) const { return rounded_px(left_ + time * scale_); }
+    double at(double time) const { return rounded(px(left_ + time * scale_)); }
     double row_at(double top, std::size_t device) const {
-        return rounded_px(top + static_cast<double>(device) * (options_.row + row_gap));
+        return rounded(px(top + static_cast<double>(device) * (options_.row + row_gap)));
     }
 
     void text(double x, double y, std::string_view words, std::string_view anchor) {

@@ -4,7 +4,6 @@
 #include <gpipe/trace/writer.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,11 +28,8 @@ struct Xml {
     }
 };
 
-// A length in pixels, as it is written, and a place that needs no more digits.
+// A length in pixels, as it is written.
 constexpr Decimal px(double value) { return {value, 2}; }
-constexpr double rounded_px(double value) {
-    return static_cast<double>(static_cast<std::int64_t>(100 * value + 0.5)) / 100;
-}
 
 inline Writer& operator<<(Writer& out, Colour colour) {
     out << '#';

@@ -59,8 +59,9 @@ class TextCanvas {
     void draw(Writer& out, Timeline const& timeline) const {
         if (!timeline.title().empty()) out << timeline.title() << ": " << summary(timeline) << '\n';
         for (std::size_t d = 0; d < timeline.devices(); ++d) {
-            out << "device " << std::string(device_digits_ - digits(d), ' ') << d << "   ";
-            out << row(timeline, d) << '\n';
+            std::string const actions = row(timeline, d);
+            out << "device " << std::string(device_digits_ - digits(d), ' ') << d
+                << (actions.empty() ? "" : "   ") << actions << '\n';
         }
     }
 

@@ -16,6 +16,14 @@ struct Decimal {
     int digits;
 };
 
+// A time or place from 0 on that needs no more than so many decimals.
+constexpr double rounded(Decimal number) {
+    double unit = 1;
+    for (int i = 0; i < number.digits; ++i) unit *= 10;
+    double const units = number.value * unit + 0.5;
+    return static_cast<double>(static_cast<std::int64_t>(units < 9e18 ? units : 9e18)) / unit;
+}
+
 // Composes text. Numbers do not depend on the locale, nor on how a C library rounds.
 class Writer {
   public:
