@@ -17,6 +17,7 @@
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/trace/timeline.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <chrono>
@@ -353,6 +354,15 @@ template <class Net, class... Policies> class Training {
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
+    /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
+    Timeline timeline(std::string_view title = {}) const {
+        Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
+        for (ActionTime const& time : times())
+            if (time.ran)
+                result.add({time.action, programs().device_of(time.action.cell), time.lane,
+                            time.start, time.end});
+        return result;
+    }
 
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait

@@ -16,18 +16,11 @@
 
 namespace gpipe {
 
-/// When an action ran, in seconds since its run began, and on which lane.
-struct ActionTime {
-    Action action;
-    std::size_t lane = 0;
-    double start = 0;
-    double end = 0;
-};
-
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     using Protocol = StepProtocol<Device>;
+    using Clock = std::chrono::steady_clock;
 
   public:
     /// Steps that may have been started and not finished.
@@ -64,7 +57,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     /// linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         Run& run = begin_run(table, batch, arguments, false);
-        if (times_.empty())
+        if (run.times.empty())
             device_.run(table.lanes(),
                         [&](std::size_t lane) { return walk<false>(run, table, lane); });
         else
@@ -78,7 +71,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     bool start(StepTable const& table, MiniBatch const& batch,
                RunArguments const& arguments) requires(Device::calls_enqueue) {
         Run& run = begin_run(table, batch, arguments, false);
-        bool const timed = !times_.empty();
+        bool const timed = !run.times.empty();
         try {
             std::size_t feed = first_feed_;
             for (MiniBatch::Copy const& copy : batch.copies())
@@ -107,7 +100,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         auto const begin = [&](auto walk) {
             device_.start(arguments.slot, table.lanes(), table.stream_of_device[reader], walk);
         };
-        if (times_.empty())
+        if (run.times.empty())
             begin([this, &run, &table](std::size_t lane) { walk<false>(run, table, lane); });
         else
             begin([this, &run, &table](std::size_t lane) { walk<true>(run, table, lane); });
@@ -138,9 +131,12 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     /// Of the last run that has come to its end.
     std::optional<Failure> const& failure() const { return last_failure_; }
 
-    /// From the next run on, notes when every action runs; `actions` of the largest table.
-    void time_actions(std::size_t actions) { times_ = Array<ActionTime>(actions); }
-    Array<ActionTime> const& times() const { return times_; }
+    /// From the next run on, notes when every action runs; `actions` of the largest table. times()
+    /// are then those of the last run that has come to its end, by action.
+    void time_actions(std::size_t actions) {
+        for (Run& run : runs_) run.times = Array<ActionTime>(actions);
+    }
+    Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
 
   private:
     Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
@@ -166,10 +162,12 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
         if (!Device::reads_host || this->immediate_)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
-        if (!times_.empty()) origin_ = std::chrono::steady_clock::now();
+        for (ActionTime& time : run.times) time = {};
+        if (!run.times.empty()) run.origin = Clock::now();
         return run;
     }
     bool end_run(Run& run) {
+        last_slot_ = run.arguments.slot;
         if (!run.failed()) return true;
         last_failure_ = run.failure.get();
         if (!Device::calls_enqueue && run.updated.load(std::memory_order_relaxed)) torn_ = true;
@@ -272,7 +270,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                           // where devices have states of their own, each is a stream
                           this->state_of(run, step.stream),
                           cell.handles};
-        double const start = timed ? now() : 0;
+        double const start = timed ? seconds_in(run) : 0;
         LayerRow const* at = nullptr;
         try {
             detail::run_action(tables_, *run.batch, step, frame,
@@ -281,7 +279,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             fail(run, step, at);
         }
         if constexpr (timed)
-            times_[step.action] = {{step.kind, step.cell, step.micro_batch}, lane, start, now()};
+            run.times[step.action] = {
+                {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
     }
 
     static Phase phase_of(RunArguments const& arguments, Kind kind) {
@@ -302,21 +301,20 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                           step.micro_batch, step.kind, std::current_exception()});
     }
 
-    double now() const {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
+    static double seconds_in(Run const& run) {
+        return std::chrono::duration<double>(Clock::now() - run.origin).count();
     }
 
     using Protocol::clips, Protocol::device_, Protocol::exchange_, Protocol::tables_,
         Protocol::torn_;
 
     Run runs_[slots];
+    std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;
     std::size_t first_feed_ = 0;
     typename Protocol::HostMemory
         host_sums_;          ///< loss_sums, where the device reads the host's memory
     std::uint32_t base_ = 0; ///< what positions count from in the next run
-    Array<ActionTime> times_;
-    std::chrono::steady_clock::time_point origin_;
 };
 
 } // namespace gpipe

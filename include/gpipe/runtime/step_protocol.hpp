@@ -9,6 +9,7 @@
 #include <gpipe/runtime/work.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -28,6 +29,15 @@ struct RunArguments {
     bool training() const { return optimizer != nullptr; }
 };
 
+/// When an action ran, in seconds since its run began, and on which lane.
+struct ActionTime {
+    Action action;
+    std::size_t lane = 0;
+    double start = 0;
+    double end = 0;
+    bool ran = false; ///< not where its micro-batch had no samples
+};
+
 /// A run that may be under way.
 struct Run {
     RunArguments arguments;
@@ -36,7 +46,9 @@ struct Run {
     FirstFailure failure;
     std::uint32_t base = 0; ///< what positions count from
     bool follows = false;   ///< whether the run before may be under way, over the same table
-    std::atomic<bool> updated = false; ///< whether a device has updated its parameters
+    std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
+    Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
+    std::chrono::steady_clock::time_point origin; ///< what they count from
 
     bool failed() const { return failure.exists(); }
 };
