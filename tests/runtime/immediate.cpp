@@ -68,14 +68,16 @@ struct Expected {
             for (Real& value : data.inputs) value = 1e6f; // they are the caller's again
             for (Real& value : data.targets) value = 1e6f;
             train.optimizer().learning_rate = 1e6f;
-            if (!before.empty()) found.push_back(before.back().result().loss);
-            before.clear();
-            if (overlaps)
-                before.push_back(std::move(step));
-            else
+            if (!overlaps) {
                 found.push_back(step.result().loss);
+            } else if (before.empty()) {
+                before.push_back(std::move(step));
+            } else {
+                found.push_back(before[0].result().loss);
+                before[0] = std::move(step);
+            }
         }
-        if (overlaps) found.push_back(before.back().result().loss);
+        if (overlaps) found.push_back(before[0].result().loss);
         if (found != losses) return "losses";
         if (train.steps() != sizes.size()) return "steps";
         return toy::difference(train, plain);
