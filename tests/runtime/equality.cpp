@@ -153,13 +153,14 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
     for (toy::NamedSchedule const& schedule : toy::schedules)
         expected.emplace_back(3, schedule.order, std::vector<std::size_t>{8, 5});
     for (auto const& sizes : compositions(L)) {
-        std::size_t const ways = 12;
+        std::size_t const orders = std::size(toy::schedules);
+        std::size_t const ways = 3 * orders;
         for (std::size_t way = toy::long_tests() ? 0 : n % ways,
                          end = toy::long_tests() ? ways : way + 1;
              way < end; ++way, ++n) {
             auto o = options<Device>(8, sizes.size(), 3);
-            o.schedule = toy::schedules[way % 4].policy;
-            o.checkpointing = toy::checkpointings[way / 4].policy;
+            o.schedule = toy::schedules[way % orders].policy;
+            o.checkpointing = toy::checkpointings[way / orders].policy;
             o.device = runs[n % runs.size()];
             toy::hand = sizes;
             toy::Watch watch;
@@ -167,9 +168,9 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
             toy::hand.clear();
             std::string text;
             for (std::size_t size : sizes) text += std::to_string(size) + " ";
-            INFO("balance ", text, toy::schedules[way % 4].name, ", ",
-                 toy::checkpointings[way / 4].name, ", ", toy::describe(o.device));
-            CHECK(expected[way % 4].differs(train) == "");
+            INFO("balance ", text, toy::schedules[way % orders].name, ", ",
+                 toy::checkpointings[way / orders].name, ", ", toy::describe(o.device));
+            CHECK(expected[way % orders].differs(train) == "");
             CHECK(train.plan().first.size() == sizes.size() + 1);
         }
     }

@@ -73,7 +73,8 @@ inline NamedSchedule const schedules[] = {
     {"GPipe", gpipe::schedule::GPipe{}, Backward::descending},
     {"GPipe ascending", gpipe::schedule::GPipeAscending{}, Backward::ascending},
     {"1F1B", OneForwardOneBackward{}, Backward::ascending},
-    {"one by one", OneByOne{}, Backward::ascending}};
+    {"one by one", OneByOne{}, Backward::ascending},
+    {"zero bubble", gpipe::schedule::ZeroBubbleH1{}, Backward::ascending}};
 
 /// Calls f(schedule, K) for every schedule of the library, with up to three cells per device, and
 /// every K for which there are enough layers and micro-batches.
