@@ -288,6 +288,35 @@ TEST_CASE("a compressed picture fits, and says what runs in the middle of each c
     });
 }
 
+TEST_CASE("compressed, all boxes of a kind have a label or none, if they are equally long") {
+    each_case([](Programs const& programs, auto const& times) {
+        for (std::size_t const width : {40u, 61u, 82u, 103u}) {
+            std::string const picture =
+                gpipe::trace::text(gpipe::timeline(programs, times), {.width = width});
+            for (Kind const kind :
+                 {Kind::forward, Kind::recompute, Kind::input_gradient, Kind::weight_gradient}) {
+                std::size_t labels = 0;
+                std::size_t actions = 0;
+                for (std::size_t i = 0; i < programs.size(); ++i)
+                    actions += programs[i].kind == kind;
+                for (std::size_t i = 0; i + 1 < picture.size(); ++i)
+                    labels += std::toupper(picture[i]) == "FRBIW"[static_cast<std::size_t>(kind)] &&
+                              (std::isdigit(picture[i + 1]) || std::isalpha(picture[i + 1])) &&
+                              picture[i] != picture[i + 1] &&
+                              std::isdigit(picture[i + (most_cells(programs) > 2 ? 2 : 1)]);
+                CHECK((labels == 0 || labels == actions));
+            }
+        }
+    });
+}
+
+TEST_CASE("a run's boxes are labelled where their mean has room, if they have room themselves") {
+    Timeline timeline(1, 1, 3, 3);
+    for (std::size_t m = 0; m < 3; ++m)
+        timeline.add({gpipe::forward(0, m), 0, 0, double(m), double(m) + (m == 1 ? 0.3 : 1)});
+    CHECK(gpipe::trace::text(timeline, {.unit = 1, .columns = 3}) == "device 0   F0 F  F2\n");
+}
+
 TEST_CASE("options say how wide a unit of time is") {
     Timeline const timeline = drawn(GPipe::programs(2, 1));
     CHECK(gpipe::trace::text(timeline, {.columns = 5}) == "device 0   F0   .    .    .    B0   ..\n"
