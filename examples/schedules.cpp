@@ -152,7 +152,8 @@ void draw(std::FILE* out, std::vector<Result> const& results, Settings const& se
     options.width = settings.width;
     // Of the GPipe paper (Huang et al., 2019).
     gpipe::Timeline figures[] = {gpipe::trace::unsplit(settings.cells, settings.micro_batches,
-                                                       settings, "The mini-batch not split"),
+                                                       settings,
+                                                       "Figure 2b, the mini-batch not split"),
                                  simulated(gpipe::schedule::GPipe{}, settings).timeline};
     figures[1].title("Figure 2c, GPipe");
     std::fprintf(out, "%s\n", gpipe::trace::text(figures, options).c_str());
