@@ -120,7 +120,13 @@ TEST_CASE("costs, latency and checkpointing count") {
     };
     CHECK(gpipe("--forward 2") == 11 * 4);
     CHECK(gpipe("--input-gradient 0.25 --weight-gradient=3") == 11 * 4.25);
-    CHECK(gpipe("--latency 0.5") == 33 + 2 * 0.5 * 3); // there and back
+    CHECK(gpipe("--latency 0.5") == 33 + 2 * 0.5 * 3);  // there and back
+    CHECK(gpipe("--bandwidth 4") == 33 + 2 * 0.25 * 3); // of 1 byte
+    CHECK(gpipe("--bandwidth 8 --bytes 2") == 33 + 2 * 0.25 * 3);
+    // A way of 4 is slower than a cell: eight of them in a row there and eight back, and behind the
+    // last of each the cells and ways that are left.
+    CHECK(gpipe("--bandwidth 0.25") ==
+          (1 + 8 * 4) + 2 * (1 + 4) + 1 + (2 + 8 * 4) + 2 * (2 + 4) + 2);
     CHECK(gpipe("--checkpointing always") == 4 * 8 + 3 * 3);
     CHECK(gpipe("--checkpointing except-last") == 4 * 8 + 3 * 3 - 1);
     CHECK(gpipe("--checkpointing always --recompute 0") == 33);
@@ -192,12 +198,27 @@ TEST_CASE("figures and traces hold every schedule, in one unit of time") {
 }
 
 TEST_CASE("what it cannot do it refuses with one line") {
-    for (std::string const arguments :
-         {"--cells 0", "--cells 65", "--cells x", "--micro-batches 0", "--micro-batches 1.5",
-          "--per-device 9", "--per-device 0", "--forward -1", "--forward nan", "--forward inf",
-          "--latency x", "--checkpointing sometimes", "--schedule Gpipe", "--schedule ''",
-          "--schedule DualPipeV --cells 4 --micro-batches 7", "--width 1", "--svg", "--json=yes",
-          "surplus"}) {
+    for (std::string const arguments : {"--cells 0",
+                                        "--cells 65",
+                                        "--cells x",
+                                        "--micro-batches 0",
+                                        "--micro-batches 1.5",
+                                        "--per-device 9",
+                                        "--per-device 0",
+                                        "--forward -1",
+                                        "--forward nan",
+                                        "--forward inf",
+                                        "--latency x",
+                                        "--bandwidth -1",
+                                        "--bytes many",
+                                        "--checkpointing sometimes",
+                                        "--schedule Gpipe",
+                                        "--schedule ''",
+                                        "--schedule DualPipeV --cells 4 --micro-batches 7",
+                                        "--width 1",
+                                        "--svg",
+                                        "--json=yes",
+                                        "surplus"}) {
         CAPTURE(arguments);
         Ran const refused = errors(arguments);
         CHECK(refused.status == 2);

@@ -164,8 +164,9 @@ TEST_CASE("figure 2c of the GPipe paper") {
 }
 
 TEST_CASE("figure 2b of the GPipe paper") {
-    CHECK(gpipe::trace::text(gpipe::trace::unsplit(3, 2, gpipe::unit_cost, "not split"),
-                             {.unit = 1}) ==
+    Timeline timeline = gpipe::trace::unsplit(3, 2, gpipe::unit_cost);
+    timeline.title("not split");
+    CHECK(gpipe::trace::text(timeline, {.unit = 1}) ==
           "not split: makespan 18, bubble 66.7 %\n"
           "device 0   F0 .. .  .  .  .  .  .  .  .  .  .  .  .  B0 .. .. ..\n"
           "device 1   .  .  F0 .. .  .  .  .  .  .  B0 .. .. ..\n"
@@ -184,6 +185,13 @@ TEST_CASE(
             CHECK(timeline.busy() == double(m) * (double(k * (k + 1)) / 2 + 5 * double(k)));
             CHECK(timeline.bubble() == doctest::Approx(1 - 1 / double(k)));
         }
+    // What is sent takes its time, too: 3 ways there and back.
+    gpipe::CellCosts<double> costs{1, 1, 1, 1};
+    costs.output_bytes = 10;
+    costs.gradient_bytes = 20;
+    CHECK(gpipe::trace::unsplit(4, 8, costs).makespan() == 4 * 8 * 3);
+    CHECK(gpipe::trace::unsplit(4, 8, costs, 0.5, 5).makespan() ==
+          4 * 8 * 3 + 6 * 0.5 + 3 * 8 * (2 + 4));
 }
 
 TEST_CASE("halves of a backward, recomputation and a second cell have letters of their own") {
