@@ -332,7 +332,14 @@ TEST_CASE("options say how wide a unit of time is") {
     CHECK(gpipe::trace::text(timeline, {.columns = 1}) == "device 0   F...B0\n"
                                                           "device 1   .FB0\n");
     CHECK(gpipe::trace::text(timeline, {.unit = 2}) == "device 0   F  .  B0\n"
-                                                       "device 1   .FFB0\n");
+                                                       "device 1    FFB0\n");
+}
+
+TEST_CASE("idle time that is no whole unit has no point that touches what comes next") {
+    Timeline timeline(1, 1, 2, 2);
+    timeline.add({gpipe::forward(0, 0), 0, 0, 2.5, 3.5});
+    timeline.add({gpipe::forward(0, 1), 0, 0, 4.4, 5.4});
+    CHECK(gpipe::trace::text(timeline) == "device 0   .  .   F0    F1\n");
 }
 
 TEST_CASE("timelines below each other have one scale, and their titles") {

@@ -69,6 +69,7 @@ class TextCanvas {
   private:
     static constexpr std::size_t head_letters = 10; // "device ", three spaces
     static constexpr std::size_t most_columns = 16384;
+    static constexpr char idle = '\0';
     static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
 
     // The kinds whose actions have a label: where their mean has room for it, so that of equal
@@ -103,8 +104,7 @@ class TextCanvas {
         std::size_t length = 0;
         for (TimelineEntry const& entry : timeline)
             if (entry.device == device && length < column(entry.end)) length = column(entry.end);
-        std::string line(length, ' ');
-        for (std::size_t i = 0; i < length; i += columns_) line[i] = '.';
+        std::string line(length, idle);
         std::size_t const cells = timeline.cells_per_device();
         for (TimelineEntry const& entry : timeline) {
             if (entry.device != device || is_transfer(entry.action.kind)) continue;
@@ -122,6 +122,12 @@ class TextCanvas {
             }
             line.replace(begin, size, box);
         }
+        // A point for each unit, but none that would touch what comes next.
+        for (std::size_t i = 0; i < length; ++i)
+            if (line[i] == idle) {
+                bool const room = columns_ == 1 || i + 1 == length || line[i + 1] == idle;
+                line[i] = i % columns_ == 0 && room ? '.' : ' ';
+            }
         line.resize(line.find_last_not_of(' ') + 1);
         return line;
     }
