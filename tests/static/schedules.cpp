@@ -9,8 +9,7 @@ using namespace gpipe::schedule;
 
 // One evaluation each.
 template <class Schedule> constexpr bool fits() {
-    static_assert(Schedule::programs(32, 128).cells() ==
-                  32 * gpipe::cells_per_device<Schedule>);
+    static_assert(Schedule::programs(32, 128).cells() == 32 * gpipe::cells_per_device<Schedule>);
     return true;
 }
 static_assert(fits<GPipe>() && fits<GPipeAscending>());

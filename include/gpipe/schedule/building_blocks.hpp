@@ -67,11 +67,23 @@ struct BlockDevice {
 /// How much a device keeps, of what the first one does in 1F1B.
 enum class Keep { half, third };
 
-/// Building blocks with controllable memory (Qi et al., 2024): two cells per device in V order,
+/// Building blocks of controllable memory (Qi et al., 2024): two cells per device in V order,
 /// device k owns cells k and 2 K - 1 - k. The six actions of a micro-batch on a device are due
 /// every six ticks, weight gradients in the two ticks that are left free. Then all of it runs as
 /// early as it can in this order; when the forwards of its first cell are over, a device takes
-/// whatever is ready, forwards first, then input gradients, then weight gradients.
+/// whatever is ready, forwards first, then input gradients, then weight gradients. For VHalf, K = 3
+/// and M = 3, time to the right, I and W for the two gradients, small letters for a device's second
+/// cell:
+///
+///     device 0   F0 F1 .  .  .  f0 i0 w0 F2 .  f1 i1 I0 w1 W0 f2 i2 I1 w2 W1 .  I2 W2
+///     device 1   .  F0 .  .  f0 F1 .  i0 w0 f1 F2 I0 i1 w1 f2 W0 I1 i2 w2 W1 I2 W2
+///     device 2   .  .  F0 f0 .  .  F1 f1 i0 w0 I0 W0 F2 f2 i1 I1 w1 W1 i2 I2 w2 W2
+///
+/// A device never holds more than floor((K + 2) / 2) micro-batches (VHalf) or floor((K + 4) / 3)
+/// (VMin), twice that of a cell; for M >= K one device does. At unit costs and for M >= K, 1F1B
+/// loses 6 (K - 1) of the time of a cell's forward, VHalf at most 3 (K - 1) and VMin at most
+/// 4 (K - 1). Where a forward or input gradient costs more than a weight gradient, VMin loses time
+/// with every micro-batch.
 template <Keep keep> struct BuildingBlocks {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = keep == Keep::half ? "VHalf" : "VMin";
@@ -139,9 +151,9 @@ template <Keep keep> struct BuildingBlocks {
     }
 };
 
-/// Half the memory of 1F1B.
+/// About half of the activations of 1F1B's first device, and half of its bubble.
 using VHalf = BuildingBlocks<Keep::half>;
-/// A third.
+/// About a third of the activations, and two thirds of the bubble.
 using VMin = BuildingBlocks<Keep::third>;
 
 } // namespace gpipe::schedule
