@@ -90,6 +90,8 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/building_blocks.hpp
     include/gpipe/schedule/catalogue.hpp
     include/gpipe/schedule/check.hpp
+    include/gpipe/schedule/costs.hpp
+    include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
     include/gpipe/schedule/gpipe.hpp
     include/gpipe/schedule/halves.hpp

@@ -39,6 +39,8 @@ struct Settings {
     double input_gradient = 1;
     double weight_gradient = 1;
     double latency = 0;
+    double bytes = 1;
+    double bandwidth = 0;
     std::string checkpointing = "never";
     std::string schedule = "all";
     std::string svg;
@@ -58,8 +60,11 @@ struct Settings {
         options.number("recompute", "of a forward again", recompute, 0, 1e6);
         options.number("input-gradient", "of the first half of a backward", input_gradient, 0, 1e6);
         options.number("weight-gradient", "of the second half", weight_gradient, 0, 1e6);
-        options.number("latency", "from the end of an action to what needs it on another device",
-                       latency, 0, 1e6);
+        options.number("latency", "of what an action sends to another device", latency, 0, 1e6);
+        options.number("bytes", "that an action sends to another device", bytes, 0, 1e15);
+        options.number("bandwidth",
+                       "bytes per unit of time, each way between two devices; 0: no limit",
+                       bandwidth, 0, 1e15);
         options.choice("checkpointing", "recompute activations in backward", checkpointing,
                        {"never", "except-last", "always"});
         options.text("schedule", "NAME", "this one only", schedule);
@@ -73,20 +78,14 @@ struct Settings {
         options.flag("json", "print one JSON object per schedule, and all else on stderr", json);
     }
 
-    // A whole backward is both halves.
-    double operator()(gpipe::Action const& action) const {
-        switch (action.kind) {
-        case gpipe::Kind::forward:
-            return forward;
-        case gpipe::Kind::recompute:
-            return recompute;
-        case gpipe::Kind::input_gradient:
-            return input_gradient;
-        case gpipe::Kind::weight_gradient:
-            return weight_gradient;
-        default:
-            return input_gradient + weight_gradient;
-        }
+    // A whole backward takes as long as both halves.
+    gpipe::CellCosts<double> costs() const {
+        gpipe::CellCosts<double> costs{forward, recompute, input_gradient, weight_gradient};
+        costs.output_bytes = costs.gradient_bytes = bytes;
+        return costs;
+    }
+    double available_bandwidth() const {
+        return bandwidth > 0 ? bandwidth : gpipe::unlimited<double>;
     }
     gpipe::checkpoint::Dynamic pass() const {
         if (checkpointing == "never") return gpipe::checkpoint::Never{};
@@ -113,8 +112,9 @@ Result simulated(gpipe::schedule::Dynamic const& schedule, Settings const& setti
     std::string title = result.name;
     if (result.per_device > 1)
         title += ", " + std::to_string(result.per_device) + " cells on a device";
-    result.timeline = gpipe::timeline(
-        programs, gpipe::simulate<double>(programs, settings, settings.latency), title);
+    auto const times = gpipe::simulate<double>(programs, settings.costs(), settings.latency,
+                                               settings.available_bandwidth());
+    result.timeline = gpipe::timeline(programs, times, title);
     for (std::size_t d = 0; d < programs.devices(); ++d)
         result.peak.push_back(gpipe::peak_micro_batches(programs, d));
     return result;
@@ -152,8 +152,10 @@ void draw(std::FILE* out, std::vector<Result> const& results, Settings const& se
     options.width = settings.width;
     // Of the GPipe paper (Huang et al., 2019).
     gpipe::Timeline figures[] = {gpipe::trace::unsplit(settings.cells, settings.micro_batches,
-                                                       settings, "The mini-batch not split"),
+                                                       settings.costs(), settings.latency,
+                                                       settings.available_bandwidth()),
                                  simulated(gpipe::schedule::GPipe{}, settings).timeline};
+    figures[0].title("Figure 2b, the mini-batch not split");
     figures[1].title("Figure 2c, GPipe");
     std::fprintf(out, "%s\n", gpipe::trace::text(figures, options).c_str());
     for (Result const& result : results)

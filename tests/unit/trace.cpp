@@ -164,8 +164,9 @@ TEST_CASE("figure 2c of the GPipe paper") {
 }
 
 TEST_CASE("figure 2b of the GPipe paper") {
-    CHECK(gpipe::trace::text(gpipe::trace::unsplit(3, 2, gpipe::unit_cost, "not split"),
-                             {.unit = 1}) ==
+    Timeline timeline = gpipe::trace::unsplit(3, 2, gpipe::unit_cost);
+    timeline.title("not split");
+    CHECK(gpipe::trace::text(timeline, {.unit = 1}) ==
           "not split: makespan 18, bubble 66.7 %\n"
           "device 0   F0 .. .  .  .  .  .  .  .  .  .  .  .  .  B0 .. .. ..\n"
           "device 1   .  .  F0 .. .  .  .  .  .  .  B0 .. .. ..\n"
@@ -184,6 +185,13 @@ TEST_CASE(
             CHECK(timeline.busy() == double(m) * (double(k * (k + 1)) / 2 + 5 * double(k)));
             CHECK(timeline.bubble() == doctest::Approx(1 - 1 / double(k)));
         }
+    // What is sent takes its time, too: 3 ways there and back.
+    gpipe::CellCosts<double> costs{1, 1, 1, 1};
+    costs.output_bytes = 10;
+    costs.gradient_bytes = 20;
+    CHECK(gpipe::trace::unsplit(4, 8, costs).makespan() == 4 * 8 * 3);
+    CHECK(gpipe::trace::unsplit(4, 8, costs, 0.5, 5).makespan() ==
+          4 * 8 * 3 + 6 * 0.5 + 3 * 8 * (2 + 4));
 }
 
 TEST_CASE("halves of a backward, recomputation and a second cell have letters of their own") {
@@ -288,6 +296,35 @@ TEST_CASE("a compressed picture fits, and says what runs in the middle of each c
     });
 }
 
+TEST_CASE("compressed, all boxes of a kind have a label or none, if they are equally long") {
+    each_case([](Programs const& programs, auto const& times) {
+        for (std::size_t const width : {40u, 61u, 82u, 103u}) {
+            std::string const picture =
+                gpipe::trace::text(gpipe::timeline(programs, times), {.width = width});
+            for (Kind const kind :
+                 {Kind::forward, Kind::recompute, Kind::input_gradient, Kind::weight_gradient}) {
+                std::size_t labels = 0;
+                std::size_t actions = 0;
+                for (std::size_t i = 0; i < programs.size(); ++i)
+                    actions += programs[i].kind == kind;
+                for (std::size_t i = 0; i + 1 < picture.size(); ++i)
+                    labels += std::toupper(picture[i]) == "FRBIW"[static_cast<std::size_t>(kind)] &&
+                              (std::isdigit(picture[i + 1]) || std::isalpha(picture[i + 1])) &&
+                              picture[i] != picture[i + 1] &&
+                              std::isdigit(picture[i + (most_cells(programs) > 2 ? 2 : 1)]);
+                CHECK((labels == 0 || labels == actions));
+            }
+        }
+    });
+}
+
+TEST_CASE("a run's boxes are labelled where their mean has room, if they have room themselves") {
+    Timeline timeline(1, 1, 3, 3);
+    for (std::size_t m = 0; m < 3; ++m)
+        timeline.add({gpipe::forward(0, m), 0, 0, double(m), double(m) + (m == 1 ? 0.3 : 1)});
+    CHECK(gpipe::trace::text(timeline, {.unit = 1, .columns = 3}) == "device 0   F0 F  F2\n");
+}
+
 TEST_CASE("options say how wide a unit of time is") {
     Timeline const timeline = drawn(GPipe::programs(2, 1));
     CHECK(gpipe::trace::text(timeline, {.columns = 5}) == "device 0   F0   .    .    .    B0   ..\n"
@@ -295,7 +332,14 @@ TEST_CASE("options say how wide a unit of time is") {
     CHECK(gpipe::trace::text(timeline, {.columns = 1}) == "device 0   F...B0\n"
                                                           "device 1   .FB0\n");
     CHECK(gpipe::trace::text(timeline, {.unit = 2}) == "device 0   F  .  B0\n"
-                                                       "device 1   .FFB0\n");
+                                                       "device 1    FFB0\n");
+}
+
+TEST_CASE("idle time that is no whole unit has no point that touches what comes next") {
+    Timeline timeline(1, 1, 2, 2);
+    timeline.add({gpipe::forward(0, 0), 0, 0, 2.5, 3.5});
+    timeline.add({gpipe::forward(0, 1), 0, 0, 4.4, 5.4});
+    CHECK(gpipe::trace::text(timeline) == "device 0   .  .   F0    F1\n");
 }
 
 TEST_CASE("timelines below each other have one scale, and their titles") {

@@ -11,14 +11,14 @@ namespace gpipe::schedule {
 /// Breadth-first pipeline (Lamy-Poirier, 2022): v cells per device in loops, device k owns cells
 /// k, k + K, k + 2 K, ...; all micro-batches through its first cell, then all through its second,
 /// and so on, and back from the last, in ascending order of micro-batches. For v = 2, K = 2 and
-/// M = 3, time to the right, the second cell of a device in small letters:
+/// M = 3, time to the right, small letters for a device's second cell:
 ///
-///     device 0   F0 F1 F2 f0 f1 f2 .  b0 .. b1 .. b2 .. B0 .. B1 .. B2 ..
-///     device 1   .  F0 F1 F2 f0 b0 .. b1 .. b2 ..
+///     device 0   F0 F1 F2 f0 f1 f2 .  .  .  b0 .. b1 .. b2 .. B0 .. B1 .. B2 ..
+///     device 1   .  F0 F1 F2 f0 f1 f2 b0 .. b1 .. b2 .. B0 .. B1 .. B2 ..
 ///
 /// Bubble (K - 1) / (M v + K - 1) for M >= K; a device holds all M micro-batches of its v cells.
-/// Each cell's parameters are needed in one run of forwards and one of backwards, and of all
-/// schedules in loops it minds latency least.
+/// Each cell's parameters are needed in one run of forwards and one of backwards, and no other
+/// schedule in loops loses less to latency.
 template <std::size_t v> struct BreadthFirst {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;

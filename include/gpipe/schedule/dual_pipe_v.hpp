@@ -40,13 +40,17 @@ class DualPipeDevice {
 
 } // namespace detail
 
-/// DualPipeV, "cut in half" (DeepSeek-AI, 2025): two cells per device in V order, device k owns
-/// cells k and 2 K - 1 - k; most backwards are whole and each of them follows a forward of the
-/// device's other cell, which a device that can runs at once with it. Here they run one after the
-/// other. Needs M >= 2 K.
+/// DualPipeV (DeepSeek-AI, 2025; DualPipe "cut in half"): two cells per device in V order, device k
+/// owns cells k and 2 K - 1 - k; most backwards are whole and each goes with a forward of the
+/// device's other cell, which some systems run at once. Here they run one after the other. Needs
+/// M >= 2 K. For K = 2 and M = 4, time to the right, I and W for the two halves of a backward,
+/// small letters for a device's second cell:
 ///
-/// The bubble is then K - 1 actions of unit cost per device, as ZeroBubbleV's; a device holds at
-/// most 2 K + 1 cells' micro-batches, half of the activations each.
+///     device 0   F0 F1 F2 f0 i0 w0 f1 F3 b1 .. f2 B0 .. b2 .. f3 .  B1 .. b3 .. I2 W2 I3 W3
+///     device 1   .  F0 f0 F1 f1 F2 b0 .. f2 B0 .. F3 b1 .. f3 B1 .. b2 .. B2 .. i3 I3 w3 W3
+///
+/// Bubble (K - 1) / (6 M + K - 1) as ZeroBubbleV's, and one more: a device holds at most 2 K + 1
+/// micro-batches of a cell.
 struct DualPipeV {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "DualPipeV";

@@ -10,19 +10,21 @@
 namespace gpipe::schedule {
 
 /// Interleaved 1F1B (Narayanan et al., 2021; Megatron-LM): v cells per device in loops, device k
-/// owns cells k, k + K, k + 2 K, ... Micro-batches go in groups of N = `group` (0: K), all of a
+/// owns cells k, k + K, k + 2 K, ... Micro-batches go in groups of N = max(`group`, K), all of a
 /// group through a device's first cell, then all through its second, and so on; backwards the same
 /// from its last cell. Device k begins with n = 2 (K - 1 - k) + (v - 1) N forwards, then takes
-/// turns. Where N does not divide M, these are the programs of the next larger M that it divides,
-/// without the micro-batches that are not there. For v = 2, K = 2 and M = 4, time to the right, the
-/// second cell of a device in small letters:
+/// turns. For v = 2, K = 2 and M = 4, time to the right, small letters for a device's second cell:
 ///
-///     device 0   F0 F1 f0 f1 F2 .  b0 .. F3 b1 .. f2 B0 .. f3 B1 .. b2 .. b3 .. B2 .. B3 ..
+///     device 0   F0 F1 f0 f1 F2 .  b0 .. F3 b1 .. f2 B0 .. f3 B1 .. .  b2 .. .  b3 .. B2 .. B3 ..
 ///     device 1   .  F0 F1 f0 b0 .. f1 b1 .. F2 B0 .. F3 B1 .. f2 b2 .. f3 b3 .. B2 .. B3 ..
 ///
-/// Bubble (K - 1) / (M v + K - 1) if N = K divides M: v times less than 1F1B for v times as many
-/// transfers. A last group that is not full costs time. A device holds at most
-/// min(M v, n + 1) cells' micro-batches, a v-th of the activations each.
+/// Where N does not divide M, these are the programs of the next larger M that it divides, without
+/// the micro-batches that are not there: to count what a device begins with in a last group of
+/// fewer would deadlock for some K and M.
+///
+/// Bubble (K - 1) / (M v + K - 1) if N divides M, a v-th of 1F1B's for v times as many transfers;
+/// a last group that is not full costs time. Device k holds at most n + 1 micro-batches of a cell,
+/// never more than M v; a cell keeps a v-th of the activations.
 template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
@@ -35,7 +37,7 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
 
         // The forwards of device 0, those of device k are k cells further; of full groups, what is
         // beyond M is left out below.
-        std::size_t const size = group ? group : devices;
+        std::size_t const size = group > devices ? group : devices;
         std::size_t const groups = (micro_batches + size - 1) / size;
         std::size_t const count = v * groups * size;
         Array<Action> forwards(count);

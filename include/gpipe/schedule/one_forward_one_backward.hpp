@@ -12,14 +12,14 @@ namespace gpipe::schedule {
 /// 2021): device k begins with n = min(M, d (K - 1 - k)) forwards, then takes turns. For d = 1,
 /// K = 3 and M = 4, time to the right, F and B of micro-batches 0 to 3, backward twice as long:
 ///
-///     device 0   F0 F1 F2 .  .  .  B0 .. F3 B1 .. .  B2 .. .  B3 ..
-///     device 1   .  F0 F1 .  B0 .. F2 B1 .. F3 B2 .. .  B3 ..
+///     device 0   F0 F1 F2 .  .  .  .  B0 .. F3 B1 .. .  B2 .. .  B3 ..
+///     device 1   .  F0 F1 .  .  B0 .. F2 B1 .. F3 B2 .. .  B3 ..
 ///     device 2   .  .  F0 B0 .. F1 B1 .. F2 B2 .. F3 B3 ..
 ///
-/// Bubble (K - 1) / (M + K - 1) as for GPipe; device k holds at most n + 1 micro-batches, and never
-/// more than M: min(M, K - k) for d = 1. For d = 2, min(M, 2 (K - k) - 1): a transfer then has time
-/// until the device comes to need it, so that a latency c costs 2 c (K - 1) in all, where d = 1
-/// pays for most micro-batches anew.
+/// Bubble (K - 1) / (M + K - 1) as for GPipe; device k holds at most min(M, n + 1) micro-batches,
+/// which is min(M, K - k) for d = 1 and min(M, 2 (K - k) - 1) for d = 2. At a latency of c between
+/// devices d = 2 pays 2 c (K - 1) in all, as GPipe does; d = 1 pays 2 c ((K - 1) M / K + K - 2),
+/// more with every micro-batch.
 template <std::size_t d> struct OneForwardOneBackwardAhead {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = d == 1   ? "OneForwardOneBackward"

@@ -85,6 +85,8 @@ class Programs {
     /// Any action by its index among all.
     constexpr Action const& operator[](std::size_t index) const { return actions_[index]; }
     constexpr Action& operator[](std::size_t index) { return actions_[index]; }
+    /// All actions, device after device.
+    constexpr Action const* actions() const { return actions_.data(); }
     constexpr std::span<Action const> program(std::size_t device) const {
         return {actions_.data() + begin(device), size(device)};
     }

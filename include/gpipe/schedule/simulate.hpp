@@ -1,10 +1,14 @@
 #pragma once
 
 #include <gpipe/core/ratio.hpp>
-#include <gpipe/schedule/walk.hpp>
+#include <gpipe/schedule/costs.hpp>
+#include <gpipe/schedule/device_pairs.hpp>
+#include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -16,44 +20,126 @@ template <class Time> struct SimulatedTimes {
     Time busy{}; ///< summed over devices
 };
 
+/// A bandwidth at which transfers take no time but the latency.
+template <class Time> inline constexpr Time unlimited = std::numeric_limits<Time>::max();
+
+namespace detail {
+
+// A device on its way through its program.
+template <class Time> struct SimulatedDevice {
+    std::size_t next = 0; // action
+    std::size_t end = 0;
+    std::size_t waits_for = static_cast<std::size_t>(-1); // an arrival, or none
+    Time clock{};
+};
+
+} // namespace detail
+
 /// Times programs: each device runs its program strictly in order, an action starts when what it
-/// needs is done (`latency` later if it comes from another device). cost(action) gives its
-/// duration. Linear in the number of actions. The programs must have passed verify().
+/// needs has arrived. cost(action) gives its duration. From a device to another a boundary's tensor
+/// takes cost.bytes(action) / bandwidth, if the cost function has bytes, during which the way from
+/// the one to the other is taken: tensors go over it one after the other, in the order in which
+/// they are there; `latency` later it has arrived. Linear in the number of actions. The programs
+/// must have passed verify().
 template <class Time, class Cost>
-constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost cost, Time latency = {}) {
+constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& cost,
+                                        Time latency = {}, Time bandwidth = unlimited<Time>) {
+    constexpr Time never = std::numeric_limits<Time>::max();
+    std::size_t const last = programs.cells() - 1;
+    std::size_t const micro_batches = programs.micro_batches();
     SimulatedTimes<Time> times{Array<Time>(programs.size()), Array<Time>(programs.size())};
-    Array<Time> now(programs.devices());
-    walk(programs, [&](std::size_t i, std::size_t needed) {
-        Action const& action = programs[i];
-        Time& clock = now[programs.device_of(action.cell)];
-        if (needed != no_action) {
-            bool const same =
-                programs.device_of(programs[needed].cell) == programs.device_of(action.cell);
-            Time const arrival = same ? times.end[needed] : times.end[needed] + latency;
-            if (clock < arrival) clock = arrival;
+    // By the cell that waits for it, output or gradient, and micro-batch.
+    Array<Time> arrivals(2 * programs.cells() * micro_batches, never);
+    Array<std::size_t> owners(programs.cells());
+    for (std::size_t c = 0; c < programs.cells(); ++c) owners[c] = programs.device_of(c);
+    Array<detail::SimulatedDevice<Time>> devices(programs.devices());
+    Array<std::size_t> ready(programs.devices()); // a stack
+    std::size_t ready_count = 0;
+    for (std::size_t d = programs.devices(); d-- > 0;) {
+        devices[d].next = programs.begin(d);
+        devices[d].end = programs.end(d);
+        ready[ready_count++] = d;
+    }
+    bool const ways = bandwidth != unlimited<Time>;
+    DevicePairs const pairs(ways ? programs : Programs());
+    Array<Time> way_free(pairs.count());
+
+    // Addresses: in constant evaluation a call costs as much as the rest of a line.
+    Time busy{};
+    Action const* const actions = programs.actions();
+    Time* const start = times.start.data();
+    Time* const end = times.end.data();
+    Time* const arrived = arrivals.data();
+    std::size_t const* const owner = owners.data();
+    detail::SimulatedDevice<Time>* const all = devices.data();
+    while (ready_count > 0) {
+        std::size_t const d = ready[--ready_count];
+        Time clock = all[d].clock;
+        std::size_t i = all[d].next;
+        for (std::size_t const stop = all[d].end; i < stop; ++i) {
+            Action const& a = actions[i];
+            bool const gradient = gives_gradient(a.kind);
+            bool const crosses = gradient || a.kind == Kind::forward;
+            std::size_t const key = (2 * a.cell + gradient) * micro_batches + a.micro_batch;
+            if (crosses && a.cell != (gradient ? last : 0)) {
+                if (arrived[key] == never) {
+                    all[d].waits_for = key;
+                    break;
+                }
+                if (clock < arrived[key]) clock = arrived[key];
+            }
+            start[i] = clock;
+            end[i] = clock += cost(a);
+            busy += clock - start[i];
+            if (!crosses || a.cell == (gradient ? 0 : last)) continue;
+            std::size_t const to = gradient ? key - 2 * micro_batches : key + 2 * micro_batches;
+            std::size_t const receiver = owner[gradient ? a.cell - 1 : a.cell + 1];
+            Time arrival = clock;
+            if (receiver != d) {
+                if constexpr (requires { cost.bytes(a); }) {
+                    if (ways) {
+                        Time& free = way_free[pairs(a.cell, gradient)];
+                        if (free < clock) free = clock;
+                        arrival = free += cost.bytes(a) / bandwidth;
+                    }
+                }
+                arrival += latency;
+            }
+            arrived[to] = arrival;
+            if (all[receiver].waits_for == to) ready[ready_count++] = receiver;
         }
-        Time const duration = cost(action);
-        times.start[i] = clock;
-        clock += duration;
-        times.end[i] = clock;
-        times.busy += duration;
+        all[d].next = i;
+        all[d].clock = clock;
         if (times.makespan < clock) times.makespan = clock;
-    });
+    }
+    times.busy = busy;
     return times;
 }
 
-/// The unit costs of the literature: forward, recompute, input gradient and weight gradient 1 each,
-/// a whole backward 2.
-constexpr std::int64_t unit_cost(Action const& action) {
-    return action.kind == Kind::backward ? 2 : 1;
+/// The idle share of device time, until the last device is done: exact where time is whole numbers.
+template <class Time>
+constexpr auto bubble(SimulatedTimes<Time> const& times, std::size_t devices) {
+    Time const available = static_cast<Time>(devices) * times.makespan;
+    if constexpr (std::is_integral_v<Time>)
+        return ratio(available - times.busy, available);
+    else
+        return (available - times.busy) / available;
 }
-
 /// The idle share of device time at unit costs. Of a schedule's own programs (before recomputation
 /// is put in) this is the bubble of the literature, e.g. (K - 1) / (M + K - 1) for GPipe.
 constexpr Ratio bubble(Programs const& programs) {
-    auto const times = simulate<std::int64_t>(programs, unit_cost);
-    auto const available = static_cast<std::int64_t>(programs.devices()) * times.makespan;
-    return ratio(available - times.busy, available);
+    return bubble(simulate<std::int64_t>(programs, unit_cost), programs.devices());
+}
+
+/// How long a device is idle between the start of its first action and the end of its last: what
+/// would be left of its bubble if mini-batches followed each other without a barrier.
+template <class Time>
+constexpr Time span_idle(Programs const& programs, SimulatedTimes<Time> const& times,
+                         std::size_t device) {
+    Time idle{};
+    for (std::size_t i = programs.begin(device) + 1; i < programs.end(device); ++i)
+        idle += times.start[i] - times.end[i - 1];
+    return idle;
 }
 
 /// The largest number of (cell, micro-batch) pairs that are between the begin of their forward and

@@ -9,7 +9,17 @@
 
 namespace gpipe::schedule {
 
-/// ZB-V (Qi et al., 2024).
+/// ZB-V (Qi et al., 2024): two cells per device in V order, device k owns cells k and 2 K - 1 - k,
+/// so that the first and the last cell are on one device; input and weight gradients apart. For
+/// K = 2 and M = 4, time to the right, I and W for the two gradients, small letters for a device's
+/// second cell:
+///
+///     device 0   F0 F1 F2 f0 i0 w0 f1 i1 w1 F3 I0 W0 f2 i2 w2 I1 W1 f3 i3 w3 I2 W2 I3 W3
+///     device 1   .  F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 F3 I1 W1 f3 i2 w2 I2 i3 I3 W2 w3 W3
+///
+/// For M >= 2 K - 1 the bubble is (K - 1) / (6 M + K - 1), a sixth of 1F1B's, and no device is idle
+/// between its first action and its last. A device holds at most 2 K micro-batches of a cell, as
+/// many activations as 1F1B's first device. Forward and both gradients should cost about the same.
 struct ZeroBubbleV {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "ZeroBubbleV";

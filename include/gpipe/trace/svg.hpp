@@ -72,7 +72,7 @@ class SvgFigure {
     static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
     static constexpr std::string_view idle_fill = "url(#gpipe-idle)";
     static constexpr std::string_view again_fill = "url(#gpipe-again)";
-    static constexpr std::string_view foot_fill = "#222' fill-opacity='.8";
+    static constexpr std::string_view foot_fill = "#222' stroke='#fff' stroke-width='.6";
 
     template <class T> static void raise(T& most, T value) {
         if (most < value) most = value;
@@ -188,7 +188,7 @@ class SvgFigure {
             for (std::size_t c = 0; c < cells_; ++c, box.x += box.width) {
                 legend.fill(box, colour_of(Kind::forward, 0));
                 double const foot = foot_ * static_cast<double>(c);
-                legend.fill({box.x, box.y + box.height - foot, box.width, foot}, foot_fill);
+                legend.fill({box.x, box.y + box.height - foot, box.width, foot}, "#222");
             }
         }
         std::size_t const shown = micro_batches_ < hues ? micro_batches_ : hues;

@@ -58,8 +58,9 @@ class TextCanvas {
 
     void draw(Writer& out, Timeline const& timeline) const {
         if (!timeline.title().empty()) out << timeline.title() << ": " << summary(timeline) << '\n';
+        Labelled const labelled(timeline, static_cast<double>(label_) / scale_);
         for (std::size_t d = 0; d < timeline.devices(); ++d) {
-            std::string const actions = row(timeline, d);
+            std::string const actions = row(timeline, labelled, d);
             out << "device " << std::string(device_digits_ - digits(d), ' ') << d
                 << (actions.empty() ? "" : "   ") << actions << '\n';
         }
@@ -68,6 +69,29 @@ class TextCanvas {
   private:
     static constexpr std::size_t head_letters = 10; // "device ", three spaces
     static constexpr std::size_t most_columns = 16384;
+    static constexpr char idle = '\0';
+    static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
+
+    // The kinds whose actions have a label: where their mean has room for it, so that of equal
+    // actions those that rounding makes a column longer have none, either.
+    class Labelled {
+      public:
+        Labelled(Timeline const& timeline, double room) : room_(room) {
+            for (TimelineEntry const& entry : timeline) {
+                sum_[static_cast<std::size_t>(entry.action.kind)] += entry.duration();
+                count_[static_cast<std::size_t>(entry.action.kind)] += 1;
+            }
+        }
+        bool has(Kind kind) const {
+            std::size_t const k = static_cast<std::size_t>(kind);
+            return sum_[k] >= count_[k] * room_ * 0.999999;
+        }
+
+      private:
+        double room_;
+        double sum_[kinds] = {};
+        double count_[kinds] = {};
+    };
 
     // Columns whose middle is not before that time.
     std::size_t column(double time) const {
@@ -76,12 +100,11 @@ class TextCanvas {
         return at > static_cast<double>(whole) ? whole + 1 : whole;
     }
 
-    std::string row(Timeline const& timeline, std::size_t device) const {
+    std::string row(Timeline const& timeline, Labelled const& labelled, std::size_t device) const {
         std::size_t length = 0;
         for (TimelineEntry const& entry : timeline)
             if (entry.device == device && length < column(entry.end)) length = column(entry.end);
-        std::string line(length, ' ');
-        for (std::size_t i = 0; i < length; i += columns_) line[i] = '.';
+        std::string line(length, idle);
         std::size_t const cells = timeline.cells_per_device();
         for (TimelineEntry const& entry : timeline) {
             if (entry.device != device || is_transfer(entry.action.kind)) continue;
@@ -92,13 +115,19 @@ class TextCanvas {
             std::string box(size, label[0]);
             if (cells > 2) label += static_cast<char>('a' + ordinal % 26);
             label += std::to_string(entry.action.micro_batch);
-            if (entry.duration() * scale_ >= static_cast<double>(label_)) {
+            if (size >= label_ && labelled.has(entry.action.kind)) {
                 box = label + std::string(size - label.size(), compressed_ ? '-' : ' ');
                 for (std::size_t i = columns_; !compressed_ && i + label_ <= size; i += columns_)
                     box.replace(i, label_, label_, '.');
             }
             line.replace(begin, size, box);
         }
+        // A point for each unit, but none that would touch what comes next.
+        for (std::size_t i = 0; i < length; ++i)
+            if (line[i] == idle) {
+                bool const room = columns_ == 1 || i + 1 == length || line[i + 1] == idle;
+                line[i] = i % columns_ == 0 && room ? '.' : ' ';
+            }
         line.resize(line.find_last_not_of(' ') + 1);
         return line;
     }

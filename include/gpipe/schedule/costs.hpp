@@ -1,0 +1,59 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/schedule/action.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace gpipe {
+
+/// The unit costs of the literature: forward, recompute, input gradient and weight gradient 1 each,
+/// a whole backward 2.
+constexpr std::int64_t unit_cost(Action const& action) {
+    return action.kind == Kind::backward ? 2 : 1;
+}
+
+/// What a cell costs per micro-batch, in any unit of time; the cost function of a chain of equal
+/// cells.
+template <class Time> struct CellCosts {
+    Time forward{};
+    Time recompute{};
+    Time input_gradient{};
+    Time weight_gradient{};
+    std::optional<Time> backward{}; ///< if it is not the sum of the two gradients
+    Time output_bytes{};            ///< to the next cell
+    Time gradient_bytes{};          ///< to the cell before
+
+    /// How long an action takes; 0 for any other kind.
+    constexpr Time operator()(Action const& action) const {
+        switch (action.kind) {
+        case Kind::forward:
+            return forward;
+        case Kind::recompute:
+            return recompute;
+        case Kind::backward:
+            return backward ? *backward : input_gradient + weight_gradient;
+        case Kind::input_gradient:
+            return input_gradient;
+        case Kind::weight_gradient:
+            return weight_gradient;
+        default:
+            return {};
+        }
+    }
+    /// What a forward, backward or input gradient sends to the neighbouring cell.
+    constexpr Time bytes(Action const& action) const {
+        return action.kind == Kind::forward ? output_bytes : gradient_bytes;
+    }
+};
+
+/// The cost function of a chain of cells that differ.
+template <class Time> struct ChainCosts {
+    Array<CellCosts<Time>> cells;
+
+    constexpr Time operator()(Action const& action) const { return cells[action.cell](action); }
+    constexpr Time bytes(Action const& action) const { return cells[action.cell].bytes(action); }
+};
+
+} // namespace gpipe
