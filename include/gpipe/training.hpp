@@ -182,6 +182,15 @@ template <class Net, class... Policies> class Training {
     /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
     /// offers both halves of its backward that runs whole.
     static constexpr Ratio bubble() requires constant { return gpipe::bubble(schedule_programs()); }
+    /// The same where cost(action) is what each action takes (CellCosts, ChainCosts, or any
+    /// function), with recomputation, which counts as work; see simulate() for the rest.
+    template <class Cost>
+    static constexpr double bubble(Cost const& cost, double latency = 0,
+                                   double bandwidth = unlimited<double>) requires constant {
+        Programs const programs = Checkpointing::lower(schedule_programs());
+        return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
+                             programs.devices());
+    }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
     static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
