@@ -151,7 +151,7 @@ template <class L> consteval bool parameters_learn() {
     return true;
 }
 template <class L> consteval bool layer_fits() {
-    if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L>)
+    if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return forward_fits<L>() && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                parameters_learn<L>();
     else
@@ -166,6 +166,9 @@ template <std::size_t Index, class L> struct CheckLayer {
     static constexpr Reads reads = detail::reads_of<L>();
     static_assert(std::is_class_v<L> && std::is_copy_constructible_v<L>,
                   "gpipe: a layer must be a copyable class");
+    static_assert(!std::is_final_v<L>,
+                  "gpipe: a layer must not be final: which functions it has is seen by deriving "
+                  "from it");
     static_assert(detail::NamesInput<L>,
                   "gpipe: a layer must name its input: using Input = gpipe::Tensor<...> or "
                   "gpipe::Tensors<...>, the shape of one sample");
