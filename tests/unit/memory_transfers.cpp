@@ -103,41 +103,43 @@ template <class F> void each_plan(std::size_t seed, F f) {
 std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step,
                               MemoryPlan const& plan, toy::Places const& places) {
     Programs const& programs = plan.lowered.programs;
-    auto const boundary_of = [](std::uint32_t tag) { return (tag - 1) / 2 % 16; };
     auto const in_arena = [&](auto const& tensor, std::size_t device) {
         auto const& bytes = plan.devices[device];
         std::size_t const begin = bytes.parameters + bytes.gradients + bytes.optimizer;
         return places.within(tensor.at, tensor.bytes, device, begin, begin + bytes.boundary);
     };
-    auto const effect = walker.effect(step);
-    for (bool const writes : {false, true})
-        for (auto const& tensor : writes ? effect.writes : effect.reads) {
-            std::size_t const b = boundary_of(tensor.tag);
-            bool const gradient = (tensor.tag - 1) % 2 != 0;
-            Link const link = plan.links[b];
-            bool const receives =
-                step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
-            bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
-            if (link == Link::staged && (sends ? writes : receives && !writes)) {
-                std::size_t const at =
-                    gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
-                auto const& slots =
-                    gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
-                auto const offset = static_cast<std::size_t>(tensor.at - places.host);
-                if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
-                if (offset < at ||
-                    offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
-                    return "in another's staging slots";
-                continue;
-            }
-            std::size_t cell = step.cell;
-            // What a recompute writes stays where it is, whoever may read it.
-            if (link == Link::shared && step.kind != Kind::recompute) cell = b;
-            if (sends && writes) cell = gradient ? b - 1 : b;
-            // With one micro-batch a gradient has its place among the temporaries.
-            if (plan.holds_gradient[b] && gradient && cell == b) continue;
-            if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
+    auto const wrong = [&](toy::Effect::Tensor const& tensor, bool writes) -> std::string {
+        std::size_t const b = tensor.boundary;
+        bool const gradient = tensor.name.what == toy::Name::gradient;
+        Link const link = plan.links[b];
+        bool const receives =
+            step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
+        bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+        if (link == Link::staged && (sends ? writes : receives && !writes)) {
+            std::size_t const at =
+                gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
+            auto const& slots = gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
+            auto const offset = static_cast<std::size_t>(tensor.at - places.host);
+            if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
+            if (offset < at ||
+                offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
+                return "in another's staging slots";
+            return "";
         }
+        std::size_t cell = step.cell;
+        // What a recompute writes stays where it is, whoever may read it.
+        if (link == Link::shared && step.kind != Kind::recompute) cell = b;
+        if (sends && writes) cell = gradient ? b - 1 : b;
+        // With one micro-batch a gradient has its place among the temporaries.
+        if (plan.holds_gradient[b] && gradient && cell == b) return "";
+        if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
+        return "";
+    };
+    for (toy::Effect const& effect : walker.effects(step))
+        for (bool const writes : {false, true})
+            for (toy::Effect::Tensor const& tensor : writes ? effect.writes : effect.reads)
+                if (tensor.boundary > 0)
+                    if (auto const what = wrong(tensor, writes); !what.empty()) return what;
     return "";
 }
 

@@ -24,6 +24,7 @@ struct Blocks {
     BlockUse deferred;
     Array<bool> keeps;  ///< by action: whether a backward reads what it leaves
     Array<bool> splits; ///< by cell: whether the halves of its backwards run apart
+    Array<bool> mixes;  ///< by cell: whether only those of some do, and other backwards run whole
 };
 
 namespace detail {
@@ -62,7 +63,12 @@ template <class Begins, class Ends, class Passes>
 
 [[gnu::cold]] constexpr Blocks assign_blocks(Programs const& programs) {
     std::size_t const micro_batches = programs.micro_batches();
-    Blocks blocks{{}, {}, {}, Array<bool>(programs.size()), Array<bool>(programs.cells())};
+    Blocks blocks{{},
+                  {},
+                  {},
+                  Array<bool>(programs.size()),
+                  Array<bool>(programs.cells()),
+                  Array<bool>(programs.cells())};
     // The next action on each (cell, micro-batch): what a backward comes right behind keeps.
     Array<bool> backward_next(programs.cells() * micro_batches);
     for (std::size_t i = programs.size(); i-- > 0;) {
@@ -73,6 +79,9 @@ template <class Begins, class Ends, class Passes>
         backward_next[pair] = gives_gradient(a.kind);
         if (a.kind == Kind::weight_gradient) blocks.splits[a.cell] = true;
     }
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        if (programs[i].kind == Kind::backward && blocks.splits[programs[i].cell])
+            blocks.mixes[programs[i].cell] = true;
     auto const kind = [&](std::size_t i) { return programs[i].kind; };
     auto const keeps = [&](std::size_t i) { return blocks.keeps[i]; };
     auto const passes = [&](std::size_t i) {

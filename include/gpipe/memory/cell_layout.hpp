@@ -75,6 +75,7 @@ struct CellUse {
     bool recomputes = true;      ///< whether the cell's forward is ever run again
     bool holds_gradient = false; ///< whether the gradient of its input lies here, too
     bool splits = false;         ///< whether the halves of its backward run apart
+    bool mixes = false;          ///< whether for some micro-batches only
 };
 
 namespace detail {
@@ -96,7 +97,7 @@ namespace detail {
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
                                                 std::size_t last, CellUse const& use,
                                                 bool even_lies_low) {
-    auto const [adjacent, capacity, recomputes, holds_gradient, apart] = use;
+    auto const [adjacent, capacity, recomputes, holds_gradient, apart, mixes] = use;
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -185,7 +186,7 @@ namespace detail {
     auto const input_gradient = [&](std::size_t i) {
         LayerInfo const& layer = layers[i];
         bool const writes =
-            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && !apart);
+            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && (!apart || mixes));
         bool const discarded = first + i == chain.lowest_learner && !layer.accepts_none && writes;
         return discarded || (holds_gradient && i == 0) ? layers[i].input_gradient.slots(capacity)
                                                        : 0;
@@ -217,17 +218,23 @@ namespace detail {
         return moment;
     };
 
-    // A weight gradient may run while another micro-batch's stack is full.
+    // The height that the widest moment needs, then every place. Scratch lies above the low tensor,
+    // or under it where the stack has left enough room.
+    auto const low_end = [](Moment const& m) { return m.low_base + m.low; };
+    // A weight gradient may run while another micro-batch's stack is full. In a backward that runs
+    // both halves one behind the other the second finds what the first has written.
     auto const weight_moment = [&](std::size_t i) {
         Moment moment{adjacent ? layout.kept : 0};
         moment.scratch = splits(i) ? scratch_bytes(i) : 0;
+        if (mixes && !layers[i].has_whole) {
+            Moment const first_half = backward_moment(i);
+            moment.stack = std::max(moment.stack, low_end(first_half));
+            moment.high = first_half.high;
+        }
         moment.low_base = moment.stack;
         return moment;
     };
 
-    // The height that the widest moment needs, then every place. Scratch lies above the low tensor,
-    // or under it where the stack has left enough room.
-    auto const low_end = [](Moment const& m) { return m.low_base + m.low; };
     auto const scratch_at = [&](Moment const& m) {
         return m.stack + m.scratch <= m.low_base ? m.stack : low_end(m);
     };

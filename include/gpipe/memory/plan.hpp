@@ -258,9 +258,10 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
             if (programs.device_of(c) != d) continue;
             bool const recomputes_output = recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
                                            chain.lowest_learner < first[c + 1];
-            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1],
-                                           {adjacent, capacity, recomputes_output,
-                                            plan.holds_gradient[c], plan.blocks.splits[c]});
+            plan.layouts[c] =
+                lay_out_cell(chain, first[c], first[c + 1],
+                             {adjacent, capacity, recomputes_output, plan.holds_gradient[c],
+                              plan.blocks.splits[c], plan.blocks.mixes[c]});
             auto const put = [&](Array<std::size_t>& offsets, BlockUse const& use,
                                  std::size_t size) {
                 offsets[c] = at;
