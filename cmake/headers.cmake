@@ -86,6 +86,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
+    include/gpipe/schedule/best.hpp
     include/gpipe/schedule/breadth_first.hpp
     include/gpipe/schedule/building_blocks.hpp
     include/gpipe/schedule/catalogue.hpp
@@ -99,6 +100,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/lowered.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
+    include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
