@@ -97,7 +97,10 @@ namespace detail {
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
                                                 std::size_t last, CellUse const& use,
                                                 bool even_lies_low) {
-    auto const [adjacent, capacity, recomputes, holds_gradient, apart, mixes] = use;
+    bool const adjacent = use.adjacent;
+    bool const recomputes = use.recomputes;
+    bool const apart = use.splits;
+    std::size_t const capacity = use.capacity;
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -186,10 +189,11 @@ namespace detail {
     auto const input_gradient = [&](std::size_t i) {
         LayerInfo const& layer = layers[i];
         bool const writes =
-            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && (!apart || mixes));
+            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && (!apart || use.mixes));
         bool const discarded = first + i == chain.lowest_learner && !layer.accepts_none && writes;
-        return discarded || (holds_gradient && i == 0) ? layers[i].input_gradient.slots(capacity)
-                                                       : 0;
+        return discarded || (use.holds_gradient && i == 0)
+                   ? layers[i].input_gradient.slots(capacity)
+                   : 0;
     };
     auto const gradient_below = [&](std::size_t i) { // written at moment i
         if (i > learner || i == count) return temporary_gradient(i - 1);
@@ -226,7 +230,7 @@ namespace detail {
     auto const weight_moment = [&](std::size_t i) {
         Moment moment{adjacent ? layout.kept : 0};
         moment.scratch = splits(i) ? scratch_bytes(i) : 0;
-        if (mixes && !layers[i].has_whole) {
+        if (use.mixes && !layers[i].has_whole) {
             Moment const first_half = backward_moment(i);
             moment.stack = std::max(moment.stack, low_end(first_half));
             moment.high = first_half.high;
