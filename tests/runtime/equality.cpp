@@ -242,6 +242,20 @@ TEST_CASE("P1 constants and `dynamic` train the same") {
     for (std::size_t d = 0; d < 4; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
 }
 
+TEST_CASE_TEMPLATE("P1 so do those of schedules with several cells on a device", Schedule,
+                   gpipe::schedule::ZeroBubbleV, gpipe::schedule::Interleaved1F1B<2>) {
+    Expected const expected(4, Backward::ascending, {12, 5, 12});
+    toy::Watch watch;
+    using Constant =
+        gpipe::Training<toy::Net<Real>, gpipe::Balance<2, 3, 3, 2>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>, Schedule>;
+    static_assert(Constant::constant && Constant::device_count == 2);
+    Constant train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, {.samples = 12, .seed = seed});
+    CHECK(expected.differs(train) == "");
+    CHECK(train.devices() == 2);
+    for (std::size_t d = 0; d < 2; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
+}
+
 TEST_CASE_TEMPLATE("P5 N need not divide by M: any N, M and K train as the plain loop", Device,
                    Host, Deferred, Remote) {
     auto const runs = toy::runs<Device>();
