@@ -1,6 +1,6 @@
 // What it costs to compile a whole Training, by the number of distinct layer types and by compiler:
 // seconds and peak memory, beside the same layers' bodies as plain functions, and a stack of 1,000
-// equal blocks beside one of 4.
+// equal blocks beside one of 4; and by schedule, each proven for K = 8 and M = 64, beside GPipe.
 #include "support/compilers.hpp"
 #include "support/generate.hpp"
 #include "support/list.hpp"
@@ -66,7 +66,7 @@ class Bench {
             write("Repeat<1000>", "repeat1000", 1000 * repeat_group,
                   repeated_layers(1000, shape()))};
         if (!settings_.json)
-            std::printf("%s\n  %-14s %8s %8s %8s\n", compiler_.name.c_str(), "", "user+sys", "wall",
+            std::printf("%s\n  %-26s %8s %8s %8s\n", compiler_.name.c_str(), "", "user+sys", "wall",
                         "MiB");
         bool const good = compile_all(subjects, settings_.rounds) &&
                           compile_all(repeats, settings_.repeat_rounds);
@@ -80,14 +80,38 @@ class Bench {
         report(repeats[0], "empty file", subjects[0]);
         report(repeats[1], "Repeat<4>", repeats[0]);
         if (settings_.layers.size() > 1) report_growth(subjects);
-        return true;
+        return run_schedules();
     }
 
   private:
     ProgramShape shape() const {
-        return {settings_.cells, settings_.micro_batches, settings_.bodies == "loops",
-                settings_.plans};
+        return {settings_.cells,
+                settings_.micro_batches,
+                settings_.bodies == "loops",
+                settings_.plans,
+                {}};
     }
+
+    // One chain, cut for 8 devices, by schedule.
+    bool run_schedules() {
+        ProgramShape by_schedule = shape();
+        by_schedule.cells = schedule_cells;
+        by_schedule.micro_batches = schedule_micro_batches;
+        std::vector<Subject> subjects;
+        for (char const* name :
+             {"GPipe", "GPipeAscending", "OneForwardOneBackward", "EagerOneForwardOneBackward",
+              "Interleaved1F1B<2>", "BreadthFirst<2>", "ZeroBubbleH1", "ZeroBubbleH2",
+              "ZeroBubbleV", "VHalf", "VMin", "DualPipeV"}) {
+            by_schedule.schedule = std::string("gpipe::schedule::") + name;
+            subjects.push_back(write(name, "schedule" + std::to_string(subjects.size()),
+                                     16 * repeat_group, repeated_layers(16, by_schedule)));
+        }
+        if (!compile_all(subjects, settings_.repeat_rounds)) return false;
+        for (Subject const& subject : subjects) report(subject, "GPipe", subjects[0], by_schedule);
+        return true;
+    }
+    static constexpr std::size_t schedule_cells = 8;
+    static constexpr std::size_t schedule_micro_batches = 64;
 
     Subject write(std::string name, std::string const& file, std::size_t layers,
                   std::string const& text) const {
@@ -114,17 +138,21 @@ class Bench {
     }
 
     void report(Subject const& subject, char const* baseline, Subject const& other) const {
+        report(subject, baseline, other, shape());
+    }
+    void report(Subject const& subject, char const* baseline, Subject const& other,
+                ProgramShape const& of) const {
         if (settings_.json) {
             Record record("compile_time");
             record.add("compiler", compiler_.name).add("source", subject.name);
-            record.add("K", settings_.cells).add("M", settings_.micro_batches);
+            record.add("K", of.cells).add("M", of.micro_batches);
             record.add("L", subject.layers).add("bodies", settings_.bodies);
             record.add("plans", settings_.plans);
             record.add("wall_seconds", median(subject.wall)).add("peak_mib", subject.megabytes);
             record.compare("seconds (user + system)", subject.processor, baseline, other.processor);
             record.print();
         } else {
-            std::printf("  %-14s %8.2f %8.2f %8.0f %8.2f of %s\n", subject.name.c_str(),
+            std::printf("  %-26s %8.2f %8.2f %8.0f %8.2f of %s\n", subject.name.c_str(),
                         median(subject.processor), median(subject.wall), subject.megabytes,
                         median(subject.processor) / median(other.processor), baseline);
             std::fflush(stdout);
@@ -171,15 +199,15 @@ int main(int argc, char** argv) {
     std::string compilers = "g++,clang++,nvcc";
     support::Options options("compile_time",
                              "Seconds and memory that it takes to compile a whole Training, by the "
-                             "number of\ndistinct layer types and by compiler.");
+                             "number of\ndistinct layer types, by schedule and by compiler.");
     options.text("layers", "L,...", "numbers of distinct layer types", layers);
     options.text("compilers", "NAME,...", "compilers, of g++, clang++, nvcc; those found",
                  compilers);
     options.number("cells", "K", settings.cells, 1, 4);
     options.number("micro-batches", "M", settings.micro_batches, 1, 1024);
     options.number("rounds", "compilations of each source", settings.rounds, 1, 1000);
-    options.number("repeat-rounds", "the same of those with Repeat", settings.repeat_rounds, 1,
-                   1000);
+    options.number("repeat-rounds", "the same of those with Repeat, and by schedule",
+                   settings.repeat_rounds, 1, 1000);
     options.choice("bodies",
                    "the work of layers as calls of functions elsewhere, or in part as loops",
                    settings.bodies, {"calls", "loops"});

@@ -10,6 +10,7 @@
 #include "gpt/model.hpp"
 
 #include <gpipe/gpipe.hpp>
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -31,9 +32,10 @@ using Net =
     gpipe::Pipeline<UsesAll<gpt::Embedding<float, Model::vocabulary, Model::context, Model::width>>,
                     Blocks,
                     UsesAll<gpt::Head<float, Model::context, Model::width, Model::vocabulary>>>;
-using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>,
-                              gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
-                              gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
+using Train =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
+                    gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic>;
 
 gpipe::checkpoint::Dynamic policy(std::string const& name) {
     if (name == "never") return gpipe::checkpoint::Never{};
@@ -96,6 +98,7 @@ double formula(std::size_t cells, std::size_t micro_batches, std::size_t samples
 }
 
 struct Settings {
+    std::vector<gpipe::schedule::Dynamic> schedules;
     std::vector<std::size_t> cells;
     std::vector<std::size_t> micro_batches;
     std::vector<std::string> checkpointing;
@@ -103,8 +106,11 @@ struct Settings {
     bool json = false;
 };
 
-void measure(Settings const& settings, std::size_t cells, std::size_t micro_batches,
-             std::string const& checkpointing) {
+void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule, std::size_t cells,
+             std::size_t micro_batches, std::string const& checkpointing) {
+    if (cells * schedule.cells_per_device() > Net::size ||
+        micro_batches < schedule.least_micro_batches(cells))
+        return;
     std::vector<std::int32_t> inputs(settings.samples * Model::context);
     std::vector<std::int32_t> targets(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -119,6 +125,7 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
                  .seed = 1,
                  .cells = cells,
                  .micro_batches = micro_batches,
+                 .schedule = schedule,
                  .checkpointing = policy(checkpointing)}};
     std::size_t const allocated = arena_bytes - allocated_before;
     train.step(inputs, targets); // what the layers' own library sets up at its first call
@@ -137,6 +144,7 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
         Record result("memory");
         result.add("K", cells).add("M", micro_batches).add("L", layers.size());
         result.add("N", settings.samples).add("checkpointing", checkpointing);
+        result.add("schedule", schedule.name()).add("per_device", schedule.cells_per_device());
         return result;
     };
     double used_low = 2;
@@ -173,7 +181,8 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
         beside.print();
         return;
     }
-    std::printf("%2zu %4zu  %-12s %9.3f %9.4f-%.4f %10.4f %14.4f %10.3f %8.2f %6zu\n", cells,
+    std::printf("%-27s %zu %2zu %4zu  %-12s %9.3f %9.4f-%.4f %10.4f %14.4f %10.3f %8.2f %6zu\n",
+                std::string(schedule.name()).c_str(), schedule.cells_per_device(), cells,
                 micro_batches, checkpointing.c_str(), double(largest) / (1 << 20), used_low,
                 used_high, double(train.planned_bytes()) / double(allocated), least_high,
                 double(activations) / (1 << 20), double(activations) / paper, allocations_in_step);
@@ -184,19 +193,29 @@ void measure(Settings const& settings, std::size_t cells, std::size_t micro_batc
 
 int main(int argc, char** argv) {
     Settings settings;
+    std::string schedules = "all";
     std::string cells = "1,2,4,8";
     std::string micro_batches = "1,4,8,32";
     std::string checkpointing = "never,always,except-last";
     support::Options options(
         "memory", "Planned bytes per device of train_gpt's network, beside what a step uses, the "
                   "least\nthat it could do with, and the GPipe paper's formula.");
-    options.text("cells", "K,...", "numbers of cells", cells);
+    options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
+    options.text("cells", "K,...", "numbers of devices", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
     options.text("checkpointing", "NAME,...", "policies", checkpointing);
     options.number("samples", "N, samples in a mini-batch", settings.samples, 1, 1024);
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {
+        std::vector<std::string> names;
+        for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(2)) {
+            names.emplace_back(schedule.name());
+            if (schedules == "all") settings.schedules.push_back(schedule);
+        }
+        if (schedules != "all")
+            for (std::string const& name : words("--schedule", schedules, names))
+                settings.schedules.push_back(gpipe::schedule::find_schedule(name, 2));
         settings.cells = numbers("--cells", cells, {}, Net::size);
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
@@ -208,10 +227,12 @@ int main(int argc, char** argv) {
         std::printf("largest device in MiB; planned / used over the devices; planned / allocated; "
                     "largest planned / live;\nits activations in MiB and against the paper's "
                     "formula; allocations in a step\n"
-                    " K    M  checkpointing   device      / used        / allocated    / live  "
+                    "schedule                    v  K    M  checkpointing   device      / used     "
+                    "   / allocated    / live  "
                     "activations / formula\n");
-    for (std::size_t k : settings.cells)
-        for (std::size_t m : settings.micro_batches)
-            for (std::string const& policy_name : settings.checkpointing)
-                measure(settings, k, m, policy_name);
+    for (gpipe::schedule::Dynamic const& schedule : settings.schedules)
+        for (std::size_t k : settings.cells)
+            for (std::size_t m : settings.micro_batches)
+                for (std::string const& policy_name : settings.checkpointing)
+                    measure(settings, schedule, k, m, policy_name);
 }

@@ -60,6 +60,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
+    include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/choices.hpp
@@ -67,6 +68,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/immediate.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/loss_thunk.hpp
@@ -84,6 +86,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
+    include/gpipe/schedule/best.hpp
     include/gpipe/schedule/breadth_first.hpp
     include/gpipe/schedule/building_blocks.hpp
     include/gpipe/schedule/catalogue.hpp
@@ -93,6 +96,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
     include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/lowered.hpp
     include/gpipe/schedule/message_order.hpp
@@ -100,6 +104,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/messages.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
+    include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
@@ -110,7 +115,16 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/trace/chrome.hpp
+    include/gpipe/trace/compare.hpp
     include/gpipe/trace/nvtx.hpp
+    include/gpipe/trace/palette.hpp
+    include/gpipe/trace/svg.hpp
+    include/gpipe/trace/svg_shapes.hpp
+    include/gpipe/trace/text.hpp
+    include/gpipe/trace/timeline.hpp
+    include/gpipe/trace/unsplit.hpp
+    include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
 )

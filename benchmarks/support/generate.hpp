@@ -11,6 +11,7 @@ struct ProgramShape {
     std::size_t micro_batches = 32;
     bool loops = false; ///< element-wise work as loops in the layers; else all work is elsewhere
     bool plans = false; ///< memory is planned at compile time, too
+    std::string schedule{}; ///< as a policy; empty: the default
 };
 
 /// Layers in a block of repeated_layers().
@@ -168,7 +169,8 @@ inline std::string training(ProgramShape shape, std::size_t in, std::size_t out)
     auto const text = [](std::size_t n) { return std::to_string(n); };
     return "using Train = gpipe::Training<Net, gpipe::Cells<" + text(shape.cells) +
            ">, gpipe::MicroBatches<" + text(shape.micro_batches) + ">, gpipe::Loss<MeanSquare<" +
-           text(out) + ">>,\n                              gpipe::Optimizer<gpipe::Adam>>;\n" +
+           text(out) + ">>,\n                              gpipe::Optimizer<gpipe::Adam>" +
+           (shape.schedule.empty() ? "" : ", " + shape.schedule) + ">;\n" +
            (shape.plans ? "static_assert(Train::peak_bytes(0, 8) > 0);\n" : "") +
            "\nint main() {\n"
            "    std::vector<float> inputs(64 * " +

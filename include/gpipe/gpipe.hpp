@@ -8,5 +8,6 @@
 #include <gpipe/optimizer/rmsprop.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/verify.hpp>
 #include <gpipe/training.hpp>

@@ -7,6 +7,7 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/optimizer/sgd.hpp>
+#include <gpipe/optimizer/when.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -15,6 +16,8 @@
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/halves.hpp>
+#include <gpipe/trace/timeline.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <chrono>
@@ -43,12 +46,13 @@ struct NoLoss {
 } // namespace detail
 
 /// Trains a Pipeline. Net is the Pipeline; the policies stand in any order, each with a default:
-/// - Cells<K> (default Cells<1>) or Balance<n, ...>: how the layers are cut, one cell per device;
+/// - Cells<K> (default Cells<1>) or Balance<n, ...>: how the layers are cut, for K devices;
 /// - MicroBatches<M> (default 4 K: "negligible" bubble in the paper, section 2.3);
 /// - Loss<F>: the loss functor; there is no default;
 /// - Optimizer<F> (default SGD);
 /// - a schedule (default schedule::GPipe);
 /// - a checkpointing policy (default checkpoint::ExceptLast);
+/// - when parameters are updated (default update::AfterCommit);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
 /// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic) by the same
@@ -62,13 +66,20 @@ template <class Net, class... Policies> class Training {
     using Schedule = detail::policy_or<policy::Schedule, schedule::GPipe, Policies...>;
     using Checkpointing =
         detail::policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
+    using Update = detail::policy_or<policy::Update, update::AfterCommit, Policies...>;
     using Device = detail::policy_or<policy::Device, device::Host, Policies...>;
     using LossFunctor =
         typename detail::policy_or<policy::Loss, Loss<detail::NoLoss>, Policies...>::functor;
     using OptimizerFunctor_ =
         typename detail::policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
+    // The number of cells on a device, and K where it does not hang on a schedule that is chosen at
+    // construction.
+    static constexpr bool knows_schedule = !std::is_same_v<Schedule, schedule::Dynamic>;
+    static constexpr std::size_t per_device = gpipe::cells_per_device<Schedule>;
+    static constexpr std::size_t known_devices =
+        knows_schedule || !cuts_by_hand<Cut> ? devices_of<Cut>(per_device) : dynamic;
     static constexpr std::size_t default_micro_batches =
-        Cut::cells == dynamic ? dynamic : 4 * (Cut::cells ? Cut::cells : 1);
+        known_devices == dynamic ? dynamic : 4 * (known_devices ? known_devices : 1);
     using MicroBatchesPolicy =
         detail::policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
     using Stream = typename Device::Stream;
@@ -78,7 +89,7 @@ template <class Net, class... Policies> class Training {
     static_assert(
         detail::check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
                                policy::Optimizer, policy::Schedule, policy::Checkpointing,
-                               policy::Transport, policy::Device>());
+                               policy::Update, policy::Transport, policy::Device>());
     static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
@@ -91,19 +102,24 @@ template <class Net, class... Policies> class Training {
     static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
     static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor_>,
                   "gpipe: an optimizer must be trivially copyable to be copied to this device");
+    static_assert(!Update::immediate || std::is_trivially_copyable_v<OptimizerFunctor_>,
+                  "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
+                  "step that is under way has its own");
     static_assert(detail::check_trainable<Net>());
-    static_assert(CheckCut<Cut, Net::size>::ok);
+    static_assert(CheckCut<Cut, Net::size, per_device>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
 
   public:
-    /// L, K and M; `dynamic` where they are chosen at construction.
+    /// L, K, the cells on all of the devices, and M; `dynamic` where they are chosen at
+    /// construction.
     static constexpr std::size_t layer_count = Net::size;
-    static constexpr std::size_t cell_count = Cut::cells;
+    static constexpr std::size_t device_count = known_devices;
+    static constexpr std::size_t cell_count =
+        knows_schedule && device_count != dynamic ? device_count * per_device : dynamic;
     static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
     /// Whether everything but the number of samples is in the type.
     static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
-                                     !std::is_same_v<Schedule, schedule::Dynamic> &&
                                      !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
 
     using Input = typename Net::Input;
@@ -116,16 +132,17 @@ template <class Net, class... Policies> class Training {
     // nothing to prove.
     static consteval bool check_programs() {
         if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
-                      micro_batch_count == 0 || std::is_same_v<Schedule, schedule::Dynamic>)
+                      micro_batch_count == 0)
             return true;
-        else if constexpr (!detail::check_schedule<Schedule, cell_count, micro_batch_count>())
+        else if constexpr (!detail::check_schedule<Schedule, device_count, micro_batch_count>())
             return false;
         else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
             return true;
         else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
             return false;
         else
-            return detail::check_lowered<Schedule, Checkpointing, cell_count, micro_batch_count>();
+            return detail::check_lowered<Schedule, Checkpointing, device_count,
+                                         micro_batch_count>();
     }
     static_assert(check_programs());
 
@@ -140,19 +157,44 @@ template <class Net, class... Policies> class Training {
                 detail::handle_needs<LossFunctor>()};
     }
 
+    // Which cells have a layer whose backward comes in halves, of those that have a backward.
+    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
+                                        Array<std::size_t> const& first) {
+        Array<bool> result(first.size() - 1);
+        std::size_t const learner = lowest_learner(layers.data(), layers.size());
+        for (std::size_t c = 0; c + 1 < first.size(); ++c)
+            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
+                if (i >= learner && layers[i].splits) result[c] = true;
+        return result;
+    }
+    // The schedule as it runs over these layers.
+    static constexpr Programs schedule_programs() requires constant {
+        return join_halves(Schedule::programs(device_count, micro_batch_count),
+                           splits(Net::layers(), first_layers()));
+    }
+
   public:
     /// The layer that each cell begins with, then L.
     static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
         return cut(cell_count, Net::costs());
     }
-    /// The idle share of device time at unit costs (backward twice a forward), without
-    /// recomputation.
-    static constexpr Ratio bubble() requires constant {
-        return gpipe::bubble(Schedule::programs(cell_count, micro_batch_count));
+    /// The idle share of device time at unit costs (forward, input gradient and weight gradient of
+    /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
+    /// offers both halves of its backward that runs whole.
+    static constexpr Ratio bubble() requires constant { return gpipe::bubble(schedule_programs()); }
+    /// The same where cost(action) is what each action takes (CellCosts, ChainCosts, or any
+    /// function), with recomputation, which counts as work; see simulate() for the rest.
+    template <class Cost>
+    static constexpr double bubble(Cost const& cost, double latency = 0,
+                                   double bandwidth = unlimited<double>) requires constant {
+        Programs const programs = Checkpointing::lower(schedule_programs());
+        return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
+                             programs.devices());
     }
-    /// The most micro-batches that are between forward and backward on a device.
+    /// The most activations of a micro-batch in a cell that a device holds at a time: from the
+    /// begin of the forward to the end of the backward.
     static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
-        return gpipe::peak_micro_batches(Schedule::programs(cell_count, micro_batch_count), device);
+        return gpipe::peak_micro_batches(schedule_programs(), device);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples.
     static constexpr std::size_t peak_bytes(std::size_t device,
@@ -169,12 +211,12 @@ template <class Net, class... Policies> class Training {
                                    micro_batch_count * samples, micro_batch_count, 2 + metrics,
                                    sizeof(OptimizerFunctor_), Engine<Device>::slots);
         return plan_memory(shape(layers), cut(cell_count, Net::costs()),
-                           Checkpointing::lower(Schedule::programs(cell_count, micro_batch_count)),
-                           OptimizerFunctor_::states, samples, staging);
+                           Checkpointing::lower(schedule_programs()), OptimizerFunctor_::states,
+                           samples, staging);
     }
 
-    /// What is chosen at construction. `cells`, `micro_batches`, `schedule` and `checkpointing` are
-    /// for the policies that are dynamic.
+    /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
+    /// `checkpointing` are for the policies that are dynamic.
     struct Options {
         std::size_t samples = 0; ///< largest mini-batch that memory is planned for
         std::uint64_t seed = 0;
@@ -194,9 +236,9 @@ template <class Net, class... Policies> class Training {
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          machine_(model(), cut_checked(chosen_cells(options)), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, checked_clip(options.clip_norm),
-                   options.device) {}
+          machine_(model(), chosen_cut(options), chosen_programs(options),
+                   checked_samples(options.samples), options.seed, chosen_clip(options),
+                   Update::immediate, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -255,39 +297,39 @@ template <class Net, class... Policies> class Training {
     /// host can read the device's memory.
     template <std::size_t index> auto parameters() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            machine_.layer(index).parameters);
+            settled().layer(index).parameters);
     }
     /// The mean gradients of the last step; unspecified after a step that failed.
     template <std::size_t index> auto gradients() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            machine_.layer(index).gradients);
+            settled().layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements cannot be T.
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
     /// the sizes differ.
     template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(machine_, layer, tensor, to);
+        auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
     }
     template <class T>
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
-        auto const at = parameter_for(machine_, layer, tensor, from);
+        auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
     }
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(machine_, layer, tensor, to);
+        auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
     /// How many parameter tensors a layer has.
@@ -299,6 +341,7 @@ template <class Net, class... Policies> class Training {
     std::optional<Failure> const& failure() const { return machine_.failure(); }
     /// Steps trained, and done by now.
     std::uint64_t steps() const { return machine_.steps(); }
+    std::size_t devices() const { return machine_.programs().devices(); }
     std::size_t cells() const { return machine_.programs().cells(); }
     std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
     /// Walkers of a step: threads on the host.
@@ -320,6 +363,15 @@ template <class Net, class... Policies> class Training {
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
+    /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
+    Timeline timeline(std::string_view title = {}) const {
+        Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
+        for (ActionTime const& time : times())
+            if (time.ran)
+                result.add({time.action, programs().device_of(time.action.cell), time.lane,
+                            time.start, time.end});
+        return result;
+    }
 
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait
@@ -366,6 +418,11 @@ template <class Net, class... Policies> class Training {
         return model;
     }
 
+    // Once no step is under way. Throws what was wrong with one that nobody listens to.
+    Machine<Device>& settled() {
+        machine_.finish();
+        return machine_;
+    }
     static void finish(void* machine, StepOutcome const& outcome) {
         static_cast<Machine<Device>*>(machine)->finish(outcome);
     }
@@ -378,8 +435,33 @@ template <class Net, class... Policies> class Training {
         return samples;
     }
 
-    static std::size_t chosen_cells(Options const& options) {
-        return chosen_number("cells", cell_count, options.cells, 0);
+    static double chosen_clip(Options const& options) {
+        double const norm = checked_clip(options.clip_norm);
+        if (Update::immediate && norm > 0)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: Options::clip_norm is %g, but with update::Immediate devices update their "
+                "parameters before the norm of all gradients is known",
+                norm);
+        return norm;
+    }
+    static schedule::Dynamic chosen_schedule(Options const& options) {
+        if constexpr (knows_schedule)
+            return Schedule{};
+        else if (!options.schedule)
+            return schedule::GPipe{};
+        else
+            return options.schedule;
+    }
+    // K.
+    static std::size_t chosen_devices(Options const& options) {
+        std::size_t const cells_per_device = chosen_schedule(options).cells_per_device();
+        if constexpr (!knows_schedule && cuts_by_hand<Cut>)
+            if (Cut::cells % cells_per_device != 0)
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: the schedule has %zu cells on each device, and the %zu entries of the "
+                    "balance are no multiple of it",
+                    cells_per_device, Cut::cells);
+        return chosen_number("cells", devices_of<Cut>(cells_per_device), options.cells, 0);
     }
     // Net::costs() at run time. A call of a constexpr function without arguments is tried by g++
     // while it compiles, layer by layer: 0.2 s for 2,000.
@@ -389,27 +471,28 @@ template <class Net, class... Policies> class Training {
             [&](std::size_t layer, std::size_t leaf) { costs[layer] = Net::leaf_info[leaf].cost; });
         return costs;
     }
-    static Array<std::size_t> cut_checked(std::size_t cells) {
+    static Array<std::size_t> chosen_cut(Options const& options) {
+        std::size_t const cells =
+            chosen_devices(options) * chosen_schedule(options).cells_per_device();
         check_cells(Net::size, cells);
         Array<double> const costs = declared_costs();
         check_costs(costs.data(), costs.size());
         return cut(cells, costs);
     }
     static Programs chosen_programs(Options const& options) {
-        std::size_t const cells = chosen_cells(options);
+        std::size_t const devices = chosen_devices(options);
         std::size_t const micro_batches =
-            chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * cells);
-        schedule::Dynamic schedule = options.schedule;
-        if constexpr (!std::is_same_v<Schedule, schedule::Dynamic>)
-            schedule = Schedule{};
-        else if (!schedule)
-            schedule = schedule::GPipe{};
+            chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * devices);
         checkpoint::Dynamic checkpointing = options.checkpointing;
         if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
             checkpointing = Checkpointing{};
         else if (!checkpointing)
             checkpointing = checkpoint::ExceptLast{};
-        return proven_programs(schedule, checkpointing, cells, micro_batches);
+        Array<LayerInfo> layers(Net::size);
+        Net::for_each_layer(
+            [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
+        return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
+                               splits(layers, chosen_cut(options)));
     }
 
     template <class Other>

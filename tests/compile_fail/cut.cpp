@@ -10,11 +10,25 @@
 // expect GPIPE_ZERO_ENTRY: CheckBalanceEntry<(1, 3>|.*Index=1UL?, Cells=3UL?)
 // expect GPIPE_ZERO_ENTRY_AND_SUM: gpipe: an entry of the balance is zero \(the first number is its ind
 // expect GPIPE_EMPTY_BALANCE: gpipe: the balance sums to the first number, but the pipeline has as many
+// expect GPIPE_ODD_BALANCE: gpipe: the schedule has as many cells on each device as the second number
+// expect GPIPE_ODD_BALANCE: CheckBalanceDevices<(3, 2>|.*Entries=3UL?, CellsPerDevice=2UL?)
+// expect GPIPE_MORE_CELLS_IN_V: gpipe: there are more cells \(the first number\) than layers \(the sec
+// expect GPIPE_MORE_CELLS_IN_V: CheckCells<(6, 4>|.*K=6UL?, Layers=4UL?)
+#include <gpipe/schedule/zero_bubble_v.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
 
-#if defined(GPIPE_MORE_CELLS)
+#if defined(GPIPE_ODD_BALANCE) || defined(GPIPE_MORE_CELLS_IN_V)
+using Schedule = gpipe::schedule::ZeroBubbleV;
+#else
+using Schedule = gpipe::schedule::GPipe;
+#endif
+#if defined(GPIPE_ODD_BALANCE)
+using Cut = gpipe::Balance<2, 1, 1>;
+#elif defined(GPIPE_MORE_CELLS_IN_V)
+using Cut = gpipe::Cells<3>;
+#elif defined(GPIPE_MORE_CELLS)
 using Cut = gpipe::Cells<5>;
 #elif defined(GPIPE_NO_CELLS)
 using Cut = gpipe::Cells<0>;
@@ -33,7 +47,11 @@ using Cut = gpipe::Balance<3, 1>;
 using Finest = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, blank::Linear<4>>>, gpipe::Cells<4>,
                                gpipe::Loss<blank::Loss<4>>>;
 static_assert(Finest::cell_count == 4);
+using InV =
+    gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, blank::Linear<4>>>, gpipe::Balance<1, 1, 1, 1>,
+                    gpipe::Loss<blank::Loss<4>>, gpipe::schedule::ZeroBubbleV>;
+static_assert(InV::cell_count == 4 && InV::device_count == 2);
 #endif
 using Train = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, blank::Linear<4>>>, Cut,
-                              gpipe::Loss<blank::Loss<4>>>;
+                              gpipe::Loss<blank::Loss<4>>, Schedule>;
 static_assert(Train::cell_count == Cut::cells);

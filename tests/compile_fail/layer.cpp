@@ -22,6 +22,16 @@
 // expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
 // expect GPIPE_NO_CLASS: gpipe: a layer must be a copyable class
 // expect GPIPE_NOT_COPYABLE: gpipe: a layer must be a copyable class
+// expect GPIPE_ONE_HALF: gpipe: the halves of a layer's backward are both: void input_gradient\(auto&
+// expect GPIPE_ONE_HALF: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_OTHER_HALF: gpipe: the halves of a layer's backward are both: void input_gradient\(auto&
+// expect GPIPE_HALF_TAKES_DX: gpipe: the halves of a layer's backward are both: void input_gradient\(a
+// expect GPIPE_HALF_RETURNS: gpipe: the halves of a layer's backward are both: void input_gradient\(au
+// expect GPIPE_HALF_READS: gpipe: the halves of a layer's backward are both: void input_gradient\(auto
+// expect GPIPE_HALF_WRONG_BESIDE_WHOLE: gpipe: the halves of a layer's backward are both: void input_g
+// expect GPIPE_DEFERS_NOTHING: gpipe: Deferred is what a layer's input_gradient leaves for its weight_g
+// expect GPIPE_DEFERS_NOTHING: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_FINAL: gpipe: a layer must not be final: which functions it has is seen by deriving fr
 // expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4UL?, L=Mistake)
 // expect GPIPE_INSIDE_REPEAT: gpipe: a layer needs: void forward
 #include <gpipe/pipeline.hpp>
@@ -60,6 +70,23 @@ struct Parts {
 };
 struct Forward : Parts {
     void forward(auto&, auto, auto) const {}
+};
+
+// Controls whose backward comes in halves, only and also.
+struct Halves : Forward {
+    using Parameters = Tensor;
+    using Deferred = gpipe::Tensors<gpipe::Tensor<char, 3>, Tensor>;
+    static constexpr auto backward_reads = gpipe::Reads::both;
+    static constexpr double cost = 2;
+    void initialize(auto&) const {}
+    void input_gradient(auto& context, auto, auto, auto, auto) const { context.deferred(); }
+    void weight_gradient(auto& context, auto, auto, auto) const { context.gradients(); }
+};
+struct WholeAndHalves : blank::Map<4> {
+    static constexpr double cost = 2;
+    void backward(auto&, auto, auto, auto) const {}
+    template <class C> void input_gradient(C&, ReadView, ReadView, WriteView) const {}
+    template <class C> void weight_gradient(C&, ReadView, ReadView) const {}
 };
 
 #if defined(GPIPE_NO_INPUT)
@@ -131,6 +158,41 @@ using Mistake = int;
 struct Mistake : Four {
     std::unique_ptr<int> once;
 };
+#elif defined(GPIPE_ONE_HALF)
+struct Mistake : Forward {
+    void input_gradient(auto&, auto, auto, auto) const {}
+};
+#elif defined(GPIPE_OTHER_HALF)
+struct Mistake : Four {
+    void weight_gradient(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_HALF_TAKES_DX)
+struct Mistake : Forward {
+    void input_gradient(auto&, auto, auto, auto) const {}
+    void weight_gradient(auto&, auto, auto, auto) const {}
+};
+#elif defined(GPIPE_HALF_RETURNS)
+struct Mistake : Forward {
+    int input_gradient(auto&, auto, auto, auto) const { return 0; }
+    void weight_gradient(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_HALF_READS)
+struct Mistake : Forward {
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    void input_gradient(auto&, auto, auto, auto) const {}
+    void weight_gradient(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_HALF_WRONG_BESIDE_WHOLE)
+struct Mistake : Four {
+    void input_gradient(auto&, auto, auto) const {}
+    void weight_gradient(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_DEFERS_NOTHING)
+struct Mistake : Four {
+    using Deferred = Tensor;
+};
+#elif defined(GPIPE_FINAL)
+struct Mistake final : Four {};
 #elif defined(GPIPE_INSIDE_REPEAT)
 struct Mistake : Parts {};
 #else
@@ -144,5 +206,6 @@ using Net = gpipe::Pipeline<Four, Mistake, Four>;
 #endif
 static_assert(Net::size > 0);
 
-using Control = gpipe::Pipeline<Whole, Neither>;
-static_assert(Control::size == 2);
+using Control = gpipe::Pipeline<Whole, Neither, Halves, WholeAndHalves>;
+static_assert(Control::size == 4);
+static_assert(!gpipe::splits_backward<Whole> && gpipe::splits_backward<Halves>);

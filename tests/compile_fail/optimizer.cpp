@@ -7,6 +7,7 @@
 // expect GPIPE_RETURNS: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
 // expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
 // expect GPIPE_NOT_TRIVIAL: gpipe: an optimizer must be trivially copyable to be copied to this device
+// expect GPIPE_NOT_TRIVIAL_IMMEDIATE: gpipe: with update::Immediate an optimizer must be trivially cop
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -18,6 +19,11 @@
 using Device = toy::Remote;
 #else
 using Device = gpipe::device::Host;
+#endif
+#ifdef GPIPE_NOT_TRIVIAL_IMMEDIATE
+using Update = gpipe::update::Immediate;
+#else
+using Update = gpipe::update::AfterCommit;
 #endif
 
 using gpipe::UpdateContext;
@@ -49,7 +55,7 @@ struct Mistake {
         return true;
     }
 };
-#elif defined(GPIPE_NOT_TRIVIAL)
+#elif defined(GPIPE_NOT_TRIVIAL) || defined(GPIPE_NOT_TRIVIAL_IMMEDIATE)
 struct Mistake {
     static constexpr std::size_t states = 0;
     std::shared_ptr<int> rate;
@@ -68,5 +74,5 @@ struct Mistake {
 };
 #endif
 using Train = gpipe::Training<gpipe::Pipeline<blank::Linear<4>>, gpipe::Loss<blank::Loss<4>>,
-                              gpipe::Optimizer<Mistake>, Device>;
+                              gpipe::Optimizer<Mistake>, Update, Device>;
 static_assert(Train::layer_count == 1);

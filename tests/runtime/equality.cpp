@@ -102,6 +102,42 @@ TEST_CASE_TEMPLATE("P1 losses, gradients and parameters after three steps are th
     }
 }
 
+TEST_CASE_TEMPLATE("P1 every schedule there is trains the same, with every number of devices, "
+                   "checkpointing and timing",
+                   Device, Host, Deferred, Remote) {
+    Backward const orders[] = {Backward::descending, Backward::ascending};
+    std::size_t const micro_batches = 8;
+    std::vector<std::size_t> const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
+    Expected const descending(micro_batches, orders[0], sizes);
+    Expected const ascending(micro_batches, orders[1], sizes);
+    std::size_t point = 0;
+    std::size_t trained = 0;
+    std::size_t halves = 0;
+    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (auto const& run : toy::runs<Device>()) {
+                if (point++ % toy::one_of(3) != 0) continue;
+                auto o = options<Device>(13, k, micro_batches);
+                o.schedule = schedule;
+                o.checkpointing = checkpointing.policy;
+                o.device = run;
+                toy::Watch watch;
+                Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                INFO(schedule.name(), " of ", schedule.cells_per_device(), " cells per device, ",
+                     checkpointing.name, ", K = ", k, ", ", toy::describe(run));
+                bool const descends = schedule.name() == "GPipe";
+                CHECK((descends ? descending : ascending).differs(train) == "");
+                CHECK(train.devices() == k);
+                CHECK(train.cells() == k * schedule.cells_per_device());
+                ++trained;
+                halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
+            }
+    });
+    MESSAGE(trained << " trainings, " << halves << " with the halves of backward apart");
+    CHECK(halves > trained / 4);
+    CHECK(halves < trained);
+}
+
 TEST_CASE("P1 the orders of backwards are told apart: descending is not ascending") {
     // Otherwise the comparison with the right order would show nothing.
     Expected const ascending(4, Backward::ascending, {13, 13, 13});
@@ -117,13 +153,14 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
     for (toy::NamedSchedule const& schedule : toy::schedules)
         expected.emplace_back(3, schedule.order, std::vector<std::size_t>{8, 5});
     for (auto const& sizes : compositions(L)) {
-        std::size_t const ways = 12;
+        std::size_t const orders = std::size(toy::schedules);
+        std::size_t const ways = 3 * orders;
         for (std::size_t way = toy::long_tests() ? 0 : n % ways,
                          end = toy::long_tests() ? ways : way + 1;
              way < end; ++way, ++n) {
             auto o = options<Device>(8, sizes.size(), 3);
-            o.schedule = toy::schedules[way % 4].policy;
-            o.checkpointing = toy::checkpointings[way / 4].policy;
+            o.schedule = toy::schedules[way % orders].policy;
+            o.checkpointing = toy::checkpointings[way / orders].policy;
             o.device = runs[n % runs.size()];
             toy::hand = sizes;
             toy::Watch watch;
@@ -131,9 +168,9 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
             toy::hand.clear();
             std::string text;
             for (std::size_t size : sizes) text += std::to_string(size) + " ";
-            INFO("balance ", text, toy::schedules[way % 4].name, ", ",
-                 toy::checkpointings[way / 4].name, ", ", toy::describe(o.device));
-            CHECK(expected[way % 4].differs(train) == "");
+            INFO("balance ", text, toy::schedules[way % orders].name, ", ",
+                 toy::checkpointings[way / orders].name, ", ", toy::describe(o.device));
+            CHECK(expected[way % orders].differs(train) == "");
             CHECK(train.plan().first.size() == sizes.size() + 1);
         }
     }
@@ -203,6 +240,20 @@ TEST_CASE("P1 constants and `dynamic` train the same") {
     // The plan that a user may static_assert on is the one that runs.
 
     for (std::size_t d = 0; d < 4; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
+}
+
+TEST_CASE_TEMPLATE("P1 so do those of schedules with several cells on a device", Schedule,
+                   gpipe::schedule::ZeroBubbleV, gpipe::schedule::Interleaved1F1B<2>) {
+    Expected const expected(4, Backward::ascending, {12, 5, 12});
+    toy::Watch watch;
+    using Constant =
+        gpipe::Training<toy::Net<Real>, gpipe::Balance<2, 3, 3, 2>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>, Schedule>;
+    static_assert(Constant::constant && Constant::device_count == 2);
+    Constant train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, {.samples = 12, .seed = seed});
+    CHECK(expected.differs(train) == "");
+    CHECK(train.devices() == 2);
+    for (std::size_t d = 0; d < 2; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
 }
 
 TEST_CASE_TEMPLATE("P5 N need not divide by M: any N, M and K train as the plain loop", Device,

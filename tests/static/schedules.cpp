@@ -1,14 +1,26 @@
-// The family of schedules: every generator is within the default limits of every compiler.
+// The family of schedules as constants: programs, bubbles, peaks and the choice between them, each
+// within the default limits of every compiler.
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/schedule/best.hpp>
 #include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/check.hpp>
+#include <gpipe/schedule/simulate.hpp>
+#include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace {
 
 using namespace gpipe::schedule;
+using gpipe::bubble;
+using gpipe::peak_micro_batches;
+using gpipe::ratio;
+using gpipe::verify;
 
-// One evaluation each.
+// The largest that is promised, one evaluation each.
 template <class Schedule> constexpr bool fits() {
+    static_assert(gpipe::ScheduleFunction<Schedule>);
     static_assert(Schedule::programs(32, 128).cells() == 32 * gpipe::cells_per_device<Schedule>);
     return true;
 }
@@ -18,5 +30,66 @@ static_assert(fits<Interleaved1F1B<2>>() && fits<Interleaved1F1B<4>>());
 static_assert(fits<BreadthFirst<2>>() && fits<BreadthFirst<4>>());
 static_assert(fits<ZeroBubbleH1>() && fits<ZeroBubbleH2>() && fits<ZeroBubbleV>());
 static_assert(fits<VHalf>() && fits<VMin>() && fits<DualPipeV>());
+
+// Simulated as well.
+static_assert(bubble(OneForwardOneBackward::programs(32, 128)) == ratio(31, 159));
+static_assert(bubble(ZeroBubbleV::programs(32, 128)) == ratio(31, 799));
+static_assert(bubble(Interleaved1F1B<2>::programs(8, 32)) == ratio(7, 71));
+static_assert(bubble(ZeroBubbleH1::programs(8, 32)) == ratio(7, 103));
+static_assert(bubble(DualPipeV::programs(8, 32)) == ratio(7, 199));
+static_assert(bubble(VHalf::programs(8, 32)) == ratio(19, 211));
+static_assert(bubble(VMin::programs(8, 32)) == ratio(27, 219));
+
+// Sound, and as much memory as is said.
+template <class Schedule, std::size_t K> constexpr bool sound() {
+    static_assert(verify(Schedule::programs(K, 2 * K + 1)));
+    static_assert(verify(Schedule::programs(K, 2 * K)));
+    return true;
+}
+template <class Schedule> constexpr bool all_sound() {
+    return sound<Schedule, 1>() && sound<Schedule, 2>() && sound<Schedule, 5>();
+}
+static_assert(all_sound<OneForwardOneBackward>() && all_sound<EagerOneForwardOneBackward>());
+static_assert(all_sound<Interleaved1F1B<3>>() && all_sound<BreadthFirst<3>>());
+static_assert(all_sound<ZeroBubbleH1>() && all_sound<ZeroBubbleH2>() && all_sound<ZeroBubbleV>());
+static_assert(all_sound<VHalf>() && all_sound<VMin>() && all_sound<DualPipeV>());
+static_assert(peak_micro_batches(OneForwardOneBackward::programs(8, 16), 2) == 6);
+static_assert(peak_micro_batches(EagerOneForwardOneBackward::programs(8, 16), 2) == 11);
+static_assert(peak_micro_batches(Interleaved1F1B<2>::programs(8, 16), 0) == 14 + 8 + 1);
+static_assert(peak_micro_batches(ZeroBubbleH2::programs(8, 16), 7) == 15);
+static_assert(peak_micro_batches(ZeroBubbleV::programs(8, 16), 3) == 16);
+static_assert(peak_micro_batches(VHalf::programs(8, 16), 3) == 10);
+static_assert(peak_micro_batches(VMin::programs(8, 16), 1) == 8);
+
+// Costs, latency and bandwidth.
+constexpr gpipe::CellCosts<std::int64_t> costs{.forward = 2,
+                                               .input_gradient = 3,
+                                               .weight_gradient = 2,
+                                               .output_bytes = 8,
+                                               .gradient_bytes = 8};
+constexpr std::int64_t time(std::int64_t latency, std::int64_t bandwidth) {
+    return gpipe::simulate<std::int64_t>(GPipe::programs(3, 4), costs, latency, bandwidth).makespan;
+}
+static_assert(time(0, gpipe::unlimited<std::int64_t>) == 7 * (4 + 2));
+static_assert(time(1, gpipe::unlimited<std::int64_t>) == 7 * (4 + 2) + 2 * 2);
+static_assert(time(1, 4) == 7 * (4 + 2) + 2 * 2 * (1 + 2)); // 2 per transfer, hidden but for ends
+
+// The catalogue, and a choice out of it.
+static_assert(catalogue(4).size() == 12);
+static_assert(find_schedule("BreadthFirst", 4).cells_per_device() == 4);
+static_assert(find_schedule("DualPipeV", 1).least_micro_batches(3) == 6);
+static_assert(!find_schedule("PipeDream", 1));
+constexpr BestSchedule best(double bytes) {
+    ScheduleProblem problem{.devices = 3, .micro_batches = 4, .most_cells_per_device = 1};
+    problem.share = {.forward = 1, .recompute = 1, .input_gradient = 1, .weight_gradient = 1};
+    problem.activation_bytes = 100;
+    problem.boundary_bytes = 10;
+    problem.bytes = bytes;
+    return best_schedule(problem, gpipe::checkpoint::Never{}, gpipe::checkpoint::ExceptLast{});
+}
+static_assert(best(1000).best().schedule.name() == "ZeroBubbleH1");
+static_assert(best(140).best().schedule.name() == "OneForwardOneBackward");
+static_assert(best(140).best().checkpointing == "except-last");
+static_assert(!best(139) && best(139).best().short_by == 1);
 
 } // namespace

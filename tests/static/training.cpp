@@ -51,6 +51,36 @@ static_assert(ByHand::first_layers()[1] == 3 && ByHand::first_layers()[2] == 4);
 static_assert(ByHand::first_layers()[3] == 8 && ByHand::first_layers().size() == 4);
 static_assert(A::first_layers()[1] == 2 && A::first_layers()[3] == 6);
 
+// The family of schedules, over layers with halves and without.
+struct Halved : blank::Costly<64> {
+    void input_gradient(auto&, auto, auto, auto) const {}
+    void weight_gradient(auto&, auto, auto) const {}
+};
+template <class L, class Schedule>
+using Of = Training<gpipe::Pipeline<Repeat<8, L>>, Loss, Cells<4>, MicroBatches<8>, Schedule>;
+template <class Schedule> using Whole = Of<blank::Costly<64>, Schedule>;
+template <class Schedule> using Half = Of<Halved, Schedule>;
+using gpipe::ratio;
+using namespace gpipe::schedule;
+static_assert(Half<OneForwardOneBackward>::bubble() == ratio(3, 11));
+static_assert(Half<EagerOneForwardOneBackward>::bubble() == ratio(3, 11));
+static_assert(Half<Interleaved1F1B<2>>::bubble() == ratio(3, 19));
+static_assert(Half<BreadthFirst<2>>::bubble() == ratio(3, 19));
+static_assert(Half<ZeroBubbleH1>::bubble() == ratio(3, 27));
+static_assert(Half<ZeroBubbleH2>::bubble() == ratio(3, 27));
+static_assert(Half<ZeroBubbleV>::bubble() == ratio(3, 51));
+static_assert(Half<DualPipeV>::bubble() == ratio(3, 51));
+static_assert(Half<VHalf>::bubble() == ratio(7, 55) && Half<VMin>::bubble() == ratio(11, 59));
+static_assert(Half<ZeroBubbleV>::cell_count == 8 && Half<ZeroBubbleV>::device_count == 4);
+static_assert(Half<VHalf>::peak_micro_batches(0) == 6 && Half<VMin>::peak_micro_batches(0) == 4);
+static_assert(Half<ZeroBubbleH1>::peak_micro_batches(3) == 4);
+// Without halves a backward takes the time of both in the place of the first.
+static_assert(Whole<Interleaved1F1B<2>>::bubble() == ratio(3, 19));
+static_assert(ratio(3, 27) < Whole<ZeroBubbleH1>::bubble());
+static_assert(Whole<ZeroBubbleH1>::bubble(gpipe::CellCosts<double>{
+                  .forward = 1, .input_gradient = 1, .weight_gradient = 0}) < 0.4);
+static_assert(Half<ZeroBubbleV>::peak_bytes(0, 2) > Half<VMin>::peak_bytes(0, 2));
+
 // Bubbles and slots over a sweep.
 template <std::size_t K, std::size_t M> constexpr bool gpipe_facts() {
     using T = Training<Net, Cells<K>, MicroBatches<M>, Loss>;
@@ -75,8 +105,8 @@ using With = Training<Net, Cells<2>, MicroBatches<8>, Loss, Checkpointing>;
 static_assert(With<Always>::peak_bytes(0, 4) <= With<Never>::peak_bytes(0, 4));
 static_assert(With<ExceptLast>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 4));
 static_assert(With<Never>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 8));
-static_assert(With<ExceptLast>::plan_for(4).blocks.count[0] == 1);
-static_assert(With<Never>::plan_for(4).blocks.count[0] == 8);
+static_assert(With<ExceptLast>::plan_for(4).blocks.kept.count[0] == 1);
+static_assert(With<Never>::plan_for(4).blocks.kept.count[0] == 8);
 static_assert(With<Never>::plan_for(4).total() ==
               With<Never>::peak_bytes(0, 4) + With<Never>::peak_bytes(1, 4));
 
@@ -98,7 +128,9 @@ concept KnowsItsBytes = requires {
 static_assert(KnowsItsBubble<A> && KnowsItsCut<A> && KnowsItsBytes<A>);
 static_assert(!KnowsItsBubble<Chosen> && !KnowsItsCut<Chosen> && !KnowsItsBytes<Chosen>);
 using SomeSchedule = Training<Net, Cells<2>, Loss, gpipe::schedule::Dynamic>;
-static_assert(!SomeSchedule::constant && KnowsItsCut<SomeSchedule> &&
+// A schedule may want several cells on each device.
+static_assert(!SomeSchedule::constant && SomeSchedule::device_count == 2 &&
+              SomeSchedule::cell_count == gpipe::dynamic && !KnowsItsCut<SomeSchedule> &&
               !KnowsItsBubble<SomeSchedule>);
 static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::constant);
 static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::constant);

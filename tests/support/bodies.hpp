@@ -81,14 +81,30 @@ template <class T, std::size_t N> struct SquareForward {
     T* y;
     GPIPE_HOST_DEVICE void operator()(std::size_t i) const { y[i] = w[i % N] * x[i] * x[i] + x[i]; }
 };
+/// By element; the first of a sample leaves the sample's mark.
+template <class T, std::size_t N> struct SquareDefers {
+    T const *x, *y, *dy;
+    T* change;
+    std::int32_t* mark;
+    std::size_t first_sample;
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
+        change[i] = dy[i] * (y[i] - x[i]);
+        if (i % N == 0) mark[i / N] = static_cast<std::int32_t>(first_sample + i / N);
+    }
+};
 /// By parameter.
 template <class T, std::size_t N> struct SquareGradients {
     std::size_t samples;
-    T const *w, *x, *y, *dy;
+    T const *w, *change;
+    std::int32_t const* mark;
+    std::size_t first_sample;
     T* dw;
     GPIPE_HOST_DEVICE void operator()(std::size_t n) const {
         if (w[n] == 0) return;
-        for (std::size_t i = n; i < samples * N; i += N) dw[n] += dy[i] * (y[i] - x[i]) / w[n];
+        for (std::size_t s = 0; s < samples; ++s) {
+            bool const own = mark[s] == static_cast<std::int32_t>(first_sample + s);
+            dw[n] += own ? change[s * N + n] / w[n] : static_cast<T>(1e6);
+        }
     }
 };
 template <class T, std::size_t N> struct SquareBackward {

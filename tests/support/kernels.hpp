@@ -47,14 +47,20 @@ template <class T, std::size_t In, std::size_t Out> struct Linear : toy::Linear<
                body::LinearForward<T, In, Out>{w.data(), b.data(), x.data(), y.data()});
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        weight_gradient(ctx, x, dy);
+        input_gradient(ctx, x, dy, dx);
+    }
+    void input_gradient(auto& ctx, auto, auto dy, auto dx) const {
+        if constexpr (!gpipe::is_none<decltype(dx)>)
+            launch(ctx.stream(), dx.size(),
+                   body::LinearBackward<T, In, Out>{gpipe::get<0>(ctx.parameters()).data(),
+                                                    dy.data(), dx.data()});
+    }
+    void weight_gradient(auto& ctx, auto x, auto dy) const {
         using Gradients = body::LinearGradients<T, In, Out>;
         auto [dw, db] = ctx.gradients();
         launch(ctx.stream(), Gradients::count,
                Gradients{x.samples(), x.data(), dy.data(), dw.data(), db.data()});
-        if constexpr (!gpipe::is_none<decltype(dx)>)
-            launch(ctx.stream(), x.size(),
-                   body::LinearBackward<T, In, Out>{gpipe::get<0>(ctx.parameters()).data(),
-                                                    dy.data(), dx.data()});
     }
 };
 
@@ -62,6 +68,9 @@ template <class T, std::size_t In, std::size_t Out> struct StrictLinear : Linear
     static constexpr bool accepts_none = false;
     void backward(auto& ctx, auto x, auto dy, gpipe::BatchView<T, In> dx) const {
         Linear<T, In, Out>::backward(ctx, x, dy, dx);
+    }
+    void input_gradient(auto& ctx, auto x, auto dy, gpipe::BatchView<T, In> dx) const {
+        Linear<T, In, Out>::input_gradient(ctx, x, dy, dx);
     }
 };
 
@@ -91,14 +100,22 @@ template <class T, std::size_t N> struct Square : toy::Square<T, N> {
         launch(ctx.stream(), x.size(),
                body::SquareForward<T, N>{ctx.parameters().data(), x.data(), y.data()});
     }
-    void backward(auto& ctx, auto x, auto y, auto dy, auto dx) const {
-        T const* const w = ctx.parameters().data();
-        launch(ctx.stream(), N,
-               body::SquareGradients<T, N>{x.samples(), w, x.data(), y.data(), dy.data(),
-                                           ctx.gradients().data()});
+    void input_gradient(auto& ctx, auto x, auto y, auto dy, auto dx) const {
+        auto [change, mark] = ctx.deferred();
+        launch(ctx.stream(), x.size(),
+               body::SquareDefers<T, N>{x.data(), y.data(), dy.data(), change.data(), mark.data(),
+                                        ctx.first_sample()});
         if constexpr (!gpipe::is_none<decltype(dx)>)
             launch(ctx.stream(), x.size(),
-                   body::SquareBackward<T, N>{w, x.data(), dy.data(), dx.data()});
+                   body::SquareBackward<T, N>{ctx.parameters().data(), x.data(), dy.data(),
+                                              dx.data()});
+    }
+    void weight_gradient(auto& ctx, auto x, auto, auto) const {
+        auto [change, mark] = ctx.deferred();
+        launch(ctx.stream(), N,
+               body::SquareGradients<T, N>{x.samples(), ctx.parameters().data(), change.data(),
+                                           mark.data(), ctx.first_sample(),
+                                           ctx.gradients().data()});
     }
 };
 

@@ -14,7 +14,8 @@ namespace toy {
 using gpipe::Tensor;
 using gpipe::Tensors;
 
-/// y = W x + b. Reads its input; does without an input gradient.
+/// y = W x + b. Reads its input; does without an input gradient. Its backward comes whole and in
+/// halves.
 template <class T, std::size_t In, std::size_t Out> struct Linear {
     using Input = Tensor<T, In>;
     using Output = Tensor<T, Out>;
@@ -53,6 +54,23 @@ template <class T, std::size_t In, std::size_t Out> struct Linear {
                     dx(s, i) = sum;
                 }
     }
+    void input_gradient(auto& ctx, auto, auto dy, auto dx) const {
+        auto [w, b] = ctx.parameters();
+        for (std::size_t s = 0; s < dy.samples(); ++s)
+            for (std::size_t i = 0; i < In; ++i) {
+                T sum = 0;
+                for (std::size_t o = 0; o < Out; ++o) sum += w(o, i) * dy(s, o);
+                if constexpr (!gpipe::is_none<decltype(dx)>) dx(s, i) = sum;
+            }
+    }
+    void weight_gradient(auto& ctx, auto x, auto dy) const {
+        auto [dw, db] = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t o = 0; o < Out; ++o) {
+                db(o) += dy(s, o);
+                for (std::size_t i = 0; i < In; ++i) dw(o, i) += dy(s, o) * x(s, i);
+            }
+    }
 };
 
 /// The same, but its backward takes no gpipe::none.
@@ -60,6 +78,9 @@ template <class T, std::size_t In, std::size_t Out> struct StrictLinear : Linear
     static constexpr bool accepts_none = false;
     void backward(auto& ctx, auto x, auto dy, gpipe::BatchView<T, In> dx) const {
         Linear<T, In, Out>::backward(ctx, x, dy, dx);
+    }
+    void input_gradient(auto& ctx, auto x, auto dy, gpipe::BatchView<T, In> dx) const {
+        Linear<T, In, Out>::input_gradient(ctx, x, dy, dx);
     }
 };
 
@@ -121,11 +142,13 @@ template <class T, std::size_t N> struct Scale {
 };
 
 /// y = w x^2 + x, element by element. Reads both its input and its output (of which it makes
-/// little).
+/// little). Its backward comes in halves only, and the first leaves something for the second.
 template <class T, std::size_t N> struct Square {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     using Parameters = Tensor<T, N>;
+    using Deferred = Tensors<Tensor<T, N>, Tensor<std::int32_t, 1>>;
+    using Scratch = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
     static constexpr bool accepts_none = true;
     static constexpr float decay[] = {0};
@@ -138,16 +161,33 @@ template <class T, std::size_t N> struct Square {
         for (std::size_t s = 0; s < x.samples(); ++s)
             for (std::size_t i = 0; i < N; ++i) y(s, i) = w(i) * x(s, i) * x(s, i) + x(s, i);
     }
-    void backward(auto& ctx, auto x, auto y, auto dy, auto dx) const {
+    void input_gradient(auto& ctx, auto x, auto y, auto dy, auto dx) const {
         auto w = ctx.parameters();
-        auto dw = ctx.gradients();
-        for (std::size_t s = 0; s < x.samples(); ++s)
+        auto [change, mark] = ctx.deferred();
+        for (std::size_t s = 0; s < x.samples(); ++s) {
             for (std::size_t i = 0; i < N; ++i) {
-                // w x^2 is y - x
-                if (w(i) != 0) dw(i) += dy(s, i) * (y(s, i) - x(s, i)) / w(i);
+                change(s, i) = dy(s, i) * (y(s, i) - x(s, i)); // w x^2 is y - x
                 if constexpr (!gpipe::is_none<decltype(dx)>)
                     dx(s, i) = dy(s, i) * (2 * w(i) * x(s, i) + 1);
             }
+            mark(s, 0) = static_cast<std::int32_t>(ctx.first_sample() + s);
+        }
+    }
+    void weight_gradient(auto& ctx, auto x, auto y, auto dy) const {
+        auto w = ctx.parameters();
+        auto dw = ctx.gradients();
+        auto [change, mark] = ctx.deferred();
+        auto copy = ctx.scratch();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i) copy(s, i) = change(s, i);
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            // What another micro-batch left, or what is there no longer, makes the gradient wrong.
+            bool const own = mark(s, 0) == static_cast<std::int32_t>(ctx.first_sample() + s);
+            for (std::size_t i = 0; i < N; ++i) {
+                bool const there = own && change(s, i) == dy(s, i) * (y(s, i) - x(s, i));
+                if (w(i) != 0) dw(i) += there ? copy(s, i) / w(i) : T(1e6);
+            }
+        }
     }
 };
 

@@ -3,6 +3,7 @@
 #include "schedules.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/lowered.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 // Programs and links for tests of what crosses between devices that share no memory.
@@ -54,6 +56,66 @@ template <class F> void each_lowering(std::size_t cells, std::size_t micro_batch
              {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
               &gpipe::checkpoint::Always::lower})
             f(lower(schedule));
+}
+
+/// Calls f(schedule, K) for every schedule of the library, those in loops with 1 to 3 cells per
+/// device, and every K from 1 to `most_devices` for which there are no more than `most_cells` cells
+/// and enough micro-batches.
+template <class F>
+void each_of_catalogue(std::size_t most_devices, std::size_t most_cells, std::size_t micro_batches,
+                       F f) {
+    std::size_t const others = gpipe::schedule::catalogue(0).size(); // then those in loops
+    for (std::size_t v = 0; v <= 3; ++v) {
+        auto const catalogue = gpipe::schedule::catalogue(v);
+        for (std::size_t s = v == 0 ? 0 : others; s < catalogue.size(); ++s)
+            for (std::size_t k = 1; k <= most_devices; ++k)
+                if (k * catalogue[s].cells_per_device() <= most_cells &&
+                    micro_batches >= catalogue[s].least_micro_batches(k))
+                    f(catalogue[s], k);
+    }
+}
+
+/// Any order that is possible at all: cells on devices by chance, and a walk by chance in which
+/// each backward is whole with `percent_whole`, else in halves.
+inline gpipe::Programs mixed_by_chance(std::size_t cells, std::size_t micro_batches,
+                                       int percent_whole, std::mt19937_64& random) {
+    using gpipe::Kind;
+    std::size_t const devices = 1 + random() % cells;
+    std::size_t const pairs = cells * micro_batches;
+    gpipe::Programs result(devices, cells, micro_batches, 3 * pairs);
+    for (std::size_t c = 0; c < cells; ++c) result.place(c, random() % devices);
+    // What comes next for each pair; `reduce` where nothing does.
+    std::vector<Kind> next(pairs, Kind::forward);
+    auto const needs_no_more = [&](std::size_t c, std::size_t m) {
+        Kind const kind = next[c * micro_batches + m];
+        if (kind == Kind::forward)
+            return c == 0 || next[(c - 1) * micro_batches + m] != Kind::forward;
+        if (kind == Kind::weight_gradient || c + 1 == cells) return true;
+        Kind const behind = next[(c + 1) * micro_batches + m];
+        return behind == Kind::weight_gradient || behind == Kind::reduce;
+    };
+    std::vector<std::vector<gpipe::Action>> written(devices);
+    for (;;) {
+        std::vector<std::pair<std::size_t, std::size_t>> possible;
+        for (std::size_t c = 0; c < cells; ++c)
+            for (std::size_t m = 0; m < micro_batches; ++m)
+                if (next[c * micro_batches + m] != Kind::reduce && needs_no_more(c, m))
+                    possible.push_back({c, m});
+        if (possible.empty()) break;
+        auto const [c, m] = possible[random() % possible.size()];
+        Kind& kind = next[c * micro_batches + m];
+        written[result.device_of(c)].push_back(
+            {kind, static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(m)});
+        bool const whole = static_cast<int>(random() % 100) < percent_whole;
+        kind = kind == Kind::forward          ? whole ? Kind::backward : Kind::input_gradient
+               : kind == Kind::input_gradient ? Kind::weight_gradient
+                                              : Kind::reduce;
+    }
+    for (auto const& program : written) {
+        for (gpipe::Action const& action : program) result.add(action);
+        result.next_device();
+    }
+    return result;
 }
 
 /// The same link at every boundary between two devices.

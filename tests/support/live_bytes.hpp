@@ -1,8 +1,10 @@
 #pragma once
 
 // The least memory that programs can run in, found without the planner: every tensor's life as an
-// interval of simulated time, layer by layer within the actions, and the largest sum of the bytes
+// interval of simulated time, call by call within the actions, and the largest sum of the bytes
 // that live at one time.
+
+#include "random_chain.hpp"
 
 #include <gpipe/layer/info.hpp>
 #include <gpipe/memory/cell_layout.hpp>
@@ -12,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace toy {
@@ -22,6 +25,11 @@ struct LiveBytesOf {
     gpipe::GroupSizes loss_scratch;
     std::size_t states = 0;
     std::size_t samples = 0; ///< in a micro-batch
+
+    gpipe::ChainShape shape() const {
+        return {layers.data(), layers.size(), gpipe::lowest_learner(layers.data(), layers.size()),
+                loss_scratch};
+    }
 };
 
 namespace detail {
@@ -55,137 +63,80 @@ struct LiveBytes {
 };
 
 /// The same on each device, when device `slow` takes `factor` times as long as the others. Tensors
-/// in whole slots, as everywhere.
+/// in whole slots, as everywhere. Each call of a function takes a moment; a tensor lives from the
+/// begin of the call that writes it to the end of the last that reads it before it is written
+/// again.
 inline std::vector<LiveBytes> live_bytes(gpipe::Programs const& programs, LiveBytesOf const& of,
                                          std::size_t slow, std::int64_t factor) {
     using detail::Time;
-    using gpipe::Kind;
     std::size_t const cells = programs.cells();
-    std::size_t const micro_batches = programs.micro_batches();
     std::size_t const size = of.layers.size();
-    std::size_t learner = size; // the lowest layer that has a backward
-    for (std::size_t i = size; i-- > 0 && of.layers[i].output_carries_gradient;)
-        if (of.layers[i].parameters.count > 0) learner = i;
-
-    auto const pace = [&](std::size_t cell) {
-        return programs.device_of(cell) == slow ? factor : Time{1};
+    gpipe::ChainShape const chain = of.shape();
+    auto const pace = [&](gpipe::Action const& a) {
+        return programs.device_of(a.cell) == slow ? factor : Time{1};
     };
-    auto const count = [&](std::size_t c) { return Time(of.first[c + 1] - of.first[c]); };
-    // An action takes a moment per layer; the backward of the last cell one more, for the loss.
-    auto const cost = [&](gpipe::Action const& a) {
-        bool const loss = a.kind == Kind::backward && a.cell + 1 == cells;
-        return pace(a.cell) * (count(a.cell) + loss);
+    auto const calls_of_kind = [&](std::size_t cell, gpipe::Kind kind) {
+        return calls_of(chain, of.first[cell], of.first[cell + 1], kind);
     };
-    auto const times = gpipe::simulate<Time>(programs, cost);
-
-    // Begin of the moment of layer i in an action; in a backward the last layer comes first.
-    auto const moment = [&](std::size_t action, std::size_t layer) {
-        auto const& a = programs[action];
-        auto const place = Time(layer - of.first[a.cell]);
-        bool const loss = a.kind == Kind::backward && a.cell + 1 == cells;
-        Time const n = a.kind == Kind::backward ? count(a.cell) - 1 - place + loss : place;
-        return times.start[action] + n * pace(a.cell);
+    constexpr auto kinds = static_cast<std::size_t>(gpipe::Kind::weight_gradient) + 1;
+    std::vector<std::vector<Call>> calls; // by cell and kind
+    for (std::size_t c = 0; c < cells; ++c)
+        for (std::size_t k = 0; k < kinds; ++k)
+            calls.push_back(calls_of_kind(c, static_cast<gpipe::Kind>(k)));
+    auto const calls_in = [&](gpipe::Action const& a) -> std::vector<Call> const& {
+        return calls[a.cell * kinds + static_cast<std::size_t>(a.kind)];
     };
-    auto const after = [&](std::size_t action, std::size_t layer) {
-        return moment(action, layer) + pace(programs[action].cell);
-    };
+    auto const times = gpipe::simulate<Time>(programs, [&](gpipe::Action const& a) {
+        return pace(a) * static_cast<Time>(calls_in(a).size());
+    });
 
     struct Lives {
         detail::Lives total, boundary, inside;
     };
     std::vector<Lives> lives(programs.devices());
-    auto const bytes = [&](gpipe::GroupSizes const& sizes) { return sizes.slots(of.samples); };
-    Time const end = times.makespan + 1;
     for (std::size_t c = 0; c < cells; ++c)
         for (std::size_t i = of.first[c]; i < of.first[c + 1]; ++i)
             lives[programs.device_of(c)].total.add(
-                (2 + of.states) * of.layers[i].parameters.slots(1), 0, end);
+                (2 + of.states) * of.layers[i].parameters.slots(1), 0, times.makespan + 1);
 
-    // The actions of each (cell, micro-batch), in order.
-    std::vector<std::vector<std::size_t>> acts(cells * micro_batches);
-    for (std::size_t i = 0; i < programs.size(); ++i)
-        acts[programs[i].cell * micro_batches + programs[i].micro_batch].push_back(i);
-    for (auto& list : acts)
-        std::sort(list.begin(), list.end(),
-                  [&](std::size_t a, std::size_t b) { return times.start[a] < times.start[b]; });
-
-    for (std::size_t c = 0; c < cells; ++c)
-        for (std::size_t m = 0; m < micro_batches; ++m) {
-            Lives& of_device = lives[programs.device_of(c)];
-            auto const live = [&](std::size_t size_in_bytes, Time from, Time to) {
-                of_device.total.add(size_in_bytes, from, to);
-                of_device.inside.add(size_in_bytes, from, to);
-            };
-            auto const crosses = [&](std::size_t size_in_bytes, Time from, Time to) {
-                of_device.total.add(size_in_bytes, from, to);
-                of_device.boundary.add(size_in_bytes, from, to);
-            };
-            auto const& list = acts[c * micro_batches + m];
-            std::size_t const back = list.back();
-            std::size_t const holder = list[list.size() - 2]; // what leaves the activations
-            std::size_t const bottom = of.first[c];
-            std::size_t const top = of.first[c + 1] - 1;
-            bool const last_cell = c + 1 == cells;
-
-            // The boundary before the cell.
-            if (c > 0) {
-                auto const& before = acts[(c - 1) * micro_batches + m];
-                Time from = end;
-                for (std::size_t a : before)
-                    if (programs[a].kind == Kind::forward) from = moment(a, bottom - 1);
-                Time to = after(holder, bottom);
-                if (learner <= bottom && of.layers[bottom].reads_input)
-                    to = std::max(to, after(back, bottom));
-                if (learner < bottom && of.layers[bottom - 1].reads_output)
-                    to = std::max(to, after(before.back(), bottom - 1));
-                crosses(bytes(of.layers[bottom].input), from, to);
-                if (learner < bottom)
-                    crosses(bytes(of.layers[bottom].input_gradient), moment(back, bottom),
-                            after(before.back(), bottom - 1));
-            }
-            // Forwards and recomputes.
-            for (std::size_t a : list) {
-                if (programs[a].kind == Kind::backward) continue;
-                bool const again = programs[a].kind == Kind::recompute;
-                if (again && learner > top && !last_cell) continue; // nobody would read it
-                for (std::size_t i = bottom; i <= top; ++i) {
-                    auto const& layer = of.layers[i];
-                    if (again && i == top && !last_cell && layer.saved.count == 0) continue;
-                    live(bytes(layer.scratch), moment(a, i), after(a, i));
-                    if (i == top && !last_cell) { // the next cell's input, unless run again
-                        if (again) live(bytes(layer.output), moment(a, i), after(a, i));
-                        continue;
-                    }
-                    Time to = after(a, std::min(i + 1, top));
-                    if (a == holder) {
-                        if (i == top) to = std::max(to, times.start[back] + pace(c)); // the loss
-                        if (learner <= i + 1 && i < top && of.layers[i + 1].reads_input)
-                            to = std::max(to, after(back, i + 1));
-                        if (learner <= i && layer.reads_output) to = std::max(to, after(back, i));
-                    }
-                    live(bytes(layer.output), moment(a, i), to);
-                }
-                for (std::size_t i = bottom; i <= top; ++i) {
-                    std::size_t const saved = bytes(of.layers[i].saved);
-                    if (i < learner) // like scratch
-                        live(saved, moment(a, i), after(a, i));
-                    else if (a == holder)
-                        live(saved, moment(a, i), after(back, i));
-                }
-            }
-            // The backward.
-            if (last_cell)
-                live(of.loss_scratch.slots(of.samples), times.start[back],
-                     times.start[back] + pace(c));
-            for (std::size_t i = std::max(bottom, learner); i <= top; ++i) {
-                auto const& layer = of.layers[i];
-                live(bytes(layer.scratch), moment(back, i), after(back, i));
-                if (i < top || last_cell) // else it is the next cell's input gradient
-                    live(bytes(layer.output_gradient), moment(back, i) - pace(c), after(back, i));
-                if (i == learner && !layer.accepts_none)
-                    live(bytes(layer.input_gradient), moment(back, i), after(back, i));
-            }
+    // When each tensor is used.
+    struct Use {
+        Time begin, end;
+        bool writes;
+    };
+    std::map<std::pair<std::size_t, Name>, std::vector<Use>> uses; // by micro-batch and name
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        Time at = times.start[i];
+        for (Call const& call : calls_in(programs[i])) {
+            Time const end = at + pace(programs[i]);
+            for (Name const& name : call.reads)
+                uses[{programs[i].micro_batch, name}].push_back({at, end, false});
+            for (Name const& name : call.writes)
+                uses[{programs[i].micro_batch, name}].push_back({at, end, true});
+            at = end;
         }
+    }
+    std::vector<std::size_t> cell_of(size + 1);
+    for (std::size_t c = 0; c < cells; ++c)
+        for (std::size_t i = of.first[c]; i < of.first[c + 1]; ++i) cell_of[i] = c;
+    for (auto& [key, list] : uses) {
+        Name const& name = key.second;
+        std::size_t const c = cell_of[name.layer];
+        // What crosses lies on the device of the next cell.
+        bool const crosses = (name.what == Name::output || name.what == Name::gradient) &&
+                             name.layer + 1 == of.first[c + 1] && c + 1 < cells;
+        Lives& of_device = lives[programs.device_of(c + crosses)];
+        std::sort(list.begin(), list.end(),
+                  [](Use const& a, Use const& b) { return a.begin < b.begin; });
+        for (std::size_t u = 0; u < list.size();) {
+            Time const from = list[u].begin;
+            Time to = list[u].end;
+            while (++u < list.size() && !list[u].writes) to = std::max(to, list[u].end);
+            std::size_t const bytes = bytes_of(chain, name, of.samples);
+            of_device.total.add(bytes, from, to);
+            (crosses ? of_device.boundary : of_device.inside).add(bytes, from, to);
+        }
+    }
     std::vector<LiveBytes> result;
     for (Lives const& live : lives)
         result.push_back({live.total.most(), live.boundary.most(), live.inside.most()});

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/schedule/action.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <random>
@@ -37,6 +39,9 @@ struct Sizes {
     int percent_scratch = 40;
     int percent_integers = 6;
     int percent_parameters = 60;
+    int percent_splits = 50;   ///< of all layers: a backward in two halves
+    int percent_deferred = 50; ///< of those: something left by the first half for the second
+    int percent_whole = 50;    ///< likewise: a whole backward, too
 };
 
 inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Sizes sizes) {
@@ -68,10 +73,155 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         layer.reads_input = happens(60);
         layer.reads_output = happens(40);
         layer.accepts_none = happens(50);
+        layer.splits = happens(sizes.percent_splits);
+        layer.has_whole = !layer.splits || happens(sizes.percent_whole);
+        if (layer.splits && happens(sizes.percent_deferred)) layer.deferred = chain.group(some(2));
         chain.layers.push_back(layer);
     }
     if (happens(50)) chain.loss_scratch = chain.group(some(2));
     return chain;
+}
+
+/// Whether a layer has a backward at all.
+inline bool learns(ChainShape const& chain, std::size_t layer) {
+    return layer >= chain.lowest_learner;
+}
+
+/// A tensor (or group) of one micro-batch, by what it is of which layer.
+struct Name {
+    enum What {
+        output,   ///< of the layer; the input of the next
+        again,    ///< an output of a recompute that nobody reads
+        gradient, ///< of the layer's output
+        unwanted, ///< the gradient of the lowest learner's input
+        saved,
+        deferred,
+        forward_scratch,
+        backward_scratch,
+        weight_scratch,
+        loss_scratch,
+    };
+    What what = output;
+    std::size_t layer = 0;
+
+    friend bool operator==(Name const&, Name const&) = default;
+    friend auto operator<=>(Name const&, Name const&) = default;
+};
+inline bool is_scratch(Name const& name) { return name.what >= Name::forward_scratch; }
+
+inline std::size_t bytes_of(ChainShape const& chain, Name const& name, std::size_t samples) {
+    LayerInfo const& layer = chain.layers[name.layer];
+    GroupSizes const& group = name.what == Name::output || name.what == Name::again ? layer.output
+                              : name.what == Name::gradient     ? layer.output_gradient
+                              : name.what == Name::unwanted     ? layer.input_gradient
+                              : name.what == Name::saved        ? layer.saved
+                              : name.what == Name::deferred     ? layer.deferred
+                              : name.what == Name::loss_scratch ? chain.loss_scratch
+                                                                : layer.scratch;
+    return group.slots(samples);
+}
+
+/// One call of a user's function, or one half of a backward: what it reads and what it writes,
+/// scratch among that.
+struct Call {
+    std::vector<Name> reads;
+    std::vector<Name> writes;
+};
+
+namespace detail {
+
+// A backward of layer i, or a half of it: what any of them reads.
+inline Call reads_backward(ChainShape const& chain, std::size_t i) {
+    LayerInfo const& layer = chain.layers[i];
+    Call call;
+    if (i > 0 && layer.reads_input) call.reads.push_back({Name::output, i - 1});
+    if (layer.reads_output) call.reads.push_back({Name::output, i});
+    call.reads.push_back({Name::gradient, i});
+    call.reads.push_back({Name::saved, i});
+    return call;
+}
+inline void write_input_gradient(ChainShape const& chain, std::size_t i, Call& call) {
+    if (i > chain.lowest_learner)
+        call.writes.push_back({Name::gradient, i - 1});
+    else if (!chain.layers[i].accepts_none)
+        call.writes.push_back({Name::unwanted, i});
+}
+inline void call_first_half(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
+    // Of the lowest learner nobody wants anything but what its second half reads.
+    if (i == chain.lowest_learner && chain.layers[i].deferred.count == 0) return;
+    Call call = reads_backward(chain, i);
+    write_input_gradient(chain, i, call);
+    call.writes.push_back({Name::deferred, i});
+    call.writes.push_back({Name::backward_scratch, i});
+    calls.push_back(call);
+}
+inline void call_second_half(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
+    Call call = reads_backward(chain, i);
+    if (chain.layers[i].deferred.count > 0) call.reads.push_back({Name::deferred, i});
+    call.writes.push_back({Name::weight_scratch, i});
+    calls.push_back(call);
+}
+inline void call_whole(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
+    Call call = reads_backward(chain, i);
+    write_input_gradient(chain, i, call);
+    call.writes.push_back({Name::backward_scratch, i});
+    calls.push_back(call);
+}
+
+} // namespace detail
+
+/// What an action of the cell with layers [first, last) calls, in order: from the definition of a
+/// layer's functions, and not from how the planner or the engine go about it. `rewrites`: whether a
+/// recompute has to write the output that crosses to the next cell as well, since backward reads it
+/// where it was.
+inline std::vector<Call> calls_of(ChainShape const& chain, std::size_t first, std::size_t last,
+                                  gpipe::Kind kind, bool rewrites = false) {
+    using gpipe::Kind;
+    std::vector<Call> calls;
+    bool const last_cell = last == chain.size;
+    if (kind == Kind::forward || kind == Kind::recompute) {
+        bool const again = kind == Kind::recompute;
+        if (again && !last_cell && !learns(chain, last - 1)) return calls; // nobody reads anything
+        bool const leaves_out =
+            again && !last_cell && !rewrites && chain.layers[last - 1].saved.count == 0;
+        for (std::size_t i = first; i < last - leaves_out; ++i) {
+            bool const in_vain = again && !last_cell && !rewrites && i + 1 == last;
+            Call call;
+            if (i > 0) call.reads.push_back({Name::output, i - 1});
+            call.writes.push_back({in_vain ? Name::again : Name::output, i});
+            call.writes.push_back({Name::saved, i});
+            call.writes.push_back({Name::forward_scratch, i});
+            calls.push_back(call);
+        }
+        return calls;
+    }
+    if (last_cell && kind != Kind::weight_gradient)
+        calls.push_back({{{Name::output, last - 1}},
+                         {{Name::gradient, last - 1}, {Name::loss_scratch, last - 1}}});
+    for (std::size_t i = last; i-- > first && learns(chain, i);) {
+        LayerInfo const& layer = chain.layers[i];
+        bool const whole = !layer.splits ? kind != Kind::weight_gradient
+                                         : kind == Kind::backward && layer.has_whole;
+        if (whole) detail::call_whole(chain, i, calls);
+        if (whole || !layer.splits) continue;
+        if (kind != Kind::weight_gradient) detail::call_first_half(chain, i, calls);
+        if (kind != Kind::input_gradient) detail::call_second_half(chain, i, calls);
+    }
+    return calls;
+}
+
+/// Where the layout of the cell that begins with layer `first` has a tensor that stays inside.
+inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first, Name const& name) {
+    if (name.what == Name::loss_scratch) return layout.loss_scratch;
+    if (name.what == Name::unwanted || name.layer < first) return layout.input_gradient;
+    gpipe::LayerPlaces const& places = layout.places[name.layer - first];
+    return name.what == Name::output || name.what == Name::again ? places.output
+           : name.what == Name::gradient                         ? places.output_gradient
+           : name.what == Name::saved                            ? places.saved
+           : name.what == Name::deferred                         ? places.deferred
+           : name.what == Name::forward_scratch                  ? places.forward_scratch
+           : name.what == Name::backward_scratch                 ? places.backward_scratch
+                                                                 : places.weight_scratch;
 }
 
 } // namespace toy

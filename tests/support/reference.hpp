@@ -191,8 +191,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
             batch.saved.emplace_back(info.saved.slots(samples));
             Memory const scratch(info.scratch.slots(samples));
             auto row = rows_[i];
-            row.saved = {0, 0};
-            row.forward_scratch = {0, 1};
+            row.saved = {0, gpipe::Region::kept};
+            row.forward_scratch = {0, gpipe::Region::temporary};
             Net::template leaf_functions<Stream>[leaf_[i]].forward(
                 row, frame(batch, phase, batch.saved[i], scratch),
                 input_of(batch, i, inputs, table), batch.output[i].data());
@@ -229,10 +229,13 @@ template <class Net, class Loss, class Optimizer> class Reference {
             Memory const scratch(info.scratch.slots(batch.samples));
             Memory const nobody_wants(info.input_gradient.slots(batch.samples));
             auto row = rows_[i];
-            row.saved = {0, 0};
-            row.backward_scratch = {0, 1};
-            function(row, frame(batch, gpipe::Phase::backward, batch.saved[i], scratch),
-                     input_of(batch, i, inputs, table), batch.output[i].data(),
+            row.saved = {0, gpipe::Region::kept};
+            row.backward_scratch = row.weight_scratch = {0, gpipe::Region::temporary};
+            row.deferred = {0, gpipe::Region::deferred};
+            Memory const deferred(info.deferred.slots(batch.samples));
+            auto at = frame(batch, gpipe::Phase::backward, batch.saved[i], scratch);
+            at.base[static_cast<std::size_t>(gpipe::Region::deferred)] = deferred.data();
+            function(row, at, input_of(batch, i, inputs, table), batch.output[i].data(),
                      batch.output_gradient[i].data(),
                      i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
         }

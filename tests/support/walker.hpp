@@ -1,5 +1,7 @@
 #pragma once
 
+#include "random_chain.hpp"
+
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/table.hpp>
 
@@ -10,7 +12,7 @@
 #include <string>
 #include <vector>
 
-// Walks a step table on a memory that remembers what was written where.
+// Walks a step table on a memory that remembers what was written where, call by call.
 namespace toy {
 
 /// Which of the orders that streams and waits allow.
@@ -21,18 +23,37 @@ inline constexpr Pace paces[] = {Pace::any, Pace::copies_late, Pace::copies_earl
 /// Arenas side by side, the host's memory behind them, with room between that belongs to nobody.
 class Places {
   public:
-    explicit Places(gpipe::MemoryPlan const& plan)
-        : arenas(plan.devices.size()), begin_(plan.devices.size() + 2) {
-        std::size_t at = gap;
+    /// What is no call's to write: the gaps, and parameters, gradients and the optimizer's states.
+    static constexpr std::uint32_t nobodys = 0x7FFFFFFF;
+
+    explicit Places(gpipe::MemoryPlan const& plan) : arenas(plan.devices.size()) {
+        std::vector<std::size_t> begin(arenas.size());
+        auto const add = [&](std::size_t bytes, std::uint32_t what) {
+            empty_.resize(empty_.size() + bytes / gpipe::slot_alignment, what);
+        };
+        add(gap, nobodys);
         for (std::size_t d = 0; d < arenas.size(); ++d) {
-            begin_[d] = at;
-            at += plan.devices[d].total() + gap;
+            begin[d] = empty_.size() * gpipe::slot_alignment;
+            gpipe::DeviceBytes const& bytes = plan.devices[d];
+            std::size_t const state = bytes.parameters + bytes.gradients + bytes.optimizer;
+            add(state, nobodys);
+            add(bytes.total() - state, 0);
+            add(gap, nobodys);
         }
-        begin_[arenas.size()] = at;
-        begin_[arenas.size() + 1] = at + plan.host + gap;
-        bytes_.resize(begin_.back());
-        for (std::size_t d = 0; d < arenas.size(); ++d) arenas[d] = bytes_.data() + begin_[d];
-        host = bytes_.data() + at;
+        std::size_t const host_begin = empty_.size() * gpipe::slot_alignment;
+        add(plan.host, 0);
+        add(gap, nobodys);
+        bytes_.resize(empty_.size() * gpipe::slot_alignment);
+        for (std::size_t d = 0; d < arenas.size(); ++d) arenas[d] = bytes_.data() + begin[d];
+        host = bytes_.data() + host_begin;
+    }
+    /// By unit of slot_alignment bytes: what is nobody's, and rubbish.
+    std::vector<std::uint32_t> const& empty() const { return empty_; }
+    /// Whether these bytes are here at all.
+    bool has(std::byte const* address, std::size_t bytes) const {
+        auto const at = reinterpret_cast<std::uintptr_t>(address);
+        auto const begin = reinterpret_cast<std::uintptr_t>(bytes_.data());
+        return at >= begin && at + bytes <= begin + bytes_.size();
     }
     std::size_t offset(std::byte const* address) const {
         return static_cast<std::size_t>(address - bytes_.data());
@@ -53,21 +74,23 @@ class Places {
 
   private:
     static constexpr std::size_t gap = gpipe::slot_alignment;
-    std::vector<std::size_t> begin_;
+    std::vector<std::uint32_t> empty_;
     std::vector<std::byte> bytes_;
 };
 
-/// What a tensor of a boundary is: whose, and of which micro-batch. 0 is rubbish.
-inline std::uint32_t tag(bool gradient, std::size_t boundary, std::size_t micro_batch) {
-    return static_cast<std::uint32_t>(1 + gradient + 2 * (boundary + 16 * micro_batch));
+/// What lies somewhere: which tensor of which micro-batch. 0 is rubbish.
+inline std::uint32_t tag(Name const& name, std::size_t micro_batch) {
+    return static_cast<std::uint32_t>(1 + name.what + 16 * (name.layer + 64 * micro_batch));
 }
 
-/// What one action does to boundary tensors, from its definition and not from the plan.
+/// What one call does to memory: by its definition, at the addresses that it is given.
 struct Effect {
     struct Tensor {
         std::byte const* at;
         std::size_t bytes;
         std::uint32_t tag;
+        Name name;
+        std::size_t boundary; ///< that it crosses; 0 if it stays in its cell
     };
     std::vector<Tensor> reads;
     std::vector<Tensor> writes;
@@ -81,78 +104,55 @@ class Walker {
     bool crosses(std::size_t boundary) const {
         return chain_.lowest_learner < plan_.first[boundary];
     }
-    Effect effect(gpipe::Step const& step) const {
-        using gpipe::Kind;
-        Effect result;
+    /// What a step does, call by call.
+    std::vector<Effect> effects(gpipe::Step const& step) const {
+        std::vector<Effect> result;
+        if (is_transfer(step.kind)) {
+            bool const gradient = step.kind == gpipe::Kind::send_gradient ||
+                                  step.kind == gpipe::Kind::receive_gradient;
+            bool const next =
+                step.kind == gpipe::Kind::send_output || step.kind == gpipe::Kind::receive_gradient;
+            std::size_t const boundary = step.cell + next;
+            Name const name{gradient ? Name::gradient : Name::output, plan_.first[boundary] - 1};
+            auto const tensor = [&](std::byte const* at) -> Effect::Tensor {
+                return {at, bytes_of(chain_, name, plan_.capacity), tag(name, step.micro_batch),
+                        name, boundary};
+            };
+            result.push_back({{tensor(step.input)}, {tensor(step.output)}});
+            return result;
+        }
         std::size_t const c = step.cell;
-        std::size_t const m = step.micro_batch;
-        std::size_t const cells = plan_.first.size() - 1;
-        auto const value = [&](std::byte const* at, std::size_t boundary) -> Effect::Tensor {
-            return {at, chain_.layers[plan_.first[boundary]].input.slots(plan_.capacity),
-                    tag(false, boundary, m)};
-        };
-        auto const gradient = [&](std::byte const* at, std::size_t boundary) -> Effect::Tensor {
-            return {at, chain_.layers[plan_.first[boundary]].input_gradient.slots(plan_.capacity),
-                    tag(true, boundary, m)};
-        };
-        bool const has_behind = c + 1 < cells;
-        bool const learns = chain_.lowest_learner < plan_.first[c + 1];
-        gpipe::LayerInfo const& bottom = chain_.layers[plan_.first[c]];
-        gpipe::LayerInfo const& top = chain_.layers[plan_.first[c + 1] - 1];
-        switch (step.kind) {
-        case Kind::forward:
-            if (c > 0) result.reads.push_back(value(step.input, c));
-            if (has_behind) result.writes.push_back(value(step.output, c + 1));
-            break;
-        case Kind::recompute:
-            if (!learns) break;
-            if (c > 0) result.reads.push_back(value(step.input, c));
-            if (has_behind && step.output) result.writes.push_back(value(step.output, c + 1));
-            break;
-        case Kind::backward:
-            if (!learns) break;
-            if (c > 0 && chain_.lowest_learner <= plan_.first[c] && bottom.reads_input)
-                result.reads.push_back(value(step.input, c));
-            if (has_behind && top.reads_output) result.reads.push_back(value(step.output, c + 1));
-            if (has_behind) result.reads.push_back(gradient(step.output_gradient, c + 1));
-            if (c > 0 && crosses(c)) result.writes.push_back(gradient(step.input_gradient, c));
-            break;
-        case Kind::send_output:
-            result.reads.push_back(value(step.input, c + 1));
-            result.writes.push_back(value(step.output, c + 1));
-            break;
-        case Kind::receive_input:
-            result.reads.push_back(value(step.input, c));
-            result.writes.push_back(value(step.output, c));
-            break;
-        case Kind::send_gradient:
-            result.reads.push_back(gradient(step.input, c));
-            result.writes.push_back(gradient(step.output, c));
-            break;
-        case Kind::receive_gradient:
-            result.reads.push_back(gradient(step.input, c + 1));
-            result.writes.push_back(gradient(step.output, c + 1));
-            break;
-        default:
-            break;
+        bool const last_cell = c + 2 == plan_.first.size();
+        bool const rewrites = !last_cell && plan_.transfers[c + 1].keeps;
+        for (Call const& call :
+             calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites)) {
+            Effect effect;
+            for (auto const* names : {&call.reads, &call.writes})
+                for (Name const& name : *names) {
+                    Effect::Tensor const tensor = find(step, name);
+                    if (tensor.bytes == 0) continue;
+                    (names == &call.reads ? effect.reads : effect.writes).push_back(tensor);
+                }
+            result.push_back(effect);
         }
         return result;
     }
 
-    /// Walks the table once; says what went wrong, or nothing. An action takes its time: others
-    /// start and end before it ends, and what it reads has to stay as long.
+    /// Walks the table once; says what went wrong, or nothing. A call takes its time: others start
+    /// and end before it ends, and what it reads has to stay as long.
     std::string walk(gpipe::StepTable const& table, std::size_t devices, Pace pace,
                      std::mt19937_64& random) const {
         std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
         for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
         std::vector<std::size_t> done(table.streams);
-        std::vector<bool> runs(table.streams);
-        std::vector<Effect> effects(table.streams);
-        std::vector<std::uint32_t> memory(places_.size() / gpipe::slot_alignment);
+        std::vector<std::vector<Effect>> effects(table.streams); // of the step that runs
+        std::vector<std::size_t> call(table.streams);            // that comes next in it
+        std::vector<bool> runs(table.streams);                   // whether that has begun
+        auto memory = places_.empty();
         std::size_t const odd = random() % table.streams;
 
         auto const ready = [&](std::size_t s) {
-            if (runs[s]) return true;
+            if (call[s] > 0 || runs[s]) return true;
             if (done[s] == streams[s].size()) return false;
             gpipe::Step const& step = *streams[s][done[s]];
             for (std::size_t w = 0; w < 2; ++w)
@@ -166,7 +166,7 @@ class Walker {
             if (pace == Pace::one_ahead) return s == odd;
             return true;
         };
-        for (std::size_t left = 2 * table.steps.size(); left > 0; --left) {
+        for (std::size_t left = table.steps.size(); left > 0;) {
             std::vector<std::size_t> choice;
             for (bool const urgent : {true, false})
                 if (choice.empty())
@@ -175,42 +175,86 @@ class Walker {
             if (choice.empty()) return "everybody waits";
             std::size_t const s = choice[random() % choice.size()];
             gpipe::Step const& step = *streams[s][done[s]];
-            Effect& effect = effects[s];
-            auto const place = " at " + std::string(name(step.kind)) + " " +
-                               std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
-            auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
-                std::size_t const begin = places_.offset(tensor.at) / gpipe::slot_alignment;
-                for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
-                    if (!f(memory[begin + u])) return false;
-                return true;
-            };
-            bool const starts = !runs[s];
-            if (starts) {
-                effect = this->effect(step);
-                for (auto const& tensors : {effect.reads, effect.writes})
-                    for (Effect::Tensor const& tensor : tensors)
-                        if (!tensor.at || places_.offset(tensor.at) + tensor.bytes > places_.size())
-                            return "no address" + place;
+            if (call[s] == 0 && !runs[s]) effects[s] = this->effects(step);
+            if (call[s] < effects[s].size()) {
+                bool const starts = !runs[s];
+                std::string const wrong =
+                    touch(memory, effects[s][call[s]], starts, ~static_cast<std::uint32_t>(s));
+                if (!wrong.empty())
+                    return wrong + " at " + std::string(gpipe::name(step.kind)) + " " +
+                           std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
+                runs[s] = starts;
+                if (!starts) ++call[s];
             }
-            for (Effect::Tensor const& tensor : effect.reads)
-                if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
-                    return "reads something else" + place;
-            for (Effect::Tensor const& tensor : effect.writes) {
-                std::uint32_t const torn = ~step.action;
-                if (!each_unit(tensor, [&](std::uint32_t& held) {
-                        bool const mine = starts || held == torn;
-                        held = starts ? torn : tensor.tag;
-                        return mine;
-                    }))
-                    return "two write at once" + place;
-            }
-            runs[s] = starts;
-            if (!starts) ++done[s];
+            if (call[s] < effects[s].size()) continue;
+            call[s] = 0;
+            ++done[s];
+            --left;
         }
         return "";
     }
 
   private:
+    // Where a step finds or puts a tensor.
+    Effect::Tensor find(gpipe::Step const& step, Name const& name) const {
+        std::size_t const c = step.cell;
+        std::size_t const first = plan_.first[c];
+        std::size_t const top = plan_.first[c + 1] - 1;
+        bool const last_cell = top + 1 == chain_.size;
+        Effect::Tensor tensor{nullptr, bytes_of(chain_, name, plan_.capacity),
+                              tag(name, step.micro_batch), name, 0};
+        bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
+        if (name.what == Name::output && crosses) {
+            tensor.at = name.layer == top ? step.output : step.input;
+            tensor.boundary = name.layer == top ? c + 1 : c;
+            return tensor;
+        }
+        if (name.what == Name::gradient && crosses) {
+            tensor.at = name.layer == top ? step.output_gradient : step.input_gradient;
+            tensor.boundary = name.layer == top ? c + 1 : c;
+            return tensor;
+        }
+        if (name.what == Name::again && step.output) {
+            tensor.at = step.output;
+            return tensor;
+        }
+        gpipe::Place const place = place_of(plan_.layouts[c], first, name);
+        std::byte* const base[] = {step.kept, temporaries(c), step.held, step.deferred};
+        std::byte const* const region = base[static_cast<std::size_t>(place.region)];
+        tensor.at = region ? region + place.offset : nullptr;
+        return tensor;
+    }
+    std::byte* temporaries(std::size_t cell) const {
+        return places_.arenas[plan_.lowered.programs.device_of(cell)] + plan_.temporaries_at[cell];
+    }
+
+    // Begins or ends a call: what it reads must be there at both ends, what it writes must be its
+    // own until the end. Scratch then is rubbish.
+    std::string touch(std::vector<std::uint32_t>& memory, Effect const& effect, bool starts,
+                      std::uint32_t torn) const {
+        auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
+            std::size_t const begin = places_.offset(tensor.at) / gpipe::slot_alignment;
+            for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
+                if (!f(memory[begin + u])) return false;
+            return true;
+        };
+        for (auto const* tensors : {&effect.reads, &effect.writes})
+            for (Effect::Tensor const& tensor : *tensors)
+                if (!places_.has(tensor.at, tensor.bytes)) return "no address";
+        for (Effect::Tensor const& tensor : effect.reads)
+            if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
+                return "reads something else";
+        for (Effect::Tensor const& tensor : effect.writes)
+            if (!each_unit(tensor, [&](std::uint32_t& held) {
+                    bool const mine =
+                        starts ? held != Places::nobodys && held != torn : held == torn;
+                    held = starts ? torn : is_scratch(tensor.name) ? 0 : tensor.tag;
+                    return mine;
+                }))
+                return "writes where something else is";
+        return "";
+    }
+
     gpipe::ChainShape const& chain_;
     gpipe::MemoryPlan const& plan_;
     Places const& places_;

@@ -3,6 +3,7 @@
 // What toy layers report and what makes them throw: shared by all layers of a net, from any thread.
 
 #include <gpipe/layer/call.hpp>
+#include <gpipe/layer/traits.hpp>
 
 #include <algorithm>
 #include <array>
@@ -81,35 +82,76 @@ class Watch {
 
   private:
     static constexpr std::size_t layers = 32;
-    std::array<std::array<std::atomic<std::size_t>, 4>, layers> counts_{};
+    std::array<std::array<std::atomic<std::size_t>, 6>, layers> counts_{};
     std::atomic<std::size_t> loss_calls_{0};
     std::mutex mutex_;
     std::vector<Call> log_;
 };
 
-/// Layer L, reporting each call to a Watch that is its run-time member.
-template <class L> struct Watched : L {
+namespace detail {
+
+template <class L> struct WatchedForward : L {
     Watch* watch = nullptr;
 
-    Watched() = default;
-    explicit Watched(Watch& by, L layer = {}) : L(std::move(layer)), watch(&by) {}
+    WatchedForward() = default;
+    explicit WatchedForward(Watch& by, L layer = {}) : L(std::move(layer)), watch(&by) {}
 
     void forward(auto& ctx, auto x, auto y) const {
-        if (watch)
-            watch->enter({ctx.layer(), ctx.first_sample(), ctx.samples(), ctx.phase(), ctx.saving(),
-                          ctx.training(), true});
+        enter(ctx, ctx.saving(), true);
         L::forward(ctx, x, y);
     }
+
+  protected:
+    void enter(auto& ctx, bool saving, bool wants_input_gradient) const {
+        if (watch)
+            watch->enter({ctx.layer(), ctx.first_sample(), ctx.samples(), ctx.phase(), saving,
+                          ctx.training(), wants_input_gradient});
+    }
+};
+template <class L, bool = gpipe::detail::names_backward<L>>
+struct WatchedWhole : WatchedForward<L> {
+    using WatchedForward<L>::WatchedForward;
     template <class Context, class... Views>
     void backward(Context& ctx, Views... views) const requires requires(L const& layer) {
         layer.backward(ctx, views...);
     }
     {
-        if (watch)
-            watch->enter({ctx.layer(), ctx.first_sample(), ctx.samples(), ctx.phase(), false,
-                          ctx.training(), !(... || gpipe::is_none<Views>)});
+        this->enter(ctx, false, !(... || gpipe::is_none<Views>));
         L::backward(ctx, views...);
     }
+};
+template <class L> struct WatchedWhole<L, false> : WatchedForward<L> {
+    using WatchedForward<L>::WatchedForward;
+};
+template <class L, bool = gpipe::splits_backward<L>> struct WatchedHalves : WatchedWhole<L> {
+    using WatchedWhole<L>::WatchedWhole;
+    template <class Context, class... Views>
+    void input_gradient(Context& ctx, Views... views) const requires requires(L const& layer) {
+        layer.input_gradient(ctx, views...);
+    }
+    {
+        this->enter(ctx, false, !(... || gpipe::is_none<Views>));
+        L::input_gradient(ctx, views...);
+    }
+    // Of two halves that run as one the first has reported.
+    template <class Context, class... Views>
+    void weight_gradient(Context& ctx, Views... views) const requires requires(L const& layer) {
+        layer.weight_gradient(ctx, views...);
+    }
+    {
+        if (ctx.phase() == Phase::weight_gradient) this->enter(ctx, false, false);
+        L::weight_gradient(ctx, views...);
+    }
+};
+template <class L> struct WatchedHalves<L, false> : WatchedWhole<L> {
+    using WatchedWhole<L>::WatchedWhole;
+};
+
+} // namespace detail
+
+/// Layer L, reporting each call to a Watch that is its run-time member.
+template <class L> struct Watched : detail::WatchedHalves<L> {
+    using detail::WatchedHalves<L>::WatchedHalves;
 };
 
 } // namespace toy

@@ -66,7 +66,7 @@ template <class L> struct Driven {
         row.layer = &layer;
         row.parameters = parameters.data();
         row.gradients = gradients.data();
-        row.forward_scratch.region = row.backward_scratch.region = 1;
+        row.forward_scratch.region = row.backward_scratch.region = Region::temporary;
         row.index = 3;
         frame.samples = samples;
         frame.capacity = samples + 1;

@@ -47,7 +47,7 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
             parts.push_back({plan.slots_at[c], plan.boundaries[c].slots * plan.slot_size[c]});
         adjacent = plan.layouts[c].adjacent;
         if (!adjacent)
-            parts.push_back({plan.blocks_at[c], plan.blocks.count[c] * plan.layouts[c].kept});
+            parts.push_back({plan.blocks_at[c], plan.blocks.kept.count[c] * plan.layouts[c].kept});
         temporary = std::max(temporary, plan.layouts[c].temporary);
         temporaries_at = plan.temporaries_at[c];
         if (adjacent) CHECK(plan.blocks_at[c] == plan.temporaries_at[c]);

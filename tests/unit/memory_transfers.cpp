@@ -103,41 +103,43 @@ template <class F> void each_plan(std::size_t seed, F f) {
 std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step,
                               MemoryPlan const& plan, toy::Places const& places) {
     Programs const& programs = plan.lowered.programs;
-    auto const boundary_of = [](std::uint32_t tag) { return (tag - 1) / 2 % 16; };
     auto const in_arena = [&](auto const& tensor, std::size_t device) {
         auto const& bytes = plan.devices[device];
         std::size_t const begin = bytes.parameters + bytes.gradients + bytes.optimizer;
         return places.within(tensor.at, tensor.bytes, device, begin, begin + bytes.boundary);
     };
-    auto const effect = walker.effect(step);
-    for (bool const writes : {false, true})
-        for (auto const& tensor : writes ? effect.writes : effect.reads) {
-            std::size_t const b = boundary_of(tensor.tag);
-            bool const gradient = (tensor.tag - 1) % 2 != 0;
-            Link const link = plan.links[b];
-            bool const receives =
-                step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
-            bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
-            if (link == Link::staged && (sends ? writes : receives && !writes)) {
-                std::size_t const at =
-                    gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
-                auto const& slots =
-                    gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
-                auto const offset = static_cast<std::size_t>(tensor.at - places.host);
-                if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
-                if (offset < at ||
-                    offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
-                    return "in another's staging slots";
-                continue;
-            }
-            std::size_t cell = step.cell;
-            // What a recompute writes stays where it is, whoever may read it.
-            if (link == Link::shared && step.kind != Kind::recompute) cell = b;
-            if (sends && writes) cell = gradient ? b - 1 : b;
-            // With one micro-batch a gradient has its place among the temporaries.
-            if (plan.holds_gradient[b] && gradient && cell == b) continue;
-            if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
+    auto const wrong = [&](toy::Effect::Tensor const& tensor, bool writes) -> std::string {
+        std::size_t const b = tensor.boundary;
+        bool const gradient = tensor.name.what == toy::Name::gradient;
+        Link const link = plan.links[b];
+        bool const receives =
+            step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
+        bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+        if (link == Link::staged && (sends ? writes : receives && !writes)) {
+            std::size_t const at =
+                gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
+            auto const& slots = gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
+            auto const offset = static_cast<std::size_t>(tensor.at - places.host);
+            if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
+            if (offset < at ||
+                offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
+                return "in another's staging slots";
+            return "";
         }
+        std::size_t cell = step.cell;
+        // What a recompute writes stays where it is, whoever may read it.
+        if (link == Link::shared && step.kind != Kind::recompute) cell = b;
+        if (sends && writes) cell = gradient ? b - 1 : b;
+        // With one micro-batch a gradient has its place among the temporaries.
+        if (plan.holds_gradient[b] && gradient && cell == b) return "";
+        if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
+        return "";
+    };
+    for (toy::Effect const& effect : walker.effects(step))
+        for (bool const writes : {false, true})
+            for (toy::Effect::Tensor const& tensor : writes ? effect.writes : effect.reads)
+                if (tensor.boundary > 0)
+                    if (auto const what = wrong(tensor, writes); !what.empty()) return what;
     return "";
 }
 
@@ -221,9 +223,9 @@ std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& cha
         bool const discards = any(plan.boundaries[c].discarded_output);
         if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
             if (discards) return "room for an output that lies in the outbox";
-            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
-                                                    plan.layouts[c].adjacent, plan.capacity, false,
-                                                    plan.holds_gradient[c]);
+            auto const layout = gpipe::lay_out_cell(
+                chain, plan.first[c], plan.first[c + 1],
+                {plan.layouts[c].adjacent, plan.capacity, false, plan.holds_gradient[c]});
             if (plan.layouts[c].temporary != layout.temporary)
                 return "a temporary for an output that lies in the outbox";
         }
@@ -379,7 +381,7 @@ Most most_slots(Programs const& programs, Link link, Uses uses) {
     for (std::size_t c = 1; c < k; ++c) {
         if (programs.device_of(c - 1) == programs.device_of(c)) continue;
         auto const outbox =
-            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept);
+            gpipe::assign_outbox(lowered, order, happens_before, c, link, uses.kept, false);
         most.outbox = std::max(most.outbox, outbox.slots);
         if (link != Link::staged) continue;
         for (bool const gradients : {false, true})
@@ -473,7 +475,8 @@ TEST_CASE("no boundary needs more slots on the receiving side because of transfe
                                     {c, crosses, read_backward});
                                 auto const slots = gpipe::assign_boundary_slots(
                                     lowered.programs, order, happens_before,
-                                    {c, crosses, read_backward, false, false, links[c]});
+                                    {c, crosses, read_backward, false, false, false, false,
+                                     links[c]});
                                 CHECK(slots.slots <= shared.slots);
                             }
                     }

@@ -57,7 +57,7 @@ template <class F> void each_large_case(F f) {
     for (Dynamic const& schedule : all_schedules(3)) {
         std::string const name = name_of(schedule);
         CAPTURE(name);
-        for (std::size_t k : {7, 8, 13, 16, 24, 31, 48, 64})
+        for (std::size_t k : {7u, 8u, 13u, 16u, 24u, 31u, 48u, 64u})
             for (std::size_t m : {std::size_t(1), k / 2, k - 1, k, k + 1, 2 * k, 3 * k - 1}) {
                 if (m < schedule.least_micro_batches(k)) continue;
                 CAPTURE(k);

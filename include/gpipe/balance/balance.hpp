@@ -39,8 +39,8 @@ struct LeastVariance {
 
 } // namespace objective
 
-/// Policy: cut the layers into cells by their costs, one cell on each of K devices.
-/// `Cells<dynamic>` takes K at construction; it is then an argument of `cut`.
+/// Policy: cut the layers into cells by their costs, for K devices: one cell on each, or as many as
+/// the schedule has. `Cells<dynamic>` takes K at construction.
 template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
     using policy_kind = policy::Cut;
     using objective_type = Objective;
@@ -55,7 +55,7 @@ template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
 };
 
 /// Policy: cut the layers into cells of these sizes, by hand. `Balance<2, 1, 1, 2>` is four cells
-/// of six layers.
+/// of six layers: of four devices, or of two where the schedule has two cells on each.
 template <std::size_t... Sizes> struct Balance {
     using policy_kind = policy::Cut;
     static constexpr std::size_t cells = sizeof...(Sizes);
@@ -76,5 +76,14 @@ template <std::size_t... Sizes> struct Balance {
         for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + size[k];
     }
 };
+
+/// Whether a policy says of each cell how large it is.
+template <class Cut> inline constexpr bool cuts_by_hand = requires { Cut::sizes; };
+
+/// K under policy Cut and a schedule with so many cells per device; dynamic if it is chosen at
+/// construction.
+template <class Cut> constexpr std::size_t devices_of(std::size_t cells_per_device) {
+    return cuts_by_hand<Cut> ? Cut::cells / cells_per_device : Cut::cells;
+}
 
 } // namespace gpipe

@@ -29,19 +29,30 @@ template <std::size_t Sum, std::size_t Layers> struct CheckBalanceSum {
                   "layers as the second; Cells<K> finds a balance by itself");
 };
 
+/// The entries of a balance, against the cells that the schedule has on each device.
+template <std::size_t Entries, std::size_t CellsPerDevice> struct CheckBalanceDevices {
+    static constexpr bool ok = Entries % CellsPerDevice == 0;
+    static_assert(ok, "gpipe: the schedule has as many cells on each device as the second number, "
+                      "and the entries of the balance (the first) are no multiple of it");
+};
+
 /// Whether a policy can cut this many layers: instantiating it is the check. What is known only at
 /// construction is checked there, by check_cells and check_balance.
-template <class Policy, std::size_t Layers> struct CheckCut { static constexpr bool ok = true; };
+template <class Policy, std::size_t Layers, std::size_t CellsPerDevice = 1> struct CheckCut {
+    static constexpr bool ok = true;
+};
 
-template <std::size_t K, class Objective, std::size_t Layers>
-struct CheckCut<Cells<K, Objective>, Layers> : CheckCells<K, Layers> {
-    static constexpr bool ok = K > 0 && (K == dynamic || K <= Layers);
+template <std::size_t K, class Objective, std::size_t Layers, std::size_t CellsPerDevice>
+struct CheckCut<Cells<K, Objective>, Layers, CellsPerDevice>
+    : CheckCells<K == dynamic ? dynamic : K * CellsPerDevice, Layers> {
+    static constexpr bool ok = K > 0 && (K == dynamic || K * CellsPerDevice <= Layers);
 };
 
 // A balance with a zero entry has said enough: its sum is not looked at.
-template <std::size_t... Sizes, std::size_t Layers>
-struct CheckCut<Balance<Sizes...>, Layers>
-    : CheckBalanceEntry<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)),
+template <std::size_t... Sizes, std::size_t Layers, std::size_t CellsPerDevice>
+struct CheckCut<Balance<Sizes...>, Layers, CellsPerDevice>
+    : CheckBalanceDevices<sizeof...(Sizes), CellsPerDevice>,
+      CheckBalanceEntry<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)),
                         sizeof...(Sizes)>,
       CheckBalanceSum<first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) ==
                               sizeof...(Sizes)
@@ -50,7 +61,8 @@ struct CheckCut<Balance<Sizes...>, Layers>
                       Layers> {
     static constexpr bool ok =
         first_empty_cell(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) == sizeof...(Sizes) &&
-        balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) == Layers;
+        balance_sum(Balance<Sizes...>::sizes.data(), sizeof...(Sizes)) == Layers &&
+        sizeof...(Sizes) % CellsPerDevice == 0;
 };
 
 } // namespace gpipe

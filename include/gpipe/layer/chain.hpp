@@ -17,6 +17,10 @@ struct LayerFunctions {
     ForwardFunction forward = nullptr;
     BackwardFunction backward = nullptr;        ///< writes the gradient of its input
     BackwardFunction lowest_backward = nullptr; ///< where nobody wants that gradient
+    /// The halves; of a layer that has none, its backward and nothing.
+    BackwardFunction input_gradient = nullptr;
+    BackwardFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
+    BackwardFunction weight_gradient = nullptr;
     void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
                        std::size_t index, std::size_t layers) = nullptr;
     HandleSpecs handles;
@@ -66,14 +70,28 @@ template <class L>
 }
 
 template <class L, class Stream> constexpr LayerFunctions layer_functions() {
-    LayerFunctions functions{&forward_thunk<L, Stream>, nullptr, nullptr, &initialize_thunk<L>,
-                             handle_specs<L, Stream>()};
+    LayerFunctions functions;
+    functions.forward = &forward_thunk<L, Stream>;
+    functions.initialize = &initialize_thunk<L>;
+    functions.handles = handle_specs<L, Stream>();
     if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
-        functions.backward = &backward_thunk<L, Stream, true>;
-        if constexpr (accepts_none<L>)
-            functions.lowest_backward = &backward_thunk<L, Stream, false>;
-        else
-            functions.lowest_backward = functions.backward;
+        constexpr bool unwanted = !accepts_none<L>; // it has to write that all the same
+        if constexpr (!splits_backward<L> || names_backward<L>) {
+            functions.backward = &backward_thunk<L, Stream, true>;
+            functions.lowest_backward = &backward_thunk<L, Stream, unwanted>;
+        } else {
+            functions.backward = &halves_thunk<L, Stream, true>;
+            functions.lowest_backward = &halves_thunk<L, Stream, false>;
+        }
+        if constexpr (splits_backward<L>) {
+            functions.input_gradient = &input_gradient_thunk<L, Stream, true>;
+            if constexpr (LayerTraits<L>::defers)
+                functions.lowest_input_gradient = &input_gradient_thunk<L, Stream, unwanted>;
+            functions.weight_gradient = &weight_gradient_thunk<L, Stream>;
+        } else {
+            functions.input_gradient = functions.backward;
+            functions.lowest_input_gradient = functions.lowest_backward;
+        }
     }
     return functions;
 }

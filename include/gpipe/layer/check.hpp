@@ -50,6 +50,46 @@ template <class L, class DX> consteval bool has_backward() {
         };
 }
 
+// The halves of a backward as objects, to be called with what Reads says and `tail`.
+struct CallInputGradient {
+    template <class L, class C, class... As>
+    auto operator()(L const& layer, C& context, As... arguments) const
+        -> decltype(layer.input_gradient(context, arguments...)) {
+        return layer.input_gradient(context, arguments...);
+    }
+};
+struct CallWeightGradient {
+    template <class L, class C, class... As>
+    auto operator()(L const& layer, C& context, As... arguments) const
+        -> decltype(layer.weight_gradient(context, arguments...)) {
+        return layer.weight_gradient(context, arguments...);
+    }
+};
+template <class Call, class L, class C, class... As>
+concept CallsHalf = requires(L const layer, C context, As... arguments) {
+    { Call{}(layer, context, arguments...) } -> std::same_as<void>;
+};
+template <class Call, class L, class C, class... Tail> consteval bool has_half() {
+    using X = InputViews<L>;
+    using Y = OutputReadViews<L>;
+    if constexpr (LayerTraits<L>::backward_reads == Reads::neither)
+        return CallsHalf<Call, L, C, Tail...>;
+    else if constexpr (LayerTraits<L>::backward_reads == Reads::input)
+        return CallsHalf<Call, L, C, X, Tail...>;
+    else if constexpr (LayerTraits<L>::backward_reads == Reads::output)
+        return CallsHalf<Call, L, C, Y, Tail...>;
+    else
+        return CallsHalf<Call, L, C, X, Y, Tail...>;
+}
+template <class L, class DX> consteval bool has_input_gradient() {
+    return has_half<CallInputGradient, L, InputGradientContextOf<L, AnyStream>,
+                    OutputGradientViews<L>, DX>();
+}
+template <class L> consteval bool has_weight_gradient() {
+    return has_half<CallWeightGradient, L, WeightGradientContextOf<L, AnyStream>,
+                    OutputGradientViews<L>>();
+}
+
 template <class L>
 inline constexpr bool has_boundaries = std::is_class_v<L>&& NamesInput<L>&& NamesOutput<L>;
 
@@ -68,11 +108,24 @@ template <class L> consteval Reads reads_of() {
 }
 template <class L> consteval bool backward_fits() {
     if constexpr (has_boundaries<L>) {
-        if constexpr (TensorGroup<typename L::Output>::carries_gradient)
+        if constexpr (splits_backward<L> && !names_backward<L>)
+            return true; // its halves will do
+        else if constexpr (TensorGroup<typename L::Output>::carries_gradient)
             return has_backward<L, InputGradientViews<L>>() &&
                    (!accepts_none<L> || has_backward<L, None>());
         else
             return true; // never called
+    } else {
+        return true;
+    }
+}
+template <class L> consteval bool halves_fit() {
+    if constexpr (has_boundaries<L>) {
+        if constexpr (splits_backward<L>)
+            return has_input_gradient<L, InputGradientViews<L>>() &&
+                   (!accepts_none<L> || has_input_gradient<L, None>()) && has_weight_gradient<L>();
+        else
+            return TensorGroup<typename DeferredOf<L>::type>::count == 0;
     } else {
         return true;
     }
@@ -98,8 +151,8 @@ template <class L> consteval bool parameters_learn() {
     return true;
 }
 template <class L> consteval bool layer_fits() {
-    if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L>)
-        return forward_fits<L>() && backward_fits<L>() && initialize_fits<L>() &&
+    if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
+        return forward_fits<L>() && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                parameters_learn<L>();
     else
         return false;
@@ -113,6 +166,9 @@ template <std::size_t Index, class L> struct CheckLayer {
     static constexpr Reads reads = detail::reads_of<L>();
     static_assert(std::is_class_v<L> && std::is_copy_constructible_v<L>,
                   "gpipe: a layer must be a copyable class");
+    static_assert(!std::is_final_v<L>,
+                  "gpipe: a layer must not be final: which functions it has is seen by deriving "
+                  "from it");
     static_assert(detail::NamesInput<L>,
                   "gpipe: a layer must name its input: using Input = gpipe::Tensor<...> or "
                   "gpipe::Tensors<...>, the shape of one sample");
@@ -135,6 +191,13 @@ template <std::size_t Index, class L> struct CheckLayer {
     static_assert(reads != Reads::both || detail::backward_fits<L>(),
                   "gpipe: a layer needs: void backward(auto& context, auto x, auto y, auto dy, "
                   "auto dx) const; its backward_reads is gpipe::Reads::both");
+    static_assert(!splits_backward<L> || detail::halves_fit<L>(),
+                  "gpipe: the halves of a layer's backward are both: void input_gradient(auto& "
+                  "context, ..., auto dy, auto dx) const and void weight_gradient(auto& context, "
+                  "..., auto dy) const; ... is what backward_reads says (default: auto x)");
+    static_assert(splits_backward<L> || detail::halves_fit<L>(),
+                  "gpipe: Deferred is what a layer's input_gradient leaves for its "
+                  "weight_gradient, and this layer has neither");
     static_assert(detail::initialize_fits<L>(),
                   "gpipe: a layer with Parameters needs: void initialize(auto& context) const");
     static_assert(detail::parameters_learn<L>(),

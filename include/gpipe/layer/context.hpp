@@ -111,6 +111,49 @@ class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> 
     }
 };
 
+/// What a layer's input_gradient gets as its first argument.
+template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles>
+class InputGradientContext : public detail::CallContext<Parameters, Stream, Handles> {
+  public:
+    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
+
+    /// What forward (or its recomputation) left for this micro-batch.
+    auto saved() const {
+        return batch_views<Saved, detail::Access::read>(
+            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+    }
+    /// Where to leave what weight_gradient will read (declared as Layer::Deferred).
+    auto deferred() const {
+        return batch_views<Deferred, detail::Access::write>(
+            {this->row_.deferred.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+    }
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const {
+        return batch_views<Scratch, detail::Access::write>(
+            {this->row_.backward_scratch.in(this->frame_)}, this->frame_.samples,
+            this->frame_.capacity);
+    }
+};
+
+/// What a layer's weight_gradient gets as its first argument.
+template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles>
+class WeightGradientContext : public BackwardContext<Parameters, Saved, Scratch, Stream, Handles> {
+  public:
+    using BackwardContext<Parameters, Saved, Scratch, Stream, Handles>::BackwardContext;
+
+    /// What input_gradient left for this micro-batch.
+    auto deferred() const {
+        return batch_views<Deferred, detail::Access::read>(
+            {this->row_.deferred.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+    }
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const {
+        return batch_views<Scratch, detail::Access::write>(
+            {this->row_.weight_scratch.in(this->frame_)}, this->frame_.samples,
+            this->frame_.capacity);
+    }
+};
+
 /// What a layer's initialize gets: called once for each layer, before the first step.
 template <class Parameters> class InitializeContext {
   public:
@@ -143,6 +186,16 @@ using ForwardContextOf = ForwardContext<typename ParametersOf<L>::type, typename
 template <class L, class Stream>
 using BackwardContextOf = BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
                                           typename ScratchOf<L>::type, Stream, handles_of<L>>;
+template <class L, class Stream>
+using InputGradientContextOf =
+    InputGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                         typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
+                         handles_of<L>>;
+template <class L, class Stream>
+using WeightGradientContextOf =
+    WeightGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                          typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
+                          handles_of<L>>;
 template <class L> using InitializeContextOf = InitializeContext<typename ParametersOf<L>::type>;
 
 } // namespace detail

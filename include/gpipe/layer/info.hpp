@@ -28,6 +28,7 @@ struct GroupSizes {
 struct LayerInfo {
     std::string_view name;
     GroupSizes input, output, saved, scratch, parameters;
+    GroupSizes deferred; ///< left by the input gradient for the weight gradient
     /// The gradients of input and output: as large as the tensors that carry one, none for others.
     GroupSizes input_gradient, output_gradient;
     std::size_t parameter_elements = 0;
@@ -36,6 +37,8 @@ struct LayerInfo {
     bool reads_output = false;
     bool output_carries_gradient = false;
     bool accepts_none = false;
+    bool splits = false;    ///< whether its backward comes in two halves
+    bool has_whole = false; ///< and also as one function of its own
     HandleNeeds handles;
 };
 
@@ -57,6 +60,7 @@ template <class L> constexpr LayerInfo layer_info() {
             sizes_of<typename Traits::Saved>(),
             sizes_of<typename Traits::Scratch>(),
             sizes_of<typename Traits::Parameters>(),
+            sizes_of<typename Traits::Deferred>(),
             gradient_sizes_of<typename Traits::Input>(),
             gradient_sizes_of<typename Traits::Output>(),
             TensorGroup<typename Traits::Parameters>::elements,
@@ -65,6 +69,8 @@ template <class L> constexpr LayerInfo layer_info() {
             Traits::reads_output,
             TensorGroup<typename Traits::Output>::carries_gradient,
             accepts_none<L>,
+            splits_backward<L>,
+            names_backward<L>,
             handle_needs<L>()};
 }
 

@@ -8,9 +8,9 @@
 namespace gpipe {
 
 /// What a layer's backward reads besides the gradient of its output; declared as
-/// `static constexpr gpipe::Reads backward_reads = ...` (default: input). Its backward takes
-/// exactly these, in this order: input, output, output gradient, input gradient. What is not read
-/// is not kept.
+/// `static constexpr gpipe::Reads backward_reads = ...` (default: input). Its backward, and each of
+/// its halves, takes exactly these, in this order: input, output, output gradient, input gradient
+/// (which a weight gradient does not take). What is not read is not kept.
 enum class Reads { neither, input, output, both };
 
 namespace detail {
@@ -22,6 +22,10 @@ template <class L> struct ParametersOf<L, std::void_t<typename L::Parameters>> {
 template <class L, class = void> struct SavedOf { using type = Tensors<>; };
 template <class L> struct SavedOf<L, std::void_t<typename L::Saved>> {
     using type = as_tensors<typename L::Saved>;
+};
+template <class L, class = void> struct DeferredOf { using type = Tensors<>; };
+template <class L> struct DeferredOf<L, std::void_t<typename L::Deferred>> {
+    using type = as_tensors<typename L::Deferred>;
 };
 template <class L, class = void> struct ScratchOf { using type = Tensors<>; };
 template <class L> struct ScratchOf<L, std::void_t<typename L::Scratch>> {
@@ -49,7 +53,31 @@ concept NamesOutput = requires {
 }
 &&is_tensors<typename L::Output>;
 
+// Whether a class has a member of that name, whatever it is: a second one makes it ambiguous.
+#define GPIPE_NAMES(member)                                                                        \
+    struct Also_##member {                                                                         \
+        int member;                                                                                \
+    };                                                                                             \
+    template <class L> struct With_##member : L, Also_##member {};                                 \
+    template <class L> inline constexpr bool names_##member = !requires {                          \
+        &With_##member<L>::member;                                                                 \
+    };                                                                                             \
+    template <class L>                                                                             \
+        requires(!std::is_class_v<L> || std::is_final_v<L>)                                        \
+    inline constexpr bool names_##member<L> = false;
+GPIPE_NAMES(backward)
+GPIPE_NAMES(input_gradient)
+GPIPE_NAMES(weight_gradient)
+#undef GPIPE_NAMES
+
 } // namespace detail
+
+/// Whether the backward of layer L comes in two halves: `input_gradient`, which the cell before
+/// waits for, and `weight_gradient`, which nobody does. Under a schedule that runs them apart a
+/// layer without halves runs its whole backward in the place of the first.
+template <class L>
+inline constexpr bool splits_backward =
+    detail::names_input_gradient<L> || detail::names_weight_gradient<L>;
 
 /// Whether the backward of a layer, or a loss, takes `gpipe::none` in place of the gradient that it
 /// would write, where nobody wants that; declared as `static constexpr bool accepts_none = true`.
@@ -66,7 +94,11 @@ template <class L> struct LayerTraits {
     using Output = detail::as_tensors<typename L::Output>;
     using Parameters = typename detail::ParametersOf<L>::type;
     using Saved = typename detail::SavedOf<L>::type;
+    using Deferred = typename detail::DeferredOf<L>::type;
     using Scratch = typename detail::ScratchOf<L>::type;
+
+    /// Whether its weight gradient reads what its input gradient leaves.
+    static constexpr bool defers = TensorGroup<Deferred>::count > 0;
 
     static constexpr Reads backward_reads = detail::declared_reads<L>;
     static constexpr bool reads_input =

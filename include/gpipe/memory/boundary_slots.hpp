@@ -19,6 +19,12 @@ struct BoundarySlots {
     /// Where a recompute leaves the output that nobody needs again: in the slot that its backward
     /// will write the gradient to. no_slot where it has a place of its own.
     Array<std::size_t> discarded_output;
+    /// By slot: who is the first to write there, and who is the last to use it, on either side.
+    struct Ends {
+        std::size_t first = no_action;
+        std::size_t last[2] = {no_action, no_action};
+    };
+    Array<Ends> ends;
 };
 
 /// What uses the tensors of the boundary before cell `cell`.
@@ -29,6 +35,10 @@ struct BoundaryUse {
     bool kept_by_producer =
         false; ///< whether the backward of the cell before reads it, as its output
     bool discards_output = false; ///< whether a recompute of the cell needs room for its output
+    /// Whether the weight gradients of the cell read what its backward reads here, and those of the
+    /// cell before what its own does: where the halves run apart.
+    bool held_by_consumer = false;
+    bool held_by_producer = false;
     /// How the tensors cross. Unless it is shared, transfers write the inputs and read the
     /// gradients, and the device before has an Outbox.
     Link link = Link::shared;
@@ -44,25 +54,39 @@ struct BoundaryUse {
                                                             HappensBefore const& happens_before,
                                                             BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
-    BoundarySlots result{0, Array<std::size_t>(micro_batches, no_slot),
+    BoundarySlots result{0,
                          Array<std::size_t>(micro_batches, no_slot),
-                         Array<std::size_t>(micro_batches, no_slot)};
+                         Array<std::size_t>(micro_batches, no_slot),
+                         Array<std::size_t>(micro_batches, no_slot),
+                         {}};
 
-    // How many uses of each tensor are still to come.
-    Array<std::size_t> input_uses(micro_batches);
+    bool const shared = use.link == Link::shared;
+    auto const reads_backward = [](Action const& a, bool holds) {
+        return gives_gradient(a.kind) || (holds && a.kind == Kind::weight_gradient);
+    };
     auto const uses_input = [&](Action const& a) {
         if (a.cell == use.cell)
             return a.kind == Kind::forward || a.kind == Kind::recompute ||
-                   (a.kind == Kind::backward && use.read_backward);
-        return a.cell + 1 == use.cell && a.kind == Kind::backward && use.kept_by_producer;
+                   (use.read_backward && reads_backward(a, use.held_by_consumer));
+        return a.cell + 1 == use.cell && use.kept_by_producer &&
+               reads_backward(a, use.held_by_producer);
     };
-    for (std::size_t i = 0; i < programs.size(); ++i)
-        if (uses_input(programs[i])) ++input_uses[programs[i].micro_batch];
+    auto const uses_gradient = [&](Action const& a) {
+        if (!use.gradient) return false;
+        return shared ? a.cell + 1 == use.cell && reads_backward(a, use.held_by_producer)
+                      : a.cell == use.cell && a.kind == Kind::send_gradient;
+    };
+    // How many uses of each tensor are still to come.
+    Array<std::size_t> input_uses(micro_batches);
+    Array<std::size_t> gradient_uses(micro_batches);
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        input_uses[programs[i].micro_batch] += uses_input(programs[i]);
+        gradient_uses[programs[i].micro_batch] += uses_gradient(programs[i]);
+    }
 
     // A slot's last uses: at most one on the producer's device and one on the consumer's.
-    struct Slot {
+    struct Slot : BoundarySlots::Ends {
         bool free = true;
-        std::size_t last[2] = {no_action, no_action};
         std::size_t freed = 0; // rank of the last use
     };
     Array<Slot> slots(2 * micro_batches);
@@ -79,21 +103,16 @@ struct BoundaryUse {
                 best = s;
         }
         slots[best].free = false;
-        if (best == result.slots) ++result.slots;
+        if (best == result.slots) slots[result.slots++].first = writer;
         return best;
     };
     auto const touch = [&](std::size_t s, std::size_t action) {
         Action const& a = programs[action];
         slots[s].last[a.cell == use.cell && !is_transfer(a.kind)] = action;
     };
-    bool const shared = use.link == Link::shared;
     auto const writes_input = [&](Action const& a) {
         if (use.link == Link::staged) return a.cell == use.cell && a.kind == Kind::receive_input;
         return a.cell + 1 == use.cell && a.kind == (shared ? Kind::forward : Kind::send_output);
-    };
-    auto const takes_gradient = [&](Action const& a) {
-        return shared ? a.cell + 1 == use.cell && a.kind == Kind::backward
-                      : a.cell == use.cell && a.kind == Kind::send_gradient;
     };
     auto const give_back = [&](std::size_t s, std::size_t rank) {
         slots[s].free = true;
@@ -110,7 +129,7 @@ struct BoundaryUse {
             result.input[m] = take(i);
             touch(result.input[m], i);
         }
-        if (!producer && a.kind == Kind::backward && use.gradient) {
+        if (!producer && gives_gradient(a.kind) && use.gradient) {
             result.gradient[m] = take(i);
             touch(result.gradient[m], i);
         }
@@ -123,11 +142,13 @@ struct BoundaryUse {
             touch(result.input[m], i);
             if (--input_uses[m] == 0) give_back(result.input[m], rank);
         }
-        if (takes_gradient(a) && use.gradient) {
+        if (uses_gradient(a)) {
             touch(result.gradient[m], i);
-            give_back(result.gradient[m], rank);
+            if (--gradient_uses[m] == 0) give_back(result.gradient[m], rank);
         }
     }
+    result.ends = Array<BoundarySlots::Ends>(result.slots);
+    for (std::size_t s = 0; s < result.slots; ++s) result.ends[s] = slots[s];
     return result;
 }
 

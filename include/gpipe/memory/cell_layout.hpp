@@ -9,14 +9,16 @@
 
 namespace gpipe {
 
-/// The places of one layer's tensors, relative to the two regions of its cell: 0, the block that a
-/// micro-batch keeps from forward to backward; 1, the temporaries, which all micro-batches share.
+/// The places of one layer's tensors, relative to the regions of its cell: the blocks that a
+/// micro-batch has for a time (see Region), and the temporaries, which all micro-batches share.
 struct LayerPlaces {
     Place output;
     Place output_gradient;
     Place saved;
+    Place deferred;
     Place forward_scratch;
     Place backward_scratch;
+    Place weight_scratch; ///< of the weight gradient; the same unless that runs apart
 };
 
 /// The chain as the planner sees it.
@@ -42,22 +44,38 @@ constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) 
 /// pops. Temporaries live for one layer (scratch) or two (outputs that backward does not read;
 /// output gradients), so they alternate between the low and the high end of their region, scratch
 /// between them: with the height that the widest moment needs, nothing ever overlaps.
+///
+/// Where the halves of backward run apart, what the weight gradients read is not on the stack: it
+/// has blocks of its own, for what forward leaves and for what the input gradients leave (output
+/// gradients among that).
 struct CellLayout {
     Array<LayerPlaces> places; ///< one per layer of the cell
     Place loss_scratch;
     /// The gradient of the cell's input, where that stays inside; or of the lowest learner's input,
     /// which nobody wants, if that layer cannot do without.
     Place input_gradient;
-    std::size_t kept = 0;      ///< bytes of a micro-batch's block
+    std::size_t kept = 0;      ///< bytes of a micro-batch's block from forward to backward
+    std::size_t held = 0;      ///< from forward to the weight gradient
+    std::size_t deferred = 0;  ///< from the input gradient to the weight gradient
     std::size_t temporary = 0; ///< bytes of the region of temporaries
-    /// Whether the temporaries' region begins at the block's own start and reuses what the stack
-    /// leaves free: possible where the device has one block only. `temporary` is then the height of
-    /// both.
+    /// Whether the temporaries' region begins at the kept block's own start and reuses what the
+    /// stack leaves free: possible where the device has one such block only. `temporary` is then
+    /// the height of both.
     bool adjacent = false;
 
     constexpr std::size_t bytes(std::size_t blocks) const {
         return adjacent ? temporary : blocks * kept + temporary;
     }
+};
+
+/// What a cell's layout depends on beside its layers.
+struct CellUse {
+    bool adjacent = false;       ///< see CellLayout
+    std::size_t capacity = 0;    ///< samples of a micro-batch
+    bool recomputes = true;      ///< whether the cell's forward is ever run again
+    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
+    bool splits = false;         ///< whether the halves of its backward run apart
+    bool mixes = false;          ///< whether for some micro-batches only
 };
 
 namespace detail {
@@ -77,9 +95,12 @@ namespace detail {
 
 // With the temporaries of even layers at the low or at the high end.
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
-                                                std::size_t last, bool adjacent,
-                                                std::size_t capacity, bool recomputes,
-                                                bool holds_gradient, bool even_lies_low) {
+                                                std::size_t last, CellUse const& use,
+                                                bool even_lies_low) {
+    bool const adjacent = use.adjacent;
+    bool const recomputes = use.recomputes;
+    bool const apart = use.splits;
+    std::size_t const capacity = use.capacity;
     bool const last_cell = last == chain.size;
     std::size_t const count = last - first;
     CellLayout layout;
@@ -98,24 +119,42 @@ namespace detail {
         return (learns(i) && layers[i].reads_output) ||
                (learns(i + 1) && layers[i + 1].reads_input);
     };
+    // Whether its weight gradient runs later than the rest of its backward.
+    auto const splits = [&](std::size_t i) { return apart && learns(i) && layers[i].splits; };
+    auto const holds_output = [&](std::size_t i) {
+        return (splits(i) && layers[i].reads_output) ||
+               (i + 1 < count && splits(i + 1) && layers[i + 1].reads_input);
+    };
     auto const output_bytes = [&](std::size_t i) { return layers[i].output.slots(capacity); };
     auto const saved_bytes = [&](std::size_t i) { return layers[i].saved.slots(capacity); };
     auto const scratch_bytes = [&](std::size_t i) { return layers[i].scratch.slots(capacity); };
+    auto const deferred_bytes = [&](std::size_t i) { return layers[i].deferred.slots(capacity); };
+    // In a backward that runs both halves one puts down for the other what the second reads.
+    auto const passed_bytes = [&](std::size_t i) {
+        return splits(i) || layers[i].has_whole ? 0 : deferred_bytes(i);
+    };
+    // Room in one of the blocks.
+    auto const push = [&](std::size_t bytes, bool held) {
+        std::size_t& height = held ? layout.held : layout.kept;
+        Place const place{height, held ? Region::held : Region::kept};
+        height += bytes;
+        return place;
+    };
 
     // The stack. top[i]: its height with layer i's saved tensors; full[i]: with its output as well.
     Array<std::size_t> top(count);
     Array<std::size_t> full(count);
     for (std::size_t i = 0; i < count; ++i) {
-        if (learns(i)) {
-            layout.places[i].saved = {layout.kept, 0};
-            layout.kept += saved_bytes(i);
-        }
+        if (learns(i)) layout.places[i].saved = push(saved_bytes(i), splits(i));
         top[i] = layout.kept;
-        if (keeps_output(i)) {
-            layout.places[i].output = {layout.kept, 0};
-            layout.kept += output_bytes(i);
-        }
+        if (keeps_output(i)) layout.places[i].output = push(output_bytes(i), holds_output(i));
         full[i] = layout.kept;
+        if (!splits(i)) continue;
+        layout.places[i].deferred = {layout.deferred, Region::deferred};
+        layout.deferred += deferred_bytes(i);
+        if (i + 1 == count && !last_cell) continue; // its output gradient is in a slot
+        layout.places[i].output_gradient = {layout.deferred, Region::deferred};
+        layout.deferred += layers[i].output_gradient.slots(capacity);
     }
 
     // Forward. A temporary output of layer i lives at moments i and i + 1. What
@@ -143,14 +182,18 @@ namespace detail {
     // in boundary slots, but for the loss's, and for an input gradient that nobody wants.
     auto const temporary_gradient = [&](std::size_t i) {
         bool const here = i + 1 == count ? last_cell : learns(i);
-        return here ? layers[i].output_gradient.slots(capacity) : 0;
+        return here && !splits(i) ? layers[i].output_gradient.slots(capacity) : 0;
     };
     // What layer i writes as its input gradient, where that is the output gradient of no layer of
     // the cell that learns.
     auto const input_gradient = [&](std::size_t i) {
-        bool const discarded = first + i == chain.lowest_learner && !layers[i].accepts_none;
-        return discarded || (holds_gradient && i == 0) ? layers[i].input_gradient.slots(capacity)
-                                                       : 0;
+        LayerInfo const& layer = layers[i];
+        bool const writes =
+            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && (!apart || use.mixes));
+        bool const discarded = first + i == chain.lowest_learner && !layer.accepts_none && writes;
+        return discarded || (use.holds_gradient && i == 0)
+                   ? layers[i].input_gradient.slots(capacity)
+                   : 0;
     };
     auto const gradient_below = [&](std::size_t i) { // written at moment i
         if (i > learner || i == count) return temporary_gradient(i - 1);
@@ -167,7 +210,8 @@ namespace detail {
         std::size_t const below = gradient_below(i);
         moment.low = lies_low(i) ? own : below;
         moment.high = lies_low(i) ? below : own;
-        moment.scratch = i < count ? scratch_bytes(i) : chain.loss_scratch.slots(capacity);
+        moment.scratch =
+            i < count ? scratch_bytes(i) + passed_bytes(i) : chain.loss_scratch.slots(capacity);
         moment.low_base = moment.stack;
         if (lies_low(i) && own > 0) { // written one moment earlier, over a higher stack
             std::size_t const above = i + 1 < count
@@ -181,6 +225,20 @@ namespace detail {
     // The height that the widest moment needs, then every place. Scratch lies above the low tensor,
     // or under it where the stack has left enough room.
     auto const low_end = [](Moment const& m) { return m.low_base + m.low; };
+    // A weight gradient may run while another micro-batch's stack is full. In a backward that runs
+    // both halves one behind the other the second finds what the first has written.
+    auto const weight_moment = [&](std::size_t i) {
+        Moment moment{adjacent ? layout.kept : 0};
+        moment.scratch = splits(i) ? scratch_bytes(i) : 0;
+        if (use.mixes && !layers[i].has_whole) {
+            Moment const first_half = backward_moment(i);
+            moment.stack = std::max(moment.stack, low_end(first_half));
+            moment.high = first_half.high;
+        }
+        moment.low_base = moment.stack;
+        return moment;
+    };
+
     auto const scratch_at = [&](Moment const& m) {
         return m.stack + m.scratch <= m.low_base ? m.stack : low_end(m);
     };
@@ -191,52 +249,51 @@ namespace detail {
         layout.temporary = std::max(layout.temporary, height(forward_moment(i)));
     for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i)
         layout.temporary = std::max(layout.temporary, height(backward_moment(i)));
+    for (std::size_t i = learner; i < count; ++i)
+        if (splits(i)) layout.temporary = std::max(layout.temporary, height(weight_moment(i)));
     for (std::size_t i = 0; i < count; ++i) {
         Moment const m = forward_moment(i);
         LayerPlaces& places = layout.places[i];
-        places.forward_scratch = {scratch_at(m), 1};
-        if (!learns(i)) places.saved = {scratch_at(m) + scratch_bytes(i), 1};
+        places.forward_scratch = {scratch_at(m), Region::temporary};
+        if (!learns(i)) places.saved = {scratch_at(m) + scratch_bytes(i), Region::temporary};
         if (std::size_t const own = temporary_output(i))
-            places.output = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
+            places.output = {lies_low(i) ? m.low_base : layout.temporary - own, Region::temporary};
     }
     for (std::size_t i = learner; i < count + (last_cell ? 1 : 0); ++i) {
         Moment const m = backward_moment(i);
         if (i == count) {
-            layout.loss_scratch = {scratch_at(m), 1};
+            layout.loss_scratch = {scratch_at(m), Region::temporary};
             // Where no layer of the cell learns, the loss's gradient is written all the same.
             if (learner == count)
                 layout.places[count - 1].output_gradient = {
                     lies_low(count) ? layout.temporary - temporary_gradient(count - 1) : m.low_base,
-                    1};
+                    Region::temporary};
             continue;
         }
         LayerPlaces& places = layout.places[i];
-        places.backward_scratch = {scratch_at(m), 1};
+        places.backward_scratch = {scratch_at(m), Region::temporary};
+        places.weight_scratch = splits(i) ? Place{scratch_at(weight_moment(i)), Region::temporary}
+                                          : places.backward_scratch;
+        if (passed_bytes(i) > 0)
+            places.deferred = {scratch_at(m) + scratch_bytes(i), Region::temporary};
         if (i == learner && input_gradient(i) > 0)
             layout.input_gradient = {
-                lies_low(i) ? layout.temporary - input_gradient(i) : m.low_base, 1};
+                lies_low(i) ? layout.temporary - input_gradient(i) : m.low_base, Region::temporary};
         if (std::size_t const own = temporary_gradient(i))
-            places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own, 1};
+            places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own,
+                                      Region::temporary};
     }
     return layout;
 }
 
 } // namespace detail
 
-/// Lays out the layers [first, last) of a chain for micro-batches of up to `capacity` samples.
-/// `adjacent`: see CellLayout. `recomputes`: whether the cell's forward is ever run again.
-/// `holds_gradient`: whether the gradient of its input lies here, too. Which of neighbouring
-/// temporaries lies low is tried both ways.
+/// Lays out the layers [first, last) of a chain. Which of neighbouring temporaries lies low is
+/// tried both ways.
 [[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
-                                                std::size_t last, bool adjacent,
-                                                std::size_t capacity, bool recomputes = true,
-                                                bool holds_gradient = false) {
-    auto const lay_out = [&](bool even_lies_low) {
-        return detail::lay_out_cell(chain, first, last, adjacent, capacity, recomputes,
-                                    holds_gradient, even_lies_low);
-    };
-    CellLayout low = lay_out(true);
-    CellLayout high = lay_out(false);
+                                                std::size_t last, CellUse const& use) {
+    CellLayout low = detail::lay_out_cell(chain, first, last, use, true);
+    CellLayout high = detail::lay_out_cell(chain, first, last, use, false);
     return high.temporary < low.temporary ? high : low;
 }
 

@@ -62,7 +62,9 @@ struct MemoryPlan {
     Array<std::size_t> gradients;
     Array<std::size_t> optimizer;      ///< the states of a layer's tensors, tensor by tensor
     Array<CellLayout> layouts;         ///< by cell
-    Array<std::size_t> blocks_at;      ///< by cell: offset of its first block
+    Array<std::size_t> blocks_at;      ///< by cell: offset of its first block of kept tensors
+    Array<std::size_t> held_at;        ///< of held, likewise
+    Array<std::size_t> deferred_at;    ///< of deferred, likewise
     Array<std::size_t> temporaries_at; ///< by cell: offset of the region of temporaries
     Array<BoundarySlots> boundaries;   ///< by cell; of the first, empty
     Array<std::size_t> slots_at;       ///< by cell: offset of its boundary slots
@@ -99,6 +101,12 @@ struct MemoryPlan {
 
 namespace detail {
 
+// Whether the weight gradient of a cell's layer runs apart from the rest of its backward.
+constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::size_t cell,
+                          std::size_t layer) {
+    return plan.blocks.splits[cell] && chain.layers[layer].splits && layer >= chain.lowest_learner;
+}
+
 // Where the boundaries have to be crossed by transfers: their slots outside the receiving cell, and
 // what writers have to wait for because these are few.
 [[gnu::cold]] constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
@@ -115,7 +123,8 @@ namespace detail {
                 std::max(transfers.slot_size, layer.input_gradient.slots(plan.capacity));
         transfers.keeps = plan.crosses[c] && chain.layers[plan.first[c] - 1].reads_output;
         transfers.outbox =
-            assign_outbox(plan.lowered, order, happens_before, c, plan.links[c], transfers.keeps);
+            assign_outbox(plan.lowered, order, happens_before, c, plan.links[c], transfers.keeps,
+                          runs_apart(plan, chain, c - 1, plan.first[c] - 1));
         if (plan.links[c] != Link::staged) continue;
         auto const stage = [&](StagingSlots& slots, std::size_t& at, std::size_t cell,
                                bool gradients) {
@@ -142,33 +151,25 @@ namespace detail {
     std::size_t const devices = programs.devices();
     Array<bool> crosses(cells); // whether a gradient leaves the cell
     for (std::size_t c = 1; c < cells; ++c) crosses[c] = chain.lowest_learner < first[c];
-    MemoryPlan plan{first,
-                    Array<DeviceBytes>(devices),
-                    Array<std::size_t>(chain.size),
-                    Array<std::size_t>(chain.size),
-                    Array<std::size_t>(chain.size),
-                    Array<CellLayout>(cells),
-                    Array<std::size_t>(cells),
-                    Array<std::size_t>(cells),
-                    Array<BoundarySlots>(cells),
-                    Array<std::size_t>(cells),
-                    Array<std::size_t>(cells),
-                    Array<bool>(cells),
-                    assign_blocks(programs),
-                    capacity,
-                    0,
-                    0,
-                    0,
-                    Array<std::size_t>(devices),
-                    Array<std::size_t>(devices),
-                    Array<std::size_t>(devices),
-                    0,
-                    0,
-                    Array<std::size_t>(devices),
-                    {},
-                    Array<Link>(cells),
-                    crosses,
-                    Array<Transfers>(cells)};
+    MemoryPlan plan;
+    plan.first = first;
+    plan.devices = Array<DeviceBytes>(devices);
+    for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
+        *by_layer = Array<std::size_t>(chain.size);
+    for (auto* by_cell : {&plan.blocks_at, &plan.held_at, &plan.deferred_at, &plan.temporaries_at,
+                          &plan.slots_at, &plan.slot_size})
+        *by_cell = Array<std::size_t>(cells);
+    for (auto* by_device :
+         {&plan.states_at, &plan.optimizers_at, &plan.squares_at, &plan.handles_at})
+        *by_device = Array<std::size_t>(devices);
+    plan.layouts = Array<CellLayout>(cells);
+    plan.boundaries = Array<BoundarySlots>(cells);
+    plan.transfers = Array<Transfers>(cells);
+    plan.holds_gradient = Array<bool>(cells);
+    plan.links = Array<Link>(cells);
+    plan.crosses = crosses;
+    plan.blocks = assign_blocks(programs);
+    plan.capacity = capacity;
     if (links.empty()) {
         plan.lowered = lower(programs);
     } else {
@@ -215,7 +216,7 @@ namespace detail {
         std::size_t blocks = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            blocks += plan.blocks.count[c];
+            blocks += plan.blocks.kept.count[c];
             if (c + 1 < cells) { // the sending side of the boundary behind the cell
                 plan.transfers[c + 1].outbox_at = at;
                 std::size_t const size =
@@ -226,7 +227,8 @@ namespace detail {
             plan.slots_at[c] = at;
             if (c == 0) continue;
             LayerInfo const& layer = chain.layers[first[c]];
-            plan.holds_gradient[c] = crosses[c] && programs.micro_batches() == 1 && one_each;
+            plan.holds_gradient[c] =
+                crosses[c] && programs.micro_batches() == 1 && one_each && !plan.blocks.splits[c];
             bool const gradient = crosses[c] && !plan.holds_gradient[c];
             bool const shared = plan.links[c] == Link::shared;
             plan.slot_size[c] = layer.input.slots(capacity);
@@ -237,11 +239,13 @@ namespace detail {
             LayerInfo const& top = chain.layers[first[c + 1] - 1];
             discards[c] = gradient && recomputes[c] && c + 1 < cells && top.saved.count > 0 &&
                           !kept_in_outbox(c) && top.output.slots(capacity) <= plan.slot_size[c];
+            bool const keeps_output =
+                shared && crosses[c] && chain.layers[first[c] - 1].reads_output;
             plan.boundaries[c] = assign_boundary_slots(
                 plan.lowered.programs, order, happens_before,
-                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input,
-                 shared && crosses[c] && chain.layers[first[c] - 1].reads_output, discards[c],
-                 plan.links[c]});
+                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input, keeps_output,
+                 discards[c], detail::runs_apart(plan, chain, c, first[c]),
+                 detail::runs_apart(plan, chain, c - 1, first[c] - 1), plan.links[c]});
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
         }
@@ -252,12 +256,20 @@ namespace detail {
         std::size_t temporary = 0;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], adjacent, capacity,
-                                           recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
-                                               chain.lowest_learner < first[c + 1],
-                                           plan.holds_gradient[c]);
-            plan.blocks_at[c] = at;
-            if (!adjacent) at += plan.blocks.count[c] * plan.layouts[c].kept;
+            bool const recomputes_output = recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
+                                           chain.lowest_learner < first[c + 1];
+            plan.layouts[c] =
+                lay_out_cell(chain, first[c], first[c + 1],
+                             {adjacent, capacity, recomputes_output, plan.holds_gradient[c],
+                              plan.blocks.splits[c], plan.blocks.mixes[c]});
+            auto const put = [&](Array<std::size_t>& offsets, BlockUse const& use,
+                                 std::size_t size) {
+                offsets[c] = at;
+                at += use.count[c] * size;
+            };
+            put(plan.held_at, plan.blocks.held, plan.layouts[c].held);
+            put(plan.deferred_at, plan.blocks.deferred, plan.layouts[c].deferred);
+            put(plan.blocks_at, plan.blocks.kept, adjacent ? 0 : plan.layouts[c].kept);
             temporary = std::max(temporary, plan.layouts[c].temporary);
         }
         for (std::size_t c = 0; c < cells; ++c)

@@ -85,10 +85,11 @@ class Window {
 
 /// Plans the outbox of the boundary before cell `cell`, on the device of the cell before. `order`
 /// is linear_order(lowered) before needs are added. `reads_output`: whether the backward of the
-/// cell before reads its output.
+/// cell before reads its output; `holds`: whether its weight gradients, which run apart, read that
+/// and the gradient.
 [[gnu::cold]] constexpr Outbox assign_outbox(Lowered& lowered, Array<std::size_t> const& order,
                                              HappensBefore const& happens_before, std::size_t cell,
-                                             Link link, bool reads_output) {
+                                             Link link, bool reads_output, bool holds) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     Outbox result{0, Array<std::size_t>(micro_batches, no_slot),
@@ -117,16 +118,14 @@ class Window {
         if (link == Link::copied ? a.cell == cell && a.kind == Kind::send_gradient
                                  : before && a.kind == Kind::receive_gradient)
             result.gradient[m] = window.take(i, rank);
-        if (before && a.kind == Kind::backward) {
-            if (reads_output) {
-                std::size_t const slot = keeps ? result.output[m] : result.recomputed[m];
+        bool const last = holds ? ends_backward(a.kind) : gives_gradient(a.kind);
+        if (before && (last || gives_gradient(a.kind))) {
+            auto const read = [&](std::size_t slot) {
                 window.use(slot, i);
-                window.give_back(slot, rank);
-            }
-            if (result.gradient[m] != no_slot) {
-                window.use(result.gradient[m], i);
-                window.give_back(result.gradient[m], rank);
-            }
+                if (last) window.give_back(slot, rank);
+            };
+            if (reads_output) read(keeps ? result.output[m] : result.recomputed[m]);
+            if (result.gradient[m] != no_slot) read(result.gradient[m]);
         }
     }
     result.slots = window.count();

@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
 #include <gpipe/schedule/verify_messages.hpp>
 
@@ -76,10 +77,11 @@ inline void prove(Programs const& programs, char const* policy, std::size_t devi
 }
 
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
-/// with messages, too. Throws std::invalid_argument if they are wrong, or if the schedule needs
-/// more micro-batches.
+/// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong, or
+/// if the schedule needs more micro-batches.
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
-                                std::size_t devices, std::size_t micro_batches) {
+                                std::size_t devices, std::size_t micro_batches,
+                                Array<bool> const& splits) {
     std::size_t const least = schedule.least_micro_batches(devices);
     if (micro_batches < least) {
         std::string const name(schedule.name());
@@ -90,7 +92,7 @@ inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic 
     std::size_t const cells = devices * schedule.cells_per_device();
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);
-    Programs lowered = checkpointing.lower(plain);
+    Programs lowered = checkpointing.lower(join_halves(plain, splits));
     prove(lowered, "checkpointing policy", devices, cells, micro_batches);
     detail::check_verdict(verify(with_messages(lowered)), "checkpointing policy");
     return lowered;

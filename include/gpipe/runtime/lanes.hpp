@@ -82,7 +82,8 @@ template <class Cost>
             if (!ready) continue;
             std::size_t const way = is_transfer(a.kind)       ? 2 * cells // everybody waits for it
                                     : a.kind == Kind::forward ? a.cell
-                                                              : 2 * cells - 1 - a.cell;
+                                    : a.kind == Kind::weight_gradient ? 0 // nobody
+                                                                      : 2 * cells - 1 - a.cell;
             if (best == no_action || start < best_start ||
                 (start == best_start && way > best_way)) {
                 best = d;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/partition.hpp>
+#include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
 #include <cstddef>
@@ -8,20 +9,31 @@
 namespace gpipe {
 
 /// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
-/// of cell c: a recompute as much as a forward, a backward twice.
+/// of cell c: a recompute as much as a forward, a backward twice. Of that a layer whose backward
+/// comes in halves has half in each; of others all is in the first.
 class DeclaredCost {
   public:
-    DeclaredCost(Array<double> const& costs, Array<std::size_t> const& first)
-        : cells_(first.size() - 1) {
-        for (std::size_t c = 0; c < cells_.size(); ++c)
-            for (std::size_t i = first[c]; i < first[c + 1]; ++i) cells_[c] += costs[i];
+    DeclaredCost(Array<double> const& costs, Array<LayerInfo> const& layers,
+                 Array<std::size_t> const& first)
+        : forward_(first.size() - 1), weights_(first.size() - 1) {
+        for (std::size_t c = 0; c < forward_.size(); ++c)
+            for (std::size_t i = first[c]; i < first[c + 1]; ++i) {
+                forward_[c] += costs[i];
+                if (layers[i].splits) weights_[c] += costs[i];
+            }
     }
     double operator()(Action const& action) const {
-        return action.kind == Kind::backward ? 2 * cells_[action.cell] : cells_[action.cell];
+        double const forward = forward_[action.cell];
+        double const weights = weights_[action.cell];
+        return action.kind == Kind::backward          ? 2 * forward
+               : action.kind == Kind::input_gradient  ? 2 * forward - weights
+               : action.kind == Kind::weight_gradient ? weights
+                                                      : forward;
     }
 
   private:
-    Array<double> cells_;
+    Array<double> forward_;
+    Array<double> weights_;
 };
 
 /// Puts programs on lanes. A device that enqueues has one walker and a stream per program; else

@@ -21,10 +21,13 @@ namespace gpipe::detail {
     }
 }
 
-// Calls the layers of a backward, `dy` being the gradient of the cell's output.
+// Calls the layers of a backward, or of one half of it: the functions at `which`. `dy` is the
+// gradient of the cell's output.
+template <BackwardFunction LayerRow::*which>
 [[gnu::always_inline]] inline void run_backward(CellRow const& cell, Step const& step,
                                                 Frame const& frame, GroupAddress input,
                                                 std::byte* dy, LayerRow const*& at) {
+    constexpr bool whole = which == &LayerRow::backward; // then every layer has one
     for (LayerRow const* layer = cell.last; layer != cell.learner;) {
         --layer;
         at = layer;
@@ -35,7 +38,7 @@ namespace gpipe::detail {
         std::byte* const dx = layer == cell.learner && cell.discards ? cell.discarded.in(frame)
                               : lowest                               ? step.input_gradient
                                        : (layer - 1)->output_gradient.in(frame);
-        layer->backward(*layer, frame, x, y, dy, dx);
+        if (whole || layer->*which) (layer->*which)(*layer, frame, x, y, dy, dx);
         dy = dx;
     }
 }
@@ -55,13 +58,20 @@ inline void call_loss(LossFunction function, Tables const& tables, MiniBatch con
     CellRow const& cell = tables.cells[step.cell];
     GroupAddress const input =
         cell.is_first ? batch.inputs(step.micro_batch) : GroupAddress{step.input};
-    if (step.kind == Kind::backward) {
+    if (gives_gradient(step.kind)) {
         std::byte* dy = step.output_gradient;
         if (cell.is_last) {
             dy = (cell.last - 1)->output_gradient.in(frame);
             call_loss(tables.loss.train, tables, batch, step, frame, dy);
         }
-        run_backward(cell, step, frame, input, dy, at);
+        if (step.kind == Kind::backward)
+            run_backward<&LayerRow::backward>(cell, step, frame, input, dy, at);
+        else
+            run_backward<&LayerRow::input_gradient>(cell, step, frame, input, dy, at);
+    } else if (step.kind == Kind::weight_gradient) {
+        std::byte* const dy =
+            cell.is_last ? (cell.last - 1)->output_gradient.in(frame) : step.output_gradient;
+        run_backward<&LayerRow::weight_gradient>(cell, step, frame, input, dy, at);
     } else {
         run_forward(cell, step, frame, input, at);
         if (!cell.is_last || !measures) return;

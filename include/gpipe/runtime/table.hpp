@@ -101,6 +101,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
         step.wait_position[w] = lane_step.waits[w].position;
     }
     step.rank = static_cast<std::uint32_t>(rank);
+    step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
     return step;
 }
@@ -127,7 +128,8 @@ inline Array<std::size_t> ranks(Lowered const& lowered) {
     for (std::size_t r = 0; r < order.size(); ++r) {
         Action const& a = programs[order[r]];
         rank[order[r]] = r;
-        if (a.kind != Kind::recompute) place(a.kind == Kind::backward, a.cell, a.micro_batch) = r;
+        if (a.kind == Kind::forward || gives_gradient(a.kind))
+            place(gives_gradient(a.kind), a.cell, a.micro_batch) = r;
     }
     for (std::size_t i = actions.size(); i < programs.size(); ++i) {
         Action const& a = programs[i];
@@ -255,8 +257,13 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             return;
         }
         step.saving = plan.blocks.keeps[step.action];
-        step.block = at.arena(c) + plan.blocks_at[c] +
-                     plan.blocks.of_action[step.action] * plan.layouts[c].kept;
+        auto const block = [&](std::size_t first, BlockUse const& use, std::size_t size) {
+            return at.arena(c) + first + use.of_action[step.action] * size;
+        };
+        CellLayout const& layout = plan.layouts[c];
+        step.kept = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
+        step.held = block(plan.held_at[c], plan.blocks.held, layout.held);
+        step.deferred = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
             step.input = at.slot(c, plan.boundaries[c].input[m]);
             step.input_gradient = at.gradient(c, m);
@@ -303,7 +310,8 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
             detail::fill_transfer(step, ends);
             return;
         }
-        step.block = at.arena(c) + plan.blocks_at[c];
+        step.kept = at.arena(c) + plan.blocks_at[c];
+        step.held = at.arena(c) + plan.held_at[c];
         if (c > 0) step.input = input(c);
         if (c + 1 < plan.lowered.programs.cells())
             step.output = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);

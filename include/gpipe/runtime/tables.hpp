@@ -66,18 +66,24 @@ namespace detail {
             LayerPlaces const& places = plan.layouts[c].places[i - plan.first[c]];
             LayerRow& row = tables.layers[i];
             row.forward = parts.functions.forward;
-            if (i == learner)
-                row.backward = parts.functions.lowest_backward;
-            else if (i > learner)
-                row.backward = parts.functions.backward;
+            if (i >= learner) {
+                LayerFunctions const& functions = parts.functions;
+                bool const lowest = i == learner;
+                row.backward = lowest ? functions.lowest_backward : functions.backward;
+                row.input_gradient =
+                    lowest ? functions.lowest_input_gradient : functions.input_gradient;
+                row.weight_gradient = functions.weight_gradient;
+            }
             row.layer = parts.object;
             row.parameters = arena + plan.parameters[i];
             row.gradients = arena + plan.gradients[i];
             row.output = places.output;
             row.output_gradient = places.output_gradient;
             row.saved = places.saved;
+            row.deferred = places.deferred;
             row.forward_scratch = places.forward_scratch;
             row.backward_scratch = places.backward_scratch;
+            row.weight_scratch = places.weight_scratch;
             row.index = static_cast<std::uint32_t>(i);
             tables.layer_names[i] = parts.info.name;
         }

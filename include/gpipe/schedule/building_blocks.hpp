@@ -19,8 +19,8 @@ struct BlockStream {
     std::uint32_t* frees = nullptr;       ///< the same of what waits for it
 };
 
-// A device with cells `down` and `up`, of which each is due every six ticks, no two at once. In the
-// order of preference when none of them is due any more.
+// A device with cells `down` and `up`: six streams, each due every six ticks, no two at once; in
+// the order of preference for when the first of them is over.
 struct BlockDevice {
     static constexpr std::size_t period = 6;
 
@@ -30,8 +30,8 @@ struct BlockDevice {
     Action* end = nullptr;        ///< of its program so far
 
     constexpr BlockDevice() = default;
-    /// `ticks` of micro-batch 0's forwards (down, up) and input gradients (up, down); a weight
-    /// gradient is due at the first free tick behind its input gradient.
+    // `ticks` of micro-batch 0's forwards (down, up) and input gradients (up, down); a weight
+    // gradient is due at the first free tick behind its input gradient.
     constexpr BlockDevice(std::size_t down, std::size_t up, std::size_t const (&ticks)[4])
         : streams{{forward(down, 0), ticks[0]},       {forward(up, 0), ticks[1]},
                   {input_gradient(up, 0), ticks[2]},  {input_gradient(down, 0), ticks[3]},
@@ -46,8 +46,8 @@ struct BlockDevice {
         }
     }
 
-    /// What the device does now, or null. As long as its first cell has forwards left, only what is
-    /// due next.
+    // What the device does now, or null. As long as its first cell has forwards left, only what is
+    // due next.
     constexpr BlockStream* choose(std::uint32_t now, std::uint32_t micro_batches) {
         if (streams[0].next.micro_batch < micro_batches) {
             BlockStream* const s = streams + due[tick % period];

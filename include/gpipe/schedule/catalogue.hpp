@@ -20,7 +20,7 @@ inline constexpr std::size_t most_cells_per_device = 8;
 
 namespace detail {
 
-/// The schedules in loops, by the number of cells per device less 1.
+// The schedules in loops, by the number of cells per device less 1.
 template <std::size_t... v>
 constexpr void add_loops(Dynamic* to, std::size_t cells_per_device, std::index_sequence<v...>) {
     Dynamic const interleaved[] = {Interleaved1F1B<v + 1>{}...};

@@ -11,6 +11,7 @@ namespace gpipe {
 /// one after the other.
 class DevicePairs {
   public:
+    constexpr DevicePairs() = default;
     constexpr explicit DevicePairs(Programs const& programs)
         : pair_(2 * programs.cells()), to_(2 * programs.cells()), next_(2 * programs.cells()) {
         Array<std::size_t> first(programs.devices(), none);

@@ -14,8 +14,8 @@ enum class Order { ascending, descending };
 /// backwards. For K = 3 and M = 4, time to the right, F and B of micro-batches 0 to 3, backward
 /// twice as long:
 ///
-///     device 0   F0 F1 F2 F3 .  .  .  .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
-///     device 1   .  F0 F1 F2 F3 .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 0   F0 F1 F2 F3 .  .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 1   .  F0 F1 F2 F3 .  .  .  B3 .. B2 .. B1 .. B0 ..
 ///     device 2   .  .  F0 F1 F2 F3 B3 .. B2 .. B1 .. B0 ..
 ///
 /// Bubble (K - 1) / (M + K - 1) in either order of the backwards.

@@ -3,6 +3,7 @@
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -37,7 +38,7 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
 
         // The forwards of device 0, those of device k are k cells further; of full groups, what is
         // beyond M is left out below.
-        std::size_t const size = group > devices ? group : devices;
+        std::size_t const size = std::max(group, devices);
         std::size_t const groups = (micro_batches + size - 1) / size;
         std::size_t const count = v * groups * size;
         Array<Action> forwards(count);

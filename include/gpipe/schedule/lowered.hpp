@@ -91,7 +91,7 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
         };
         if (a.kind == Kind::forward && a.cell + 1 < cells)
             send(Kind::send_output, Kind::receive_input, a.cell + 1, a.cell + 1);
-        if (a.kind == Kind::backward && a.cell > 0 && crosses[a.cell])
+        if (gives_gradient(a.kind) && a.cell > 0 && crosses[a.cell])
             send(Kind::send_gradient, Kind::receive_gradient, a.cell, a.cell - 1);
     }
     if (count == 0) return lower(programs);
@@ -136,7 +136,8 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
     };
     for (std::size_t i = 0; i < result.programs.size(); ++i) {
         Action const& a = result.programs[i];
-        place(a.kind, a.cell, a.micro_batch) = i;
+        Kind const kind = gives_gradient(a.kind) ? Kind::backward : a.kind;
+        place(kind, a.cell, a.micro_batch) = i;
     }
     for (std::size_t i = 0; i < result.programs.size(); ++i) {
         Action const& a = result.programs[i];
@@ -149,7 +150,7 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
             if (links[c] == Link::copied) need(Kind::send_output, c - 1);
             if (links[c] == Link::staged) need(Kind::receive_input, c);
         }
-        if (a.kind == Kind::backward && c + 1 < cells) {
+        if (gives_gradient(a.kind) && c + 1 < cells) {
             Link const link = crosses[c + 1] ? links[c + 1] : Link::shared;
             if (link == Link::shared) need(Kind::backward, c + 1);
             if (link == Link::copied) need(Kind::send_gradient, c + 1);

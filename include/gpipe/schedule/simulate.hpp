@@ -61,7 +61,8 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
         ready[ready_count++] = d;
     }
     bool const ways = bandwidth != unlimited<Time>;
-    DevicePairs const pairs(ways ? programs : Programs());
+    DevicePairs pairs;
+    if (ways) pairs = DevicePairs(programs);
     Array<Time> way_free(pairs.count());
 
     // Addresses: in constant evaluation a call costs as much as the rest of a line.
@@ -116,14 +117,15 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
     return times;
 }
 
-/// The idle share of device time, until the last device is done: exact where time is whole numbers.
+/// The idle share of device time until the last device is done, 0 where no time passes: exact where
+/// time is whole numbers.
 template <class Time>
 constexpr auto bubble(SimulatedTimes<Time> const& times, std::size_t devices) {
     Time const available = static_cast<Time>(devices) * times.makespan;
     if constexpr (std::is_integral_v<Time>)
         return ratio(available - times.busy, available);
     else
-        return (available - times.busy) / available;
+        return available > 0 ? (available - times.busy) / available : Time{};
 }
 /// The idle share of device time at unit costs. Of a schedule's own programs (before recomputation
 /// is put in) this is the bubble of the literature, e.g. (K - 1) / (M + K - 1) for GPipe.

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <gpipe/schedule/programs.hpp>
+
+namespace gpipe {
+
+/// Runs backwards whole, in the place of their first halves, in the cells c that have nothing to
+/// run apart: where not `splits[c]`, no layer offers both halves. What is then proven, timed and
+/// drawn is what runs.
+[[gnu::cold]] constexpr Programs join_halves(Programs const& schedule, Array<bool> const& splits) {
+    Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
+                    schedule.size());
+    for (std::size_t c = 0; c < schedule.cells(); ++c) result.place(c, schedule.device_of(c));
+    for (std::size_t d = 0; d < schedule.devices(); ++d) {
+        for (Action action : schedule.program(d)) {
+            bool const joins = !splits[action.cell];
+            if (joins && action.kind == Kind::weight_gradient) continue;
+            if (joins && action.kind == Kind::input_gradient) action.kind = Kind::backward;
+            result.add(action);
+        }
+        result.next_device();
+    }
+    return result;
+}
+
+} // namespace gpipe
