@@ -66,10 +66,11 @@ struct Drops {
     }
 };
 
+gpipe::Array<bool> all_split(std::size_t cells) { return gpipe::Array<bool>(cells, true); }
 std::string refusal(gpipe::schedule::Dynamic schedule, gpipe::checkpoint::Dynamic checkpointing,
                     std::size_t devices, std::size_t micro_batches) {
     try {
-        proven_programs(schedule, checkpointing, devices, micro_batches);
+        proven_programs(schedule, checkpointing, devices, micro_batches, all_split(devices));
     } catch (std::invalid_argument const& error) {
         return error.what();
     }
@@ -83,7 +84,8 @@ TEST_CASE("every schedule passes, for its cells and at its least number of micro
         for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(v))
             for (std::size_t k : {1u, 2u, 5u}) {
                 std::size_t const m = schedule.least_micro_batches(k);
-                Programs const programs = proven_programs(schedule, ExceptLast{}, k, m);
+                Programs const programs =
+                    proven_programs(schedule, ExceptLast{}, k, m, all_split(8 * k));
                 CHECK(programs.devices() == k);
                 CHECK(programs.cells() == k * schedule.cells_per_device());
                 CHECK(programs.micro_batches() == m);

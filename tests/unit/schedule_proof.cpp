@@ -399,6 +399,22 @@ TEST_CASE("a deadlock is named by the first device that waits, its position and 
     CHECK_FALSE(toy::Executor(lowered).run().sound);
 }
 
+TEST_CASE("a receive that meets the send of another cell's tensor is named") {
+    // One micro-batch through four cells: device 1 receives the input of cell 3 before that of 1.
+    Programs const programs = gpipe::schedule::BreadthFirst<2>::programs(2, 1);
+    Draft const draft(gpipe::with_messages(programs), std::vector<bool>(4, true));
+    Action const input{Kind::receive_input, 3, 0};
+    std::size_t from = 0;
+    while (draft.device[1][from].action != input) ++from;
+    Draft const mutant = draft.moved(1, from, 0);
+    auto const verdict = mutant.verdict();
+    CHECK(verdict.problem == Problem::mismatched);
+    CHECK(verdict.device == 1);
+    CHECK(verdict.position == 0);
+    CHECK(verdict.action == input);
+    CHECK_FALSE(mutant.execute().sound);
+}
+
 TEST_CASE("the verdict counts what is in flight") {
     toy::each_schedule(4, 9, 3, [](auto const& schedule, std::size_t k, std::size_t m) {
         Programs const programs = schedule.programs(k, m);

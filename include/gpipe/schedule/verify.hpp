@@ -22,33 +22,22 @@ enum Seen : unsigned {
     seen_gradient_received = 128,
     all_computed = 7,
 };
-// By kind: what an action needs to have been done for its own pair, and what it does.
-inline constexpr unsigned char needed_bits[] = {seen_input_received,
-                                                seen_forward,
-                                                seen_forward | seen_gradient_received,
-                                                seen_forward | seen_gradient_received,
-                                                seen_input_gradient,
-                                                seen_forward,
-                                                0,
-                                                seen_input_gradient,
-                                                0,
-                                                0,
-                                                0,
-                                                0,
-                                                0};
-inline constexpr unsigned char done_bits[] = {seen_forward,
-                                              seen_recompute,
-                                              seen_input_gradient | seen_weight_gradient,
-                                              seen_input_gradient,
-                                              seen_weight_gradient,
-                                              seen_output_sent,
-                                              seen_input_received,
-                                              seen_gradient_sent,
-                                              seen_gradient_received,
-                                              0,
-                                              0,
-                                              0,
-                                              0};
+// What an action needs to have been done for its own pair, and what it does.
+struct Rule {
+    unsigned char needs = 0;
+    unsigned char does = 0; // 0: it has no place here
+};
+inline constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
+    {seen_input_received, seen_forward}, // by Kind, so the forward
+    {seen_forward, seen_recompute},
+    {seen_forward | seen_gradient_received, seen_input_gradient | seen_weight_gradient},
+    {seen_forward | seen_gradient_received, seen_input_gradient},
+    {seen_input_gradient, seen_weight_gradient},
+    {seen_forward, seen_output_sent},
+    {0, seen_input_received},
+    {seen_input_gradient, seen_gradient_sent},
+    {0, seen_gradient_received},
+};
 
 // Whether there are devices, each with a cell, and micro-batches.
 constexpr Verdict verify_shape(ProgramsView const& view) {
@@ -96,8 +85,8 @@ constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* pla
                                                               : Problem::no_such_cell,
                         d, i - view.begin[d], a};
             std::size_t const pair = a.cell * row + a.micro_batch;
-            unsigned const needs = needed_bits[static_cast<std::size_t>(a.kind)];
-            unsigned const does = done_bits[static_cast<std::size_t>(a.kind)];
+            unsigned const needs = rules[static_cast<std::size_t>(a.kind)].needs;
+            unsigned const does = rules[static_cast<std::size_t>(a.kind)].does;
             // What it needs of a neighbouring cell on the same device.
             bool const too_early = does & seen_forward
                                        ? a.cell > 0 && view.device_of[a.cell - 1] == d &&
