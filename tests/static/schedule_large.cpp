@@ -21,6 +21,25 @@ static_assert(check_schedule<DualPipeV, 32, 128>());
 static_assert(check_lowered<OneForwardOneBackward, gpipe::checkpoint::ExceptLast, 32, 128>());
 static_assert(check_lowered<ZeroBubbleV, gpipe::checkpoint::Always, 32, 128>());
 
+// Beyond that at construction.
+static_assert(check_schedule<GPipe, 1024, 1024>());
+static_assert(check_lowered<GPipe, gpipe::checkpoint::ExceptLast, 1024, 1024>());
+
+// Programs longer than sound ones can be are wrong at a place among those that they may hold.
+struct Endless {
+    static constexpr gpipe::Programs programs(std::size_t, std::size_t) {
+        gpipe::Programs result(1, 1, 2, 100);
+        result.add(gpipe::forward(0, 0));
+        for (std::size_t i = 0; i < 99; ++i) result.add(gpipe::forward(0, 1));
+        result.next_device();
+        return result;
+    }
+};
+using EndlessPrograms = gpipe::detail::SchedulePrograms<Endless, 1, 2>;
+static_assert(EndlessPrograms::value.view().size() == 4 * 2 + 1);
+constexpr gpipe::Verdict endless = gpipe::detail::EachVerdict<EndlessPrograms>::value;
+static_assert(endless.problem == gpipe::Problem::twice && endless.position == 2);
+
 // What they prove is what the run-time functions build.
 template <class Schedule, class Pass, std::size_t K, std::size_t M> constexpr bool same() {
     namespace detail = gpipe::detail;

@@ -10,7 +10,7 @@
 // its own: a compiler limits the steps of one evaluation, not of all.
 namespace gpipe::detail {
 
-/// Programs of so many devices and cells, and up to `capacity` actions.
+// Programs of so many devices and cells, and up to `capacity` actions.
 template <std::size_t devices, std::size_t cells, std::size_t capacity> struct ConstantPrograms {
     bool fits = false; // these numbers of devices and cells, or nothing is there
     std::size_t micro_batches = 0;
