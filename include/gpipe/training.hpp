@@ -254,7 +254,8 @@ template <class Net, class... Policies> class Training {
     /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
     /// may be changed as soon as this returns (for ones in a GPU's memory it waits until they are
     /// read; they must have been written). What goes wrong later is thrown by result(), or by
-    /// the next call if the handle is gone. On a host the step is done when this returns.
+    /// the next call if the handle is gone. On a host the step is done when this returns, unless
+    /// updates are immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
         Pending pending(&machine_, &finish);
         machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
