@@ -48,9 +48,12 @@ struct Mlp {
                                       gpipe::Tensor<T, width, hidden>, gpipe::Tensor<T, width>>;
     /// The norm's statistics; the hidden layer before its GELU, which backward evaluates again.
     using Saved = gpipe::Tensors<gpipe::Tensor<T, context, 2>, gpipe::Tensor<T, context, hidden>>;
-    /// The hidden layer after its GELU, later its gradient; the gradient of what dropout was given.
-    using Scratch =
-        gpipe::Tensors<gpipe::Tensor<T, context, hidden>, gpipe::Tensor<T, context, width>>;
+    /// The gradient of the hidden layer before its GELU; that of what dropout was given, if
+    /// anything is dropped; what the norm's gradients grow by, in the first sample's place.
+    using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, hidden>,
+                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
+    /// The hidden layer after its GELU; in the weight gradient, later the norm of x.
+    using Scratch = gpipe::Tensor<T, context, hidden>;
     using Handles = typename Operations::Handles;
     static constexpr double cost = 4.0 * context * width * hidden;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
@@ -69,7 +72,7 @@ struct Mlp {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [statistics, before] = ctx.saved();
-        auto const [after, unused] = ctx.scratch();
+        auto const after = ctx.scratch();
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
@@ -81,32 +84,46 @@ struct Mlp {
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
-    void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
-                  gpipe::BatchView<T const, context, width> dy,
-                  gpipe::BatchView<T, context, width> dx) const {
+    void input_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                        gpipe::BatchView<T const, context, width> dy,
+                        gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
+        auto const [gain, shift, up, down, bias] = ctx.parameters();
+        auto const [statistics, before] = ctx.saved();
+        auto const [dbefore, dropped, sums] = ctx.deferred();
+        std::size_t const rows = x.samples() * context;
+        T const* const dz =
+            drop_gradient<context, width>(on, ctx, dropout, dy.data(), dropped.data());
+        on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down.data(), hidden),
+                    dbefore.data(), hidden);
+        on.for_each_index(rows * hidden,
+                          detail::ActivateBackward<T>{before.data(), dbefore.data()});
+        on.multiply({rows, width, hidden}, rows_of(dbefore.data(), hidden),
+                    rows_of(up.data(), width), dx.data(), width);
+        LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(),
+                            sums.data());
+    }
+
+    void weight_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                         gpipe::BatchView<T const, context, width> dy) const {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [dgain, dshift, dup, ddown, dbias] = ctx.gradients();
         auto const [statistics, before] = ctx.saved();
-        auto const [after, room] = ctx.scratch();
+        auto const [dbefore, dropped, sums] = ctx.deferred();
+        T* const room = ctx.scratch().data();
         std::size_t const rows = x.samples() * context;
-        T const* const dz = residual_backward<context, width>(on, ctx, dropout, dy.data(),
-                                                              room.data(), dbias.data());
-        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
-        on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after.data(), hidden),
+        T const* const dz = dropout.gradient(dy.data(), dropped.data());
+        on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias.data(), true);
+        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), room});
+        on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(room, hidden),
                     ddown.data(), hidden, true);
-        on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down.data(), hidden),
-                    after.data(), hidden);
-        on.for_each_index(rows * hidden, detail::ActivateBackward<T>{before.data(), after.data()});
-        // dx holds in turn: the norm of x, its gradient, the result.
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.apply(on, rows, x.data(), statistics.data(), dx.data());
-        on.multiply({hidden, width, rows}, transpose_of(after.data(), hidden),
-                    rows_of(dx.data(), width), dup.data(), width, true);
-        on.multiply({rows, width, hidden}, rows_of(after.data(), hidden), rows_of(up.data(), width),
-                    dx.data(), width);
-        norm.backward(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), dgain.data(),
-                      dshift.data());
+        norm.apply(on, rows, x.data(), statistics.data(), room);
+        on.multiply({hidden, width, rows}, transpose_of(dbefore.data(), hidden),
+                    rows_of(room, width), dup.data(), width, true);
+        norm.add_sums(on, sums.data(), dgain.data(), dshift.data());
     }
 };
 
