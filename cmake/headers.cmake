@@ -102,7 +102,16 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/trace/chrome.hpp
+    include/gpipe/trace/compare.hpp
     include/gpipe/trace/nvtx.hpp
+    include/gpipe/trace/palette.hpp
+    include/gpipe/trace/svg.hpp
+    include/gpipe/trace/svg_shapes.hpp
+    include/gpipe/trace/text.hpp
+    include/gpipe/trace/timeline.hpp
+    include/gpipe/trace/unsplit.hpp
+    include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
 )

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace support {
 
@@ -29,6 +30,11 @@ class JsonObject {
         char buffer[32];
         std::snprintf(buffer, sizeof buffer, "%.9g", value);
         return raw(name, buffer);
+    }
+    template <std::integral T> JsonObject& add(std::string_view name, std::vector<T> const& list) {
+        std::string values;
+        for (T const value : list) values += (values.empty() ? "" : ", ") + std::to_string(value);
+        return raw(name, '[' + values + ']');
     }
 
     std::string text() const { return '{' + members_ + '}'; }

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <gpipe/trace/timeline.hpp>
+#include <gpipe/trace/writer.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace gpipe::trace {
+
+struct TextOptions {
+    double unit = 0;         ///< time of a column; 0: the shortest action's duration
+    std::size_t columns = 0; ///< characters per unit of time; 0: as many as a label needs
+    std::size_t width = 0;   ///< the most characters in a line; 0: no limit
+};
+
+namespace detail {
+
+// The letter of a kind, and of the same in the second of a device's two cells.
+constexpr char letter(Kind kind, bool second) {
+    constexpr std::string_view capitals = "FRBIWssssofgu";
+    char const capital = capitals[static_cast<std::size_t>(kind)];
+    return second && capital < 'a' ? static_cast<char>(capital - 'A' + 'a') : capital;
+}
+
+// Draws timelines in one scale.
+class TextCanvas {
+  public:
+    TextCanvas(std::span<Timeline const> timelines, TextOptions const& options) {
+        double makespan = 0;
+        double shortest = 0;
+        std::size_t devices = 0;
+        for (Timeline const& timeline : timelines) {
+            makespan = makespan < timeline.makespan() ? timeline.makespan() : makespan;
+            devices = devices < timeline.devices() ? timeline.devices() : devices;
+            std::size_t const label =
+                1 + (timeline.cells_per_device() > 2) + digits(last(timeline.micro_batches()));
+            label_ = label_ < label ? label : label_;
+            for (TimelineEntry const& entry : timeline)
+                if (entry.duration() > 0 && (shortest == 0 || entry.duration() < shortest))
+                    shortest = entry.duration();
+        }
+        double const unit = options.unit > 0 ? options.unit : shortest > 0 ? shortest : 1;
+        columns_ = options.columns > 0 ? options.columns : label_ + 1;
+        scale_ = static_cast<double>(columns_) / unit;
+        device_digits_ = digits(last(devices));
+        std::size_t const head = head_letters + device_digits_;
+        std::size_t const room = options.width == 0     ? most_columns
+                                 : options.width > head ? options.width - head
+                                                        : 1;
+        if (makespan * scale_ > static_cast<double>(room) + 0.5) {
+            scale_ = static_cast<double>(room) / makespan;
+            columns_ = 1;
+            compressed_ = true;
+        }
+    }
+
+    void draw(Writer& out, Timeline const& timeline) const {
+        if (!timeline.title().empty()) out << timeline.title() << ": " << summary(timeline) << '\n';
+        for (std::size_t d = 0; d < timeline.devices(); ++d) {
+            std::string const actions = row(timeline, d);
+            out << "device " << std::string(device_digits_ - digits(d), ' ') << d
+                << (actions.empty() ? "" : "   ") << actions << '\n';
+        }
+    }
+
+  private:
+    static constexpr std::size_t head_letters = 10; // "device ", three spaces
+    static constexpr std::size_t most_columns = 16384;
+
+    // Columns whose middle is not before that time.
+    std::size_t column(double time) const {
+        double const at = time * scale_ - 0.5;
+        auto const whole = at > 0 ? static_cast<std::size_t>(at) : 0;
+        return at > static_cast<double>(whole) ? whole + 1 : whole;
+    }
+
+    std::string row(Timeline const& timeline, std::size_t device) const {
+        std::size_t length = 0;
+        for (TimelineEntry const& entry : timeline)
+            if (entry.device == device && length < column(entry.end)) length = column(entry.end);
+        std::string line(length, ' ');
+        for (std::size_t i = 0; i < length; i += columns_) line[i] = '.';
+        std::size_t const cells = timeline.cells_per_device();
+        for (TimelineEntry const& entry : timeline) {
+            if (entry.device != device || is_transfer(entry.action.kind)) continue;
+            std::size_t const ordinal = timeline.ordinal(entry.action.cell);
+            std::string label(1, letter(entry.action.kind, cells == 2 && ordinal == 1));
+            std::size_t const begin = column(entry.start);
+            std::size_t const size = column(entry.end) - begin;
+            std::string box(size, label[0]);
+            if (cells > 2) label += static_cast<char>('a' + ordinal % 26);
+            label += std::to_string(entry.action.micro_batch);
+            if (entry.duration() * scale_ >= static_cast<double>(label_)) {
+                box = label + std::string(size - label.size(), compressed_ ? '-' : ' ');
+                for (std::size_t i = columns_; !compressed_ && i + label_ <= size; i += columns_)
+                    box.replace(i, label_, label_, '.');
+            }
+            line.replace(begin, size, box);
+        }
+        line.resize(line.find_last_not_of(' ') + 1);
+        return line;
+    }
+
+    std::size_t label_ = 1;
+    std::size_t columns_ = 1;
+    std::size_t device_digits_ = 1;
+    double scale_ = 1;
+    bool compressed_ = false;
+};
+
+} // namespace detail
+
+/// Timelines as text, one below the other in one scale, a row per device and time to the right:
+///
+///     device 0   F0 F1 F2 F3 .  .  .  .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 1   .  F0 F1 F2 F3 .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 2   .  .  F0 F1 F2 F3 B3 .. B2 .. B1 .. B0 ..
+///
+/// F forward, R recompute, B backward, I input gradient, W weight gradient, with the number of the
+/// micro-batch; one point: idle, more: the action goes on. Of two cells on a device the second has
+/// lower case, of more each has a letter behind the kind's (a, b, c ...). Where lines would be
+/// longer than options.width, they are compressed: every character stands for the same time, and
+/// says what the device does in the middle of it, with the micro-batch where there is room.
+/// A timeline with a title has it above, with makespan and bubble.
+inline std::string text(std::span<Timeline const> timelines, TextOptions const& options = {}) {
+    detail::TextCanvas const canvas(timelines, options);
+    detail::Writer out;
+    for (Timeline const& timeline : timelines) canvas.draw(out, timeline);
+    return out.take();
+}
+inline std::string text(Timeline const& timeline, TextOptions const& options = {}) {
+    return text(std::span(&timeline, 1), options);
+}
+
+} // namespace gpipe::trace

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <gpipe/trace/timeline.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gpipe::trace::detail {
+
+// A number with at most so many decimals, without zeros at its end.
+struct Decimal {
+    double value;
+    int digits;
+};
+
+// A time or place from 0 on that needs no more than so many decimals.
+constexpr double rounded(Decimal number) {
+    double unit = 1;
+    for (int i = 0; i < number.digits; ++i) unit *= 10;
+    double const units = number.value * unit + 0.5;
+    return static_cast<double>(static_cast<std::int64_t>(units < 9e18 ? units : 9e18)) / unit;
+}
+
+// Composes text. Numbers do not depend on the locale, nor on how a C library rounds.
+class Writer {
+  public:
+    Writer& operator<<(std::string_view text) {
+        text_ += text;
+        return *this;
+    }
+    Writer& operator<<(char letter) {
+        text_ += letter;
+        return *this;
+    }
+    template <std::integral T> Writer& operator<<(T number) {
+        text_ += std::to_string(number);
+        return *this;
+    }
+    Writer& operator<<(Decimal number) {
+        std::int64_t unit = 1;
+        for (int i = 0; i < number.digits; ++i) unit *= 10;
+        double const size = number.value < 0 ? -number.value : number.value;
+        double const units = size * static_cast<double>(unit) + 0.5;
+        auto const whole = static_cast<std::int64_t>(units < 9e18 ? units : 9e18);
+        if (number.value < 0 && whole > 0) text_ += '-';
+        text_ += std::to_string(whole / unit);
+        if (std::int64_t rest = whole % unit; rest > 0) {
+            text_ += '.';
+            for (; rest > 0; rest %= unit) text_ += static_cast<char>('0' + rest / (unit /= 10));
+        }
+        return *this;
+    }
+
+    std::size_t size() const { return text_.size(); }
+    std::string take() { return std::move(text_); }
+
+  private:
+    std::string text_;
+};
+
+// The number of digits of a number, and the last of so many numbers from 0 on.
+constexpr std::size_t digits(std::size_t number) {
+    std::size_t count = 1;
+    for (; number >= 10; number /= 10) ++count;
+    return count;
+}
+constexpr std::size_t last(std::size_t count) { return count > 0 ? count - 1 : 0; }
+
+// A time with four digits that count, or all of its whole part.
+inline Decimal significant(double value) {
+    int digits = 0;
+    for (double size = value; digits < 9 && size < 1000 && size > 0; size *= 10) ++digits;
+    return {value, digits};
+}
+
+// "makespan 18, bubble 33.3 %"
+inline std::string summary(Timeline const& timeline) {
+    Writer out;
+    out << "makespan " << significant(timeline.makespan()) << ", bubble "
+        << Decimal{100 * timeline.bubble(), 1} << " %";
+    return out.take();
+}
+
+} // namespace gpipe::trace::detail
