@@ -19,6 +19,7 @@
 #include "support/json.hpp"
 #include "support/options.hpp"
 #include "support/progress.hpp"
+#include "support/trace.hpp"
 
 #ifdef __CUDACC__
 #include "gpt/cuda_operations.cuh"
@@ -37,6 +38,7 @@
 #include <exception>
 #include <limits>
 #include <numbers>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -80,6 +82,7 @@ struct Settings {
     std::uint64_t sample = 400;
     double temperature = 0.8;
     std::string prompt;
+    std::string trace;
     bool json = false;
 
     void declare(support::Options& options) {
@@ -111,6 +114,8 @@ struct Settings {
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
                        100);
         options.text("prompt", "TEXT", "what that text is to continue", prompt);
+        options.text("trace", "FILE",
+                     "picture of the last step: .svg, .txt or, for Perfetto, .json", trace);
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
     }
 
@@ -181,6 +186,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
     using Train = TrainOn<Model, Device>;
     // Elsewhere actions only enqueue: how long that takes says nothing of them.
     constexpr bool times = !Device::calls_enqueue;
+    std::optional<support::TraceFile> trace;
+    if (!settings.trace.empty()) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
                 Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.2f},
                 settings.training<Train>()};
@@ -238,6 +245,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         }
     }
     progress.end();
+    if constexpr (times)
+        if (trace) trace->write(train, settings.batch, settings.schedule);
 
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
     auto const last = std::max<std::size_t>(1, losses.size() / 10);
@@ -311,6 +320,9 @@ int main(int count, char** arguments) {
 #endif
     if (settings.device != "cuda" && !settings.gpus.empty())
         return options.refuse("--gpus goes with --device cuda only");
+    if (settings.device == "cuda" && !settings.trace.empty())
+        return options.refuse("--trace goes with --device host only: a GPU's actions are enqueued, "
+                              "and nobody sees when they run");
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
