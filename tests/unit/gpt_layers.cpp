@@ -8,7 +8,9 @@
 #include <gpt/model.hpp>
 #include <gpt/scatter.hpp>
 
+#include <gpipe/gpipe.hpp>
 #include <gpipe/layer/chain.hpp>
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <doctest/doctest.h>
 
@@ -651,6 +653,48 @@ TEST_CASE(
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) == 0);
     detail::initialize_thunk<L>(&one.layer, same.parameters.data(), 7, 4, 10);
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) != 0);
+}
+
+TEST_CASE("a model trains the same bits under every schedule, descending backwards apart") {
+    using Model = gpt::Model<float, 6, 16, 2, 2>; // six layers
+    using Train =
+        Training<Model::Net, Cells<dynamic>, MicroBatches<dynamic>, gpipe::Loss<Model::Loss>,
+                 Optimizer<AdamW>, schedule::Dynamic, checkpoint::Dynamic>;
+    std::size_t const samples = 9;
+    std::vector<std::int32_t> inputs(samples * Model::context), targets(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = static_cast<std::int32_t>(i * i % 31);
+        targets[i] = static_cast<std::int32_t>(i * 7 % 29);
+    }
+    // Losses, then all parameters.
+    auto const run = [&](schedule::Dynamic schedule, std::size_t devices, bool recomputes) {
+        Train train(Model::net(31, 0.25f), Model::loss(31), AdamW{.learning_rate = 0.01f},
+                    {.samples = samples,
+                     .seed = 3,
+                     .cells = devices,
+                     .micro_batches = 7,
+                     .schedule = schedule,
+                     .checkpointing = recomputes ? checkpoint::Dynamic(checkpoint::Always{})
+                                                 : checkpoint::Dynamic(checkpoint::Never{})});
+        std::vector<double> result;
+        for (int step = 0; step < 3; ++step) result.push_back(train.step(inputs, targets));
+        for (std::size_t layer = 0; layer < Model::Net::size; ++layer)
+            for (std::size_t t = 0; t < train.tensors(layer); ++t)
+                for (float const value : train.parameter<float>(layer, t)) result.push_back(value);
+        return result;
+    };
+    auto const ascending = run(schedule::GPipeAscending{}, 1, false);
+    auto const descending = run(schedule::GPipe{}, 1, false);
+    CHECK(ascending != descending);
+    for (std::size_t devices = 1; devices <= 3; ++devices)
+        for (auto const& schedule : schedule::catalogue(2))
+            for (bool const recomputes : {false, true}) {
+                CAPTURE(devices);
+                CAPTURE(schedule.name());
+                CAPTURE(recomputes);
+                bool const descends = schedule.name() == schedule::GPipe::name;
+                CHECK((run(schedule, devices, recomputes) == (descends ? descending : ascending)));
+            }
 }
 
 // Two positions, three samples; classes 0 to 3 of 6.
