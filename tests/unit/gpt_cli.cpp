@@ -338,7 +338,7 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
 TEST_CASE("train_gpt says which schedule does not go with which cells and micro-batches") {
     Folder folder;
     std::string const text = folder.file("text", counting);
-    for (auto const& [arguments, words] : std::map<std::string, std::string>{
+    for (auto const& mistake : std::map<std::string, std::string>{
              {"--cells 8 --schedule ZeroBubbleV",
               "--cells 8 and 2 per device make 16 cells, but there are 10 layers"},
              {"--cells 4 --schedule BreadthFirst --per-device 3",
@@ -347,11 +347,12 @@ TEST_CASE("train_gpt says which schedule does not go with which cells and micro-
               "DualPipeV needs at least 8 micro-batches for --cells 4"},
              {"--schedule ZeroBubbleH1 --per-device 2",
               "--per-device 2 is for schedules in loops; ZeroBubbleH1 has 1"}}) {
-        CAPTURE(arguments);
-        Ran const ran = train_gpt(folder, "--text " + text + " --steps 1 --sample 0 " + arguments);
+        CAPTURE(mistake.first);
+        Ran const ran =
+            train_gpt(folder, "--text " + text + " --steps 1 --sample 0 " + mistake.first);
         CHECK(ran.status == 2);
         CHECK(ran.out.empty());
-        CHECK(ran.err == "train_gpt: " + words + '\n');
+        CHECK(ran.err == "train_gpt: " + mistake.second + '\n');
     }
 }
 
@@ -474,7 +475,9 @@ TEST_CASE("train_gpt draws its last step below a simulation with the same mean d
     auto const simulated = durations(trace, 0);
     auto const measured = durations(trace, 1);
     CHECK(measured.size() == 3 * 2); // forwards and the halves of backwards, in two cells
-    for (auto const& [name, times] : measured) {
+    for (auto const& entry : measured) {
+        std::string const& name = entry.first;
+        std::vector<double> const& times = entry.second;
         CAPTURE(name);
         CHECK(times.size() == 3);
         double sum = 0;
