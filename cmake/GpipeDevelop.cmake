@@ -39,16 +39,17 @@ function(gpipe_require what found package)
     endif()
 endfunction()
 
-# gpipe_program(NAME library...): NAME.cpp as a program, tested for what every program promises.
-# The program's own tests, if any, are added by whoever calls this.
-function(gpipe_program name)
-    add_executable(${name} ${name}.cpp)
-    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-    target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings ${ARGN})
+# gpipe_program(TARGET NAME library...): NAME.cpp as a program NAME, tested for what every program
+# promises. The program's own tests, if any, are added by whoever calls this.
+function(gpipe_program target name)
+    add_executable(${target} ${name}.cpp)
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name})
+    target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(${target} PRIVATE gpipe::gpipe gpipe_warnings ${ARGN})
     if(GPIPE_BUILD_TESTS AND "programs" IN_LIST GPIPE_TEST_KINDS)
-        add_test(NAME programs.${name}
-            COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${name}>)
-        set_tests_properties(programs.${name} PROPERTIES LABELS programs)
+        add_test(NAME programs.${target}
+            COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${target}>)
+        set_tests_properties(programs.${target} PROPERTIES LABELS programs)
     endif()
 endfunction()
 

@@ -60,6 +60,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
+    include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/choices.hpp
@@ -67,6 +68,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/immediate.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/loss_thunk.hpp

@@ -7,6 +7,7 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/optimizer/sgd.hpp>
+#include <gpipe/optimizer/when.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -16,6 +17,7 @@
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/trace/timeline.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <chrono>
@@ -50,6 +52,7 @@ struct NoLoss {
 /// - Optimizer<F> (default SGD);
 /// - a schedule (default schedule::GPipe);
 /// - a checkpointing policy (default checkpoint::ExceptLast);
+/// - when parameters are updated (default update::AfterCommit);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
 /// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic) by the same
@@ -63,6 +66,7 @@ template <class Net, class... Policies> class Training {
     using Schedule = detail::policy_or<policy::Schedule, schedule::GPipe, Policies...>;
     using Checkpointing =
         detail::policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
+    using Update = detail::policy_or<policy::Update, update::AfterCommit, Policies...>;
     using Device = detail::policy_or<policy::Device, device::Host, Policies...>;
     using LossFunctor =
         typename detail::policy_or<policy::Loss, Loss<detail::NoLoss>, Policies...>::functor;
@@ -85,7 +89,7 @@ template <class Net, class... Policies> class Training {
     static_assert(
         detail::check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
                                policy::Optimizer, policy::Schedule, policy::Checkpointing,
-                               policy::Transport, policy::Device>());
+                               policy::Update, policy::Transport, policy::Device>());
     static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
                   "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
     static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
@@ -98,6 +102,9 @@ template <class Net, class... Policies> class Training {
     static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
     static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor_>,
                   "gpipe: an optimizer must be trivially copyable to be copied to this device");
+    static_assert(!Update::immediate || std::is_trivially_copyable_v<OptimizerFunctor_>,
+                  "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
+                  "step that is under way has its own");
     static_assert(detail::check_trainable<Net>());
     static_assert(CheckCut<Cut, Net::size, per_device>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
@@ -221,8 +228,8 @@ template <class Net, class... Policies> class Training {
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           machine_(model(), chosen_cut(options), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, checked_clip(options.clip_norm),
-                   options.device) {}
+                   checked_samples(options.samples), options.seed, chosen_clip(options),
+                   Update::immediate, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -281,39 +288,39 @@ template <class Net, class... Policies> class Training {
     /// host can read the device's memory.
     template <std::size_t index> auto parameters() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            machine_.layer(index).parameters);
+            settled().layer(index).parameters);
     }
     /// The mean gradients of the last step; unspecified after a step that failed.
     template <std::size_t index> auto gradients() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            machine_.layer(index).gradients);
+            settled().layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements cannot be T.
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(machine_, layer, tensor, sizeof(T));
+        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
     /// the sizes differ.
     template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(machine_, layer, tensor, to);
+        auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
     }
     template <class T>
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
-        auto const at = parameter_for(machine_, layer, tensor, from);
+        auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
     }
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(machine_, layer, tensor, to);
+        auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
     /// How many parameter tensors a layer has.
@@ -347,6 +354,15 @@ template <class Net, class... Policies> class Training {
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
+    /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
+    Timeline timeline(std::string_view title = {}) const {
+        Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
+        for (ActionTime const& time : times())
+            if (time.ran)
+                result.add({time.action, programs().device_of(time.action.cell), time.lane,
+                            time.start, time.end});
+        return result;
+    }
 
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait
@@ -393,6 +409,11 @@ template <class Net, class... Policies> class Training {
         return model;
     }
 
+    // Once no step is under way. Throws what was wrong with one that nobody listens to.
+    Machine<Device>& settled() {
+        machine_.finish();
+        return machine_;
+    }
     static void finish(void* machine, StepOutcome const& outcome) {
         static_cast<Machine<Device>*>(machine)->finish(outcome);
     }
@@ -405,6 +426,15 @@ template <class Net, class... Policies> class Training {
         return samples;
     }
 
+    static double chosen_clip(Options const& options) {
+        double const norm = checked_clip(options.clip_norm);
+        if (Update::immediate && norm > 0)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: Options::clip_norm is %g, but with update::Immediate devices update their "
+                "parameters before the norm of all gradients is known",
+                norm);
+        return norm;
+    }
     static schedule::Dynamic chosen_schedule(Options const& options) {
         if constexpr (knows_schedule)
             return Schedule{};

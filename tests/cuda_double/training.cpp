@@ -33,6 +33,10 @@ using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real
 constexpr std::size_t L = Net::size;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
 using Train = toy::Training<Net, Loss, Adam, Cuda>;
+using Immediately =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Cuda>;
 using Plain = toy::Plain<Real>;
 
 template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
@@ -50,9 +54,10 @@ Net make_net(toy::Watch& watch) {
 // With three micro-batches gradients are clipped.
 double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }
 
-Train::Options options(std::size_t samples, std::size_t cells, std::size_t micro_batches,
-                       std::size_t gpus) {
-    Train::Options o;
+template <class T = Train>
+typename T::Options options(std::size_t samples, std::size_t cells, std::size_t micro_batches,
+                            std::size_t gpus) {
+    typename T::Options o;
     o.samples = samples;
     o.seed = seed;
     o.cells = cells;
@@ -74,13 +79,13 @@ cuda_double::Options session_options(Way const& way, std::size_t gpus, std::uint
             .seed = order,
             .peers = [peers = way.peers](int, int) { return peers; }};
 }
-void set_way(Train::Options& o, Way const& way) {
+void set_way(auto& o, Way const& way) {
     o.device.graphs = way.graphs;
     o.device.link = way.link;
 }
 
 // Parameters and mean gradients, tensor by tensor.
-template <class Read> std::vector<Real> state_of(Read read) {
+template <class Read> std::vector<Real> state_by(Read read) {
     std::vector<Real> all;
     for (std::size_t layer = 0; layer < L; ++layer) {
         auto const& sizes = Net::leaf_info[layer].parameters;
@@ -93,8 +98,8 @@ template <class Read> std::vector<Real> state_of(Read read) {
     }
     return all;
 }
-std::vector<Real> state_of(Train& train) {
-    return state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
+template <class T> std::vector<Real> state_of(T& train) {
+    return state_by([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
         gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
     });
 }
@@ -131,7 +136,7 @@ struct Expected {
             toy::Data<Real> const held_out(8, 9);
             if (i == 1) between = train.evaluate(held_out.inputs, held_out.targets).loss;
         }
-        state = state_of([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
+        state = state_by([&](std::size_t layer, std::size_t t, bool gradient, std::span<Real> to) {
             gradient ? train.read_gradient(layer, t, to) : train.read_parameter(layer, t, to);
         });
         toy::Data<Real> const data(8, 9), other(8, 10);
@@ -140,8 +145,8 @@ struct Expected {
     }
 
     // The first thing that is otherwise; empty if nothing.
-    std::string differs(Train& train, bool together = false) const {
-        std::vector<Train::Pending> pending;
+    template <class T> std::string differs(T& train, bool together = false) const {
+        std::vector<typename T::Pending> pending;
         for (std::size_t i = 0; i < sizes.size(); ++i) {
             toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
             train.optimizer().learning_rate = rate(i);
@@ -200,6 +205,67 @@ TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on t
                         }
         }
     }
+}
+
+TEST_CASE("P1 every schedule there is gives on streams what it gives on the host") {
+    std::size_t const micro_batches = 8;
+    std::vector<std::size_t> const sizes{8, 8, 8, 5, 8};
+    Expected const descending(micro_batches, gpipe::schedule::GPipe{}, sizes);
+    Expected const ascending(micro_batches, gpipe::schedule::GPipeAscending{}, sizes);
+    std::size_t point = 0;
+    std::size_t halves = 0;
+    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
+        if (cells > 4) return;
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (std::size_t gpus : {std::size_t{1}, (cells + 1) / 2, cells})
+                for (std::size_t w = 0; w < 4; ++w) {
+                    if (point++ % toy::one_of(9) != 0) continue;
+                    Way way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
+                    if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
+                    cuda_double::Session session(session_options(way, gpus, point % 4));
+                    auto o = options(8, cells, micro_batches, gpus);
+                    set_way(o, way);
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    toy::Watch watch;
+                    Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                         " cells per device, ", checkpointing.name, ", K = ", cells, ", ", gpus,
+                         " GPUs, peers ", way.peers, ", graphs ", way.graphs, ", together ",
+                         way.together);
+                    bool const descends = schedule.name() == "GPipe";
+                    CHECK((descends ? descending : ascending).differs(train, way.together) == "");
+                    CHECK(cuda_double::races() == std::vector<std::string>{});
+                    halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
+                }
+    });
+    CHECK(halves > 10);
+}
+
+TEST_CASE("P1 with immediate updates, too") {
+    std::size_t const micro_batches = 8;
+    Expected const descending(micro_batches, gpipe::schedule::GPipe{}, {8, 8, 8, 5, 8});
+    Expected const ascending(micro_batches, gpipe::schedule::GPipeAscending{}, {8, 8, 8, 5, 8});
+    std::size_t point = 0;
+    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
+        if (cells > 4) return;
+        for (std::size_t gpus : {std::size_t{1}, cells})
+            for (std::size_t w = 0; w < 4; ++w) {
+                if (point++ % toy::one_of(5) != 0) continue;
+                Way const way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
+                cuda_double::Session session(session_options(way, gpus, point % 4));
+                auto o = options<Immediately>(8, cells, micro_batches, gpus);
+                set_way(o, way);
+                o.schedule = schedule;
+                toy::Watch watch;
+                Immediately train(make_net(watch), {}, Adam{1e-2f}, o);
+                INFO(schedule.name(), ", K = ", cells, ", ", gpus, " GPUs, peers ", way.peers,
+                     ", graphs ", way.graphs, ", together ", way.together);
+                bool const descends = schedule.name() == "GPipe";
+                CHECK((descends ? descending : ascending).differs(train, way.together) == "");
+                CHECK(cuda_double::races() == std::vector<std::string>{});
+            }
+    });
 }
 
 namespace {

@@ -42,7 +42,7 @@ static_assert(slots_are_in_flight_and_one<8, 12, 4>());
 
 // Blocks: one per cell under re-materialisation, else one per micro-batch in flight.
 constexpr std::size_t blocks(Programs const& programs, std::size_t cell) {
-    return gpipe::assign_blocks(programs).count[cell];
+    return gpipe::assign_blocks(programs).kept.count[cell];
 }
 static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 0) == 1);
 static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 3) == 1);

@@ -64,6 +64,8 @@ class Deferred {
     using policy_kind = gpipe::policy::Device;
     static constexpr bool enqueues = true;
     static constexpr bool calls_enqueue = false;
+    static constexpr bool overlaps = false;
+    static constexpr std::size_t steps_at_once = 1;
     static constexpr bool reads_host = true;
     static constexpr bool host_reads = true;
 

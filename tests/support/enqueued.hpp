@@ -85,9 +85,11 @@ inline void enqueue(gpipe::device::Cuda::Stream const& stream, std::function<voi
                                            std::move(ranges.writes), name));
 }
 
-template <class L> struct Enqueued : L {
-    Enqueued() = default;
-    explicit Enqueued(L layer) : L(std::move(layer)) {}
+namespace detail {
+
+template <class L> struct EnqueuedForward : L {
+    EnqueuedForward() = default;
+    explicit EnqueuedForward(L layer) : L(std::move(layer)) {}
 
     void forward(auto& context, auto x, auto y) const {
         enqueue(
@@ -95,6 +97,10 @@ template <class L> struct Enqueued : L {
             [this, kept = KeptLayer(context), x, y]() mutable { L::forward(kept, x, y); },
             of_layer(context, x, y), "forward of layer " + std::to_string(context.layer()));
     }
+};
+template <class L, bool = gpipe::detail::names_backward<L>>
+struct EnqueuedWhole : EnqueuedForward<L> {
+    using EnqueuedForward<L>::EnqueuedForward;
     template <class Context, class... Tensors>
     void backward(Context& context, Tensors... tensors) const requires requires(L const& layer) {
         layer.backward(context, tensors...);
@@ -109,6 +115,52 @@ template <class L> struct Enqueued : L {
             },
             std::move(ranges), "backward of layer " + std::to_string(context.layer()));
     }
+};
+template <class L> struct EnqueuedWhole<L, false> : EnqueuedForward<L> {
+    using EnqueuedForward<L>::EnqueuedForward;
+};
+template <class L, bool = gpipe::splits_backward<L>> struct EnqueuedHalves : EnqueuedWhole<L> {
+    using EnqueuedWhole<L>::EnqueuedWhole;
+    template <class Context, class... Tensors>
+    void input_gradient(Context& context, Tensors... tensors) const requires
+        requires(L const& layer) {
+        layer.input_gradient(context, tensors...);
+    }
+    {
+        Ranges ranges = of_layer(context, tensors...);
+        ranges.add(context.deferred());
+        enqueue(
+            context.stream(),
+            [this, kept = KeptLayer(context), tensors...]() mutable {
+                L::input_gradient(kept, tensors...);
+            },
+            std::move(ranges), "input gradient of layer " + std::to_string(context.layer()));
+    }
+    template <class Context, class... Tensors>
+    void weight_gradient(Context& context, Tensors... tensors) const requires
+        requires(L const& layer) {
+        layer.weight_gradient(context, tensors...);
+    }
+    {
+        Ranges ranges = of_layer(context, tensors...);
+        ranges.add(context.deferred());
+        ranges.add(context.gradients());
+        enqueue(
+            context.stream(),
+            [this, kept = KeptLayer(context), tensors...]() mutable {
+                L::weight_gradient(kept, tensors...);
+            },
+            std::move(ranges), "weight gradient of layer " + std::to_string(context.layer()));
+    }
+};
+template <class L> struct EnqueuedHalves<L, false> : EnqueuedWhole<L> {
+    using EnqueuedWhole<L>::EnqueuedWhole;
+};
+
+} // namespace detail
+
+template <class L> struct Enqueued : detail::EnqueuedHalves<L> {
+    using detail::EnqueuedHalves<L>::EnqueuedHalves;
 };
 
 template <class Loss> struct EnqueuedLoss : Loss {

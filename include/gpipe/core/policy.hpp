@@ -37,8 +37,8 @@ using policy_or =
 /// That policy `Index` is one of the known kinds.
 template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
     static_assert(known, "gpipe: policy Index is none that this template knows: Cells or Balance, "
-                         "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, a "
-                         "transport, a device");
+                         "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, an "
+                         "update, a transport, a device");
     static constexpr bool ok = known;
 };
 /// That policy `Index` is the first of its kind.

@@ -38,6 +38,7 @@ class Cuda {
     using policy_kind = policy::Device;
     static constexpr bool enqueues = true;
     static constexpr bool calls_enqueue = true;
+    static constexpr bool overlaps = false;
     static constexpr bool reads_host = false;
     static constexpr bool host_reads = false;
     /// Steps that may have been started and not finished.

@@ -34,9 +34,11 @@ struct Device;
 /// - if it likes, link(from, to): how tensors get from one device to another (default: shared);
 /// - if it likes, prepare(device of each stream, marks): called once, before the first run: what
 ///   streams there will be, and how many positions each may record in a run;
-/// - if its calls enqueue, steps_at_once and what goes with steps that are under way: start,
-/// finish,
-///   feed, drain, captures, launched, as device::Cuda has them.
+/// - steps_at_once: how many steps may be under way, and overlaps: whether those of a device that
+///   does not enqueue may, where updates are immediate: then start and finish, as device::Host has
+///   them;
+/// - if its calls enqueue, what goes with steps that are under way: start, finish, feed, drain,
+///   captures, launched, as device::Cuda has them.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
                                  std::uint32_t position, void (*walk)(std::size_t), void (*work)(),
@@ -44,6 +46,8 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
     D(options, n);
     { D::enqueues } -> std::convertible_to<bool>;
     { D::calls_enqueue } -> std::convertible_to<bool>;
+    { D::overlaps } -> std::convertible_to<bool>;
+    { D::steps_at_once } -> std::convertible_to<std::size_t>;
     { D::reads_host } -> std::convertible_to<bool>;
     { D::host_reads } -> std::convertible_to<bool>;
     requires(D::enqueues || D::reads_host);

@@ -49,6 +49,8 @@ class Host {
     using policy_kind = policy::Device;
     static constexpr bool enqueues = false;
     static constexpr bool calls_enqueue = false;
+    static constexpr bool overlaps = true;
+    static constexpr std::size_t steps_at_once = 2;
     static constexpr bool reads_host = true;
     static constexpr bool host_reads = true;
 
@@ -85,14 +87,34 @@ class Host {
 
     template <class Walk> void run(std::size_t lanes, Walk&& walk) {
         if (lanes > 1) {
-            walk_ = [](void* context, std::size_t lane) {
-                (*static_cast<std::remove_reference_t<Walk>*>(context))(lane);
-            };
-            context_ = const_cast<void*>(static_cast<void const*>(std::addressof(walk)));
-            begin_.publish(++epoch_);
+            using Object = std::remove_reference_t<Walk>;
+            Job& job = next_job();
+            job.walk = &call<Object>;
+            job.context = const_cast<void*>(static_cast<void const*>(std::addressof(walk)));
+            begin_.publish(epoch_);
         }
         walk(std::size_t{0});
         for (std::size_t lane = 1; lane < lanes; ++lane) finished_[lane].wait(epoch_);
+    }
+    /// Begins a run that others may follow before it has ended, one for each slot; returns when the
+    /// caller's lane and lane `reader` have ended.
+    template <class Walk>
+    void start(std::size_t slot, std::size_t lanes, std::size_t reader, Walk walk) {
+        static_assert(sizeof(Walk) <= sizeof(Job::room) && std::is_trivially_copyable_v<Walk>);
+        if (lanes > 1) {
+            Job& job = next_job();
+            job.walk = &call<Walk>;
+            job.context = new (job.room) Walk(walk);
+            begin_.publish(epoch_);
+        }
+        ends_[slot] = {epoch_, lanes};
+        walk(std::size_t{0});
+        if (reader > 0) finished_[reader].wait(epoch_);
+    }
+    /// Returns when the run that was started with this slot has ended.
+    void finish(std::size_t slot) {
+        for (std::size_t lane = 1; lane < ends_[slot].lanes; ++lane)
+            finished_[lane].wait(ends_[slot].epoch);
     }
 
     Stream const& stream(std::size_t) const { return stream_; }
@@ -107,24 +129,40 @@ class Host {
     void record(std::size_t stream, std::uint32_t position) { marks_[stream].publish(position); }
 
   private:
+    // What the other lanes do in a run: written by the caller before it publishes begin_, read by
+    // them after. Nobody is more than one run behind.
+    struct Job {
+        void (*walk)(void*, std::size_t) = nullptr;
+        void* context = nullptr;
+        alignas(void*) std::byte room[4 * sizeof(void*)];
+    };
+    struct End {
+        std::uint32_t epoch = 0;
+        std::size_t lanes = 0;
+    };
+    template <class Walk> static void call(void* context, std::size_t lane) {
+        (*static_cast<Walk*>(context))(lane);
+    }
+    Job& next_job() { return jobs_[++epoch_ % steps_at_once]; }
+
     void stop() {
-        walk_ = nullptr;
-        begin_.publish(++epoch_);
+        next_job().walk = nullptr;
+        begin_.publish(epoch_);
         for (std::thread& thread : threads_)
             if (thread.joinable()) thread.join();
     }
     void work(std::size_t lane) {
         for (std::uint32_t epoch = 1;; ++epoch) {
             begin_.wait(epoch);
-            if (!walk_) return;
-            walk_(context_, lane);
+            Job const& job = jobs_[epoch % steps_at_once];
+            if (!job.walk) return;
+            job.walk(job.context, lane);
             finished_[lane].publish(epoch);
         }
     }
 
-    // Written by the caller before it publishes begin_, read by the others after.
-    void (*walk_)(void*, std::size_t) = nullptr;
-    void* context_ = nullptr;
+    Job jobs_[steps_at_once];
+    End ends_[steps_at_once];
     std::uint32_t epoch_ = 0;
 
     std::size_t lanes_;

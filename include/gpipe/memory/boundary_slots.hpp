@@ -19,6 +19,12 @@ struct BoundarySlots {
     /// Where a recompute leaves the output that nobody needs again: in the slot that its backward
     /// will write the gradient to. no_slot where it has a place of its own.
     Array<std::size_t> discarded_output;
+    /// By slot: who is the first to write there, and who is the last to use it, on either side.
+    struct Ends {
+        std::size_t first = no_action;
+        std::size_t last[2] = {no_action, no_action};
+    };
+    Array<Ends> ends;
 };
 
 /// What uses the tensors of the boundary before cell `cell`.
@@ -48,9 +54,11 @@ struct BoundaryUse {
                                                             HappensBefore const& happens_before,
                                                             BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
-    BoundarySlots result{0, Array<std::size_t>(micro_batches, no_slot),
+    BoundarySlots result{0,
                          Array<std::size_t>(micro_batches, no_slot),
-                         Array<std::size_t>(micro_batches, no_slot)};
+                         Array<std::size_t>(micro_batches, no_slot),
+                         Array<std::size_t>(micro_batches, no_slot),
+                         {}};
 
     bool const shared = use.link == Link::shared;
     auto const reads_backward = [](Action const& a, bool holds) {
@@ -77,9 +85,8 @@ struct BoundaryUse {
     }
 
     // A slot's last uses: at most one on the producer's device and one on the consumer's.
-    struct Slot {
+    struct Slot : BoundarySlots::Ends {
         bool free = true;
-        std::size_t last[2] = {no_action, no_action};
         std::size_t freed = 0; // rank of the last use
     };
     Array<Slot> slots(2 * micro_batches);
@@ -96,7 +103,7 @@ struct BoundaryUse {
                 best = s;
         }
         slots[best].free = false;
-        if (best == result.slots) ++result.slots;
+        if (best == result.slots) slots[result.slots++].first = writer;
         return best;
     };
     auto const touch = [&](std::size_t s, std::size_t action) {
@@ -140,6 +147,8 @@ struct BoundaryUse {
             if (--gradient_uses[m] == 0) give_back(result.gradient[m], rank);
         }
     }
+    result.ends = Array<BoundarySlots::Ends>(result.slots);
+    for (std::size_t s = 0; s < result.slots; ++s) result.ends[s] = slots[s];
     return result;
 }
 

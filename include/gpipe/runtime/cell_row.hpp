@@ -3,7 +3,7 @@
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/handles.hpp>
 #include <gpipe/layer/info.hpp>
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/runtime/lanes.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -65,6 +65,8 @@ struct Step {
     Kind kind = Kind::forward;
     bool publishes = false;
     bool saving = false;
+    bool commits = false;     ///< where updates are immediate: the last that calls the loss
+    bool ends_device = false; ///< likewise: the last of its device
     std::uint32_t cell = 0;
     std::uint32_t micro_batch = 0;
     std::uint32_t stream = 0;
@@ -73,6 +75,9 @@ struct Step {
     std::uint32_t wait_position[2] = {};
     std::uint32_t rank = 0; ///< in the linear order of all actions
     std::uint32_t action = 0;
+    std::uint32_t device = 0;
+    /// What it waits for where the step before may be under way: a position in that.
+    Wait last_step;
     std::byte* kept = nullptr; ///< where the micro-batch's blocks are
     std::byte* held = nullptr;
     std::byte* deferred = nullptr;

@@ -16,48 +16,38 @@
 
 namespace gpipe {
 
-/// When an action ran, in seconds since its run began, and on which lane.
-struct ActionTime {
-    Action action;
-    std::size_t lane = 0;
-    double start = 0;
-    double end = 0;
-};
-
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     using Protocol = StepProtocol<Device>;
+    using Clock = std::chrono::steady_clock;
 
   public:
     /// Steps that may have been started and not finished.
-    static constexpr std::size_t slots = [] {
-        if constexpr (Device::calls_enqueue)
-            return Device::steps_at_once;
-        else
-            return std::size_t{1};
-    }();
+    static constexpr std::size_t slots = Device::steps_at_once;
 
     explicit Engine(Device& device) : Protocol(device) {}
 
     /// To be called once: from then on a run allocates nothing. `clip`: the largest norm of the
-    /// mean gradients, or 0. `batch_bytes`: of a mini-batch, where it has to be brought to the
-    /// device; by the streams from `first_feed` on, then, one for each of its tensors.
-    void prepare(Tables tables, double clip, std::size_t batch_bytes, std::size_t first_feed) {
+    /// mean gradients, or 0. `immediate`: see update::Immediate. `batch_bytes`: of a mini-batch,
+    /// where it has to be brought to the device; by the streams from `first_feed` on, then, one for
+    /// each of its tensors.
+    void prepare(Tables tables, double clip, bool immediate, std::size_t batch_bytes,
+                 std::size_t first_feed) {
         tables_ = std::move(tables);
         this->clip_ = clip;
+        this->immediate_ = immediate;
         first_feed_ = first_feed;
-        ranges_ = Array<SampleRange>(tables_.micro_batches);
+        for (Run& run : runs_) run.ranges = Array<SampleRange>(tables_.micro_batches);
         auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
         std::size_t const sums = tables_.sums;
         exchange_ = {{sums + 1, clips() ? tables_.updates.size() : 0,
-                      Device::reads_host ? 0 : tables_.optimizer_bytes, batch_bytes},
+                      Device::reads_host && !immediate ? 0 : tables_.optimizer_bytes, batch_bytes},
                      slots,
                      allocate};
         if constexpr (Device::reads_host) {
             host_sums_ = allocate(tables_.micro_batches * sums * sizeof(double));
             tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
-            tables_.states = Array<StepState*>(tables_.gradients.size(), &exchange_.state(0));
         }
     }
     Tables const& tables() const { return tables_; }
@@ -66,28 +56,22 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     /// parameters. False if a layer threw: failure() then tells which, the first in the programs'
     /// linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
-        begin_run(batch, arguments);
-        std::uint32_t const base = base_;
-        if (times_.empty()) {
+        Run& run = begin_run(table, batch, arguments, false);
+        if (run.times.empty())
             device_.run(table.lanes(),
-                        [&](std::size_t lane) { return walk<false>(table, lane, base); });
-        } else {
-            origin_ = std::chrono::steady_clock::now();
+                        [&](std::size_t lane) { return walk<false>(run, table, lane); });
+        else
             device_.run(table.lanes(),
-                        [&](std::size_t lane) { return walk<true>(table, lane, base); });
-        }
-        base_ += marks(table.longest);
-        return !failed();
+                        [&](std::size_t lane) { return walk<true>(run, table, lane); });
+        return end_run(run);
     }
 
     /// Enqueues a training step; finish(arguments.slot) waits for it. False as run(). The
     /// device may keep it, and leave it at that the next time.
     bool start(StepTable const& table, MiniBatch const& batch,
                RunArguments const& arguments) requires(Device::calls_enqueue) {
-        begin_run(batch, arguments);
-        std::uint32_t const base = base_;
-        bool const timed = !times_.empty();
-        origin_ = std::chrono::steady_clock::now();
+        Run& run = begin_run(table, batch, arguments, false);
+        bool const timed = !run.times.empty();
         try {
             std::size_t feed = first_feed_;
             for (MiniBatch::Copy const& copy : batch.copies())
@@ -95,32 +79,48 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                              exchange_.batch(arguments.slot) + copy.pinned);
             device_.start({!timed ? &table : nullptr, arguments.samples, arguments.slot},
                           [&](std::size_t lane) {
-                              return timed ? walk<true>(table, lane, base)
-                                           : walk<false>(table, lane, base);
+                              return timed ? walk<true>(run, table, lane)
+                                           : walk<false>(run, table, lane);
                           });
         } catch (...) {
             static_cast<void>(device_.drain());
             torn_ = torn_ || device_.launched();
             throw;
         }
-        base_ += marks(table.longest);
-        if (failed()) return false;
+        if (!end_run(run)) return false;
         torn_ = false;
         return true;
     }
-    /// Waits for the step of a slot. Throws what the device says of it.
-    void finish(std::size_t slot) requires(Device::calls_enqueue) {
+    /// The same on a device that runs its work at once, where updates are immediate: returns when
+    /// the lane of `reader`, the device that reads the inputs, is done. `follows`: whether the run
+    /// before this one was started over the same table, and may be under way.
+    void start(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
+               std::size_t reader, bool follows) requires(Device::overlaps) {
+        Run& run = begin_run(table, batch, arguments, follows);
+        auto const begin = [&](auto walk) {
+            device_.start(arguments.slot, table.lanes(), table.stream_of_device[reader], walk);
+        };
+        if (run.times.empty())
+            begin([this, &run, &table](std::size_t lane) { walk<false>(run, table, lane); });
+        else
+            begin([this, &run, &table](std::size_t lane) { walk<true>(run, table, lane); });
+    }
+    /// Waits for the step of a slot. Throws what the device says of it. False as run().
+    bool finish(std::size_t slot) requires(Device::calls_enqueue || Device::overlaps) {
         try {
             device_.finish(slot);
         } catch (...) {
             torn_ = true;
             throw;
         }
+        return end_run(runs_[slot]);
     }
 
     /// How far positions go on in a run: two more marks end a training step, and none is 0.
     static constexpr std::uint32_t marks(std::uint32_t longest) { return longest + 3; }
 
+    /// The number that the step of a slot has trained with.
+    std::uint64_t step_number(std::size_t slot) const { return runs_[slot].arguments.step; }
     /// Whether the step of a slot updated the parameters.
     bool committed(std::size_t slot) const { return exchange_.state(slot).committed != 0; }
     /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that is
@@ -128,74 +128,106 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     std::span<double const> totals(std::size_t slot) const {
         return {exchange_.totals(slot), tables_.sums + 1};
     }
-    std::optional<Failure> const& failure() const { return failure_.get(); }
+    /// Of the last run that has come to its end.
+    std::optional<Failure> const& failure() const { return last_failure_; }
 
-    /// From the next run on, notes when every action runs; `actions` of the largest table.
-    void time_actions(std::size_t actions) { times_ = Array<ActionTime>(actions); }
-    Array<ActionTime> const& times() const { return times_; }
+    /// From the next run on, notes when every action runs; `actions` of the largest table. times()
+    /// are then those of the last run that has come to its end, by action.
+    void time_actions(std::size_t actions) {
+        for (Run& run : runs_) run.times = Array<ActionTime>(actions);
+    }
+    Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
 
   private:
-    void begin_run(MiniBatch const& batch, RunArguments const& arguments) {
+    Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
+                   bool follows) {
         if (torn_)
             throw std::runtime_error(
-                "gpipe: an error of the device has interrupted an update: some "
-                "parameters are new, some old, and this object is of no use");
-        if (arguments.samples != arguments_.samples) {
-            for (std::size_t m = 0; m < ranges_.size(); ++m)
-                ranges_[m] = micro_batch_range(arguments.samples, ranges_.size(), m);
-        }
-        batch_ = &batch;
-        arguments_ = arguments;
-        failure_.reset();
+                "gpipe: an error of the device, or in a step with immediate updates, has "
+                "interrupted an update: some parameters are new, some old, and this object is of "
+                "no use");
+        Run& run = runs_[arguments.slot];
+        if (arguments.samples != run.arguments.samples)
+            for (std::size_t m = 0; m < run.ranges.size(); ++m)
+                run.ranges[m] = micro_batch_range(arguments.samples, run.ranges.size(), m);
+        run.batch = &batch;
+        run.arguments = arguments;
+        run.failure.reset();
+        run.base = base_;
+        run.follows = follows;
+        run.updated.store(false, std::memory_order_relaxed);
+        base_ += marks(table.longest);
+        last_failure_.reset();
         exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->clip_, 0};
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
-        if constexpr (!Device::reads_host)
+        if (!Device::reads_host || this->immediate_)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
+        for (ActionTime& time : run.times) time = {};
+        if (!run.times.empty()) run.origin = Clock::now();
+        return run;
+    }
+    bool end_run(Run& run) {
+        last_slot_ = run.arguments.slot;
+        if (!run.failed()) return true;
+        last_failure_ = run.failure.get();
+        if (!Device::calls_enqueue && run.updated.load(std::memory_order_relaxed)) torn_ = true;
+        return false;
     }
 
-    template <bool timed>
-    bool walk(StepTable const& table, std::size_t lane, std::uint32_t base) noexcept {
+    template <bool timed> bool walk(Run& run, StepTable const& table, std::size_t lane) noexcept {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
-        bool const predicts = !arguments_.training() && !arguments_.measures;
+        RunArguments const& arguments = run.arguments;
+        std::uint32_t const base = run.base;
+        bool const predicts = !arguments.training() && !arguments.measures;
         try {
-            this->begin(table, lane);
+            this->begin(run, table, lane);
             for (; step != end; ++step) {
                 for (std::size_t w = 0; w < 2; ++w)
                     if (step->wait_position[w])
                         device_.wait(step->stream, step->wait_stream[w],
                                      base + step->wait_position[w]);
-                if (ranges_[step->micro_batch].count > 0) {
+                if (run.follows && step->last_step.position)
+                    device_.wait(step->stream, step->last_step.stream,
+                                 base - marks(table.longest) + step->last_step.position);
+                if (run.ranges[step->micro_batch].count > 0) {
                     // Only on a device that enqueues may a device not share another's memory.
                     if (Device::enqueues && is_transfer(step->kind))
-                        transfer(*step);
+                        transfer(run, *step);
                     else
-                        device_.launch(step->stream,
-                                       [this, step, lane] { execute<timed>(*step, lane); });
-                    if (predicts && delivers(*step)) deliver(*step);
+                        device_.launch(step->stream, [this, &run, step, lane] {
+                            execute<timed>(run, *step, lane);
+                        });
+                    if (predicts && delivers(*step)) deliver(run, *step);
+                }
+                if (step->commits) {
+                    this->commit(run, step->stream);
+                    if constexpr (!Device::reads_host)
+                        device_.record(step->stream, base + table.longest + 1);
                 }
                 if (step->publishes) device_.record(step->stream, base + step->position);
+                if (step->ends_device) this->finish_device(run, table, step->device);
             }
-            if (Device::calls_enqueue && failed()) return false; // all layers have been called
+            if (Device::calls_enqueue && run.failed()) return false; // all layers have been called
             std::size_t const last = table.stream_of_device[tables_.last_device];
-            if (arguments_.training())
-                Protocol::finish(table, lane, last, base + table.longest + 1);
-            else if (arguments_.measures && table.serves(lane, last))
-                this->commit(last);
+            if (arguments.training() && !this->immediate_)
+                Protocol::finish(run, table, lane);
+            else if (!arguments.training() && arguments.measures && table.serves(lane, last))
+                this->commit(run, last);
         } catch (...) { // the device refuses: near this action
             Step const& near = step == end ? *(step - 1) : *step;
-            fail(near, tables_.cells[near.cell].first);
+            fail(run, near, tables_.cells[near.cell].first);
         }
-        return !failed();
+        return !run.failed();
     }
 
-    void transfer(Step const& step) {
+    void transfer(Run const& run, Step const& step) {
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
         bool const next = step.kind == Kind::send_output || step.kind == Kind::receive_gradient;
         CellRow const& cell = tables_.cells[step.cell + next];
         std::size_t const bytes =
-            (gradient ? cell.input_gradient : cell.input)(ranges_[step.micro_batch].count);
+            (gradient ? cell.input_gradient : cell.input)(run.ranges[step.micro_batch].count);
         device_.copy(step.stream, step.output, step.input, bytes);
     }
 
@@ -203,7 +235,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         return tables_.cells[step.cell].is_last && !is_transfer(step.kind);
     }
     // Copies the chain's output to the caller's arrays.
-    void deliver(Step const& step) {
+    void deliver(Run const& run, Step const& step) {
         CellRow const& cell = tables_.cells[step.cell];
         Frame frame;
         frame.base[static_cast<std::size_t>(Region::kept)] = step.kept;
@@ -211,8 +243,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         frame.base[static_cast<std::size_t>(Region::held)] = step.held;
         std::byte const* from = (cell.last - 1)->output.in(frame);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
-            device_.copy(step.stream, batch_->others(step.micro_batch).table[t], from,
-                         tables_.output_sizes.bytes[t] * ranges_[step.micro_batch].count);
+            device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
+                         tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
             from += slot_bytes(tables_.output_sizes.bytes[t] * tables_.capacity);
         }
     }
@@ -220,36 +252,39 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
     // before it, which cannot depend on it, still run, so that the first failure is found whatever
     // the timing.
-    template <bool timed> void execute(Step const& step, std::size_t lane) noexcept {
-        if (failure_.precedes(step.rank)) return;
+    template <bool timed> void execute(Run& run, Step const& step, std::size_t lane) noexcept {
+        if (run.failure.precedes(step.rank)) return;
+        RunArguments const& arguments = run.arguments;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         CellRow const& cell = tables_.cells[step.cell];
-        SampleRange const range = ranges_[step.micro_batch];
+        SampleRange const range = run.ranges[step.micro_batch];
         Frame const frame{range.count,
                           tables_.capacity,
                           range.first,
-                          arguments_.seed,
-                          arguments_.step,
-                          phase_of(step.kind),
+                          arguments.seed,
+                          arguments.step,
+                          phase_of(arguments, step.kind),
                           step.saving,
                           {step.kept, cell.temporaries, step.held, step.deferred},
                           &device_.stream(step.stream),
-                          tables_.states[step.stream], // where states differ, a device is a stream
+                          // where devices have states of their own, each is a stream
+                          this->state_of(run, step.stream),
                           cell.handles};
-        double const start = timed ? now() : 0;
+        double const start = timed ? seconds_in(run) : 0;
         LayerRow const* at = nullptr;
         try {
-            detail::run_action(tables_, *batch_, step, frame,
-                               !arguments_.training() && arguments_.measures, at);
+            detail::run_action(tables_, *run.batch, step, frame,
+                               !arguments.training() && arguments.measures, at);
         } catch (...) {
-            fail(step, at);
+            fail(run, step, at);
         }
         if constexpr (timed)
-            times_[step.action] = {{step.kind, step.cell, step.micro_batch}, lane, start, now()};
+            run.times[step.action] = {
+                {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
     }
 
-    Phase phase_of(Kind kind) const {
-        if (!arguments_.training()) return Phase::evaluate;
+    static Phase phase_of(RunArguments const& arguments, Kind kind) {
+        if (!arguments.training()) return Phase::evaluate;
         return kind == Kind::forward          ? Phase::forward
                : kind == Kind::recompute      ? Phase::recompute
                : kind == Kind::input_gradient ? Phase::input_gradient
@@ -257,29 +292,29 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                                               : Phase::weight_gradient;
     }
 
-    void fail(Step const& step, LayerRow const* at) noexcept {
+    void fail(Run& run, Step const& step, LayerRow const* at) noexcept {
         if constexpr (requires { device_.spoilt(); })
-            if (failed() && device_.spoilt()) return; // a consequence of the first
+            if (run.failed() && device_.spoilt()) return; // a consequence of the first
         std::size_t const layer = at ? at->index : tables_.layers.size();
-        failure_.tell(step.rank,
-                      {layer, at ? tables_.layer_names[layer] : tables_.loss.name, step.cell,
-                       step.micro_batch, step.kind, std::current_exception()});
+        run.failure.tell(step.rank,
+                         {layer, at ? tables_.layer_names[layer] : tables_.loss.name, step.cell,
+                          step.micro_batch, step.kind, std::current_exception()});
     }
 
-    double now() const {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count();
+    static double seconds_in(Run const& run) {
+        return std::chrono::duration<double>(Clock::now() - run.origin).count();
     }
 
-    using Protocol::arguments_, Protocol::batch_, Protocol::clips, Protocol::device_,
-        Protocol::exchange_, Protocol::failed, Protocol::failure_, Protocol::ranges_,
-        Protocol::tables_, Protocol::torn_;
+    using Protocol::clips, Protocol::device_, Protocol::exchange_, Protocol::tables_,
+        Protocol::torn_;
 
+    Run runs_[slots];
+    std::size_t last_slot_ = 0; ///< of the run that came to its end last
+    std::optional<Failure> last_failure_;
     std::size_t first_feed_ = 0;
     typename Protocol::HostMemory
         host_sums_;          ///< loss_sums, where the device reads the host's memory
     std::uint32_t base_ = 0; ///< what positions count from in the next run
-    Array<ActionTime> times_;
-    std::chrono::steady_clock::time_point origin_;
 };
 
 } // namespace gpipe

@@ -3,6 +3,7 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/engine.hpp>
+#include <gpipe/runtime/immediate.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
@@ -28,12 +29,14 @@ template <DeviceRuntime Device> class Machine {
   public:
     using Pointers = MiniBatch::Pointers;
 
-    /// `programs` with recomputes, proven; `first` the layer that each cell begins with.
-    /// Initializes the parameters; throws what a layer's initialize throws.
+    /// `programs` with recomputes, proven; `first` the layer that each cell begins with;
+    /// `immediate`: see update::Immediate. Initializes the parameters; throws what a layer's
+    /// initialize throws.
     Machine(Model model, Array<std::size_t> first, Programs programs, std::size_t samples,
-            std::uint64_t seed, double clip, typename Device::Options options)
+            std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
-          samples_(samples), seed_(seed), clip_(clip), cost_(model_.costs, model_.infos, first_),
+          samples_(samples), seed_(seed), clip_(clip), immediate_(immediate),
+          cost_(model_.costs, model_.infos, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
           device_(options, programs_.devices()), plan_(planned(samples)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),
@@ -43,10 +46,12 @@ template <DeviceRuntime Device> class Machine {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
         }
-        batch_ = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
+        for (MiniBatch& batch : batches_)
+            batch = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
         engine_.prepare(
             make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), clip_,
-            Device::calls_enqueue ? batch_.staged_bytes() : 0, plan_.lowered.streams());
+            immediate_, Device::calls_enqueue ? batches_[0].staged_bytes() : 0,
+            plan_.lowered.streams());
         fill_tables();
         make_handles();
         initialize_layers();
@@ -101,8 +106,8 @@ template <DeviceRuntime Device> class Machine {
         finish();
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
-            batch_.take(inputs, others, first, count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
+            batches_[0].take(inputs, others, first, count, measures, 0);
+            run(lane_plan().forward, batches_[0], {seed_, steps_, nullptr, measures, count});
             if (measures) add(engine_.totals(0));
         }
     }
@@ -154,39 +159,60 @@ template <DeviceRuntime Device> class Machine {
     void start_within(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                       StepOutcome& outcome, Surround surround) {
         std::size_t const slot = next_slot_;
+        finish_slot(slot);
+        MiniBatch& batch = batches_[slot];
+        batch.take(inputs, targets, 0, samples, true, slot);
+        RunArguments const arguments{seed_, next_step(), optimizer, true, samples, slot};
         if constexpr (Device::calls_enqueue) {
-            finish_slot(slot);
             if (doubtful_) initialize_states();
-            batch_.take(inputs, targets, 0, samples, true, slot);
             doubtful_ = true;
-            bool const started = surround([&] {
-                return engine_.start(lane_plan().training, batch_,
-                                     {seed_, steps_, optimizer, true, samples, slot});
-            });
+            bool const started =
+                surround([&] { return engine_.start(lane_plan().training, batch, arguments); });
             if (!started) std::rethrow_exception(engine_.failure()->error);
             doubtful_ = false;
-            under_way_[slot] = true;
-            outcome.wait_at(outcomes_[slot]);
-            next_slot_ = (slot + 1) % slots;
+            put_under_way(slot, outcome);
         } else {
-            batch_.take(inputs, targets, 0, samples, true, slot);
+            if constexpr (Device::overlaps) {
+                if (immediate_ && lanes() > 1) {
+                    engine_.start(lane_plan().training, batch, arguments, programs_.device_of(0),
+                                  follows_);
+                    follows_ = true;
+                    return put_under_way(slot, outcome);
+                }
+            }
             bool const timed = lane_choice_.trying();
             auto const begin = timed ? Clock::now() : Clock::time_point{};
-            run(lane_plan().training, {seed_, steps_, optimizer, true, samples, slot});
+            run(lane_plan().training, batch, arguments);
             lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count()
                                     : 0);
-            steps_ += engine_.committed(slot);
+            count_step(slot);
             outcome.tell(engine_.totals(slot));
         }
     }
+    void put_under_way(std::size_t slot, StepOutcome& outcome) {
+        under_way_[slot] = true;
+        outcome.wait_at(outcomes_[slot]);
+        next_slot_ = (slot + 1) % slots;
+    }
+    // The number of the step that is started next. Where the device counts for itself, nobody asks
+    // this machine.
+    std::uint64_t next_step() const {
+        std::uint64_t number = steps_;
+        for (bool const under_way : under_way_) number += under_way && !Device::calls_enqueue;
+        return number;
+    }
+    void count_step(std::size_t slot) {
+        if (!engine_.committed(slot)) return;
+        steps_ = Device::calls_enqueue ? steps_ + 1 : engine_.step_number(slot) + 1;
+    }
     // Waits for the step of a slot, if there is one.
     void finish_slot([[maybe_unused]] std::size_t slot) {
-        if constexpr (Device::calls_enqueue) {
+        if constexpr (Device::calls_enqueue || Device::overlaps) {
             if (!std::exchange(under_way_[slot], false)) return;
             StepOutcome* const outcome = outcomes_[slot];
             try {
-                engine_.finish(slot);
-                steps_ += engine_.committed(slot);
+                if (!engine_.finish(slot)) std::rethrow_exception(engine_.failure()->error);
+                count_step(slot);
                 if (outcome) outcome->tell(engine_.totals(slot));
             } catch (...) {
                 if (!outcome) throw;
@@ -231,9 +257,9 @@ template <DeviceRuntime Device> class Machine {
         StepTable forward;
     };
 
-    void run(StepTable const& table, RunArguments const& arguments) {
-        if (!engine_.run(table, batch_, arguments))
-            std::rethrow_exception(engine_.failure()->error);
+    void run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
+        follows_ = false;
+        if (!engine_.run(table, batch, arguments)) std::rethrow_exception(engine_.failure()->error);
     }
 
     // In the order in which the plan has them.
@@ -283,6 +309,7 @@ template <DeviceRuntime Device> class Machine {
             plans_[n].training =
                 training_table(plan_, train, merge_lanes(plan_.lowered, train, cost_), arena_data_,
                                staging_.data());
+            if (immediate_) make_immediate(plans_[n].training, plan_);
             Placement const evaluate = placed(forwards_.lowered);
             plans_[n].forward =
                 forward_table(forwards_, evaluate, merge_lanes(forwards_.lowered, evaluate, cost_),
@@ -294,7 +321,8 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (requires { device_.prepare(plan_.lowered.device, longest); })
             prepare_streams(longest);
         if constexpr (requires { device_.chooses_lanes(); })
-            lane_choice_ = LaneChoice(most > 1 && device_.chooses_lanes(), programs_.size());
+            lane_choice_ =
+                LaneChoice(most > 1 && device_.chooses_lanes() && !immediate_, programs_.size());
     }
     LanePlan const& lane_plan() const {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
@@ -305,7 +333,7 @@ template <DeviceRuntime Device> class Machine {
         Array<std::size_t> const& programs = plan_.lowered.device;
         std::size_t const marks = Engine<Device>::marks(longest);
         if constexpr (Device::calls_enqueue) {
-            Array<std::size_t> const feeds = batch_.copy_devices();
+            Array<std::size_t> const feeds = batches_[0].copy_devices();
             Array<std::size_t> devices(programs.size() + feeds.size());
             std::copy(programs.begin(), programs.end(), devices.begin());
             std::copy(feeds.begin(), feeds.end(), devices.begin() + programs.size());
@@ -339,6 +367,7 @@ template <DeviceRuntime Device> class Machine {
     std::size_t samples_;
     std::uint64_t seed_;
     double clip_;
+    bool immediate_;
     std::uint64_t steps_ = 0;
     DeclaredCost cost_;
     std::size_t learner_;
@@ -349,13 +378,14 @@ template <DeviceRuntime Device> class Machine {
     Array<std::byte*> arena_data_;
     decltype(std::declval<Device&>().allocate_host(0)) staging_;
     Array<HandleSet> handles_; ///< by device; goes before its workspaces and streams
-    MiniBatch batch_;
+    MiniBatch batches_[slots]; ///< by slot
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
     std::size_t next_slot_ = 0;
     bool under_way_[slots] = {};        ///< by slot
     bool doubtful_ = false;             ///< whether the devices may count other steps
+    bool follows_ = false;              ///< whether the run before was such a step, perhaps is yet
     StepOutcome* outcomes_[slots] = {}; ///< who is told, by slot
 };
 

@@ -28,6 +28,15 @@ class StepOutcome {
     StepOutcome& operator=(StepOutcome const&) = delete;
     ~StepOutcome() { forget(); }
 
+    /// Is told what the other would have been told.
+    void take_over(StepOutcome& other) noexcept {
+        if (this == &other) return;
+        forget();
+        error_ = std::exchange(other.error_, nullptr);
+        place_ = std::exchange(other.place_, nullptr);
+        if (place_) *place_ = this;
+    }
+
     bool waits() const { return place_ != nullptr; }
     /// Rethrows what went wrong, if anything did.
     void check() const {
@@ -82,6 +91,13 @@ template <std::size_t metrics> class PendingStep {
     PendingStep(PendingStep&& other) noexcept
         : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
           machine_(other.machine_), finish_(other.finish_) {}
+    PendingStep& operator=(PendingStep&& other) noexcept {
+        totals_ = other.totals_;
+        outcome_.take_over(other.outcome_);
+        machine_ = other.machine_;
+        finish_ = other.finish_;
+        return *this;
+    }
 
     /// Whether result() will not wait. A step also gets done when later ones need its place.
     bool ready() const { return !outcome_.waits(); }

@@ -8,6 +8,8 @@
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/runtime/work.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -27,30 +29,65 @@ struct RunArguments {
     bool training() const { return optimizer != nullptr; }
 };
 
+/// When an action ran, in seconds since its run began, and on which lane.
+struct ActionTime {
+    Action action;
+    std::size_t lane = 0;
+    double start = 0;
+    double end = 0;
+    bool ran = false; ///< not where its micro-batch had no samples
+};
+
+/// A run that may be under way.
+struct Run {
+    RunArguments arguments;
+    MiniBatch const* batch = nullptr;
+    Array<SampleRange> ranges; ///< by micro-batch
+    FirstFailure failure;
+    std::uint32_t base = 0; ///< what positions count from
+    bool follows = false;   ///< whether the run before may be under way, over the same table
+    std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
+    Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
+    std::chrono::steady_clock::time_point origin; ///< what they count from
+
+    bool failed() const { return failure.exists(); }
+};
+
 /// What goes round the actions of a step: what the devices are given before, and the commit and the
-/// updates behind. Each function is called by every lane and puts on the lane's streams.
+/// updates behind. Each function is called by every lane and puts on the lane's streams. Where
+/// updates are immediate, the commit comes behind the last call of the loss and each device's
+/// update behind its own last action: see update::Immediate.
 template <DeviceRuntime Device> class StepProtocol {
   protected:
     explicit StepProtocol(Device& device) : device_(device) {}
 
-    bool failed() const { return failure_.exists(); }
     bool clips() const { return clip_ > 0; }
+    StepState* state_of(Run const& run, std::size_t device) const {
+        return Device::reads_host ? &exchange_.state(run.arguments.slot) : tables_.states[device];
+    }
+
+    void const* optimizer_of(Run const& run, std::size_t device) const {
+        if (!Device::reads_host) return tables_.optimizers[device];
+        // The caller may change his as soon as the step has been started.
+        return immediate_ ? exchange_.optimizer(run.arguments.slot) : run.arguments.optimizer;
+    }
 
     // What is to be in the devices' memory before the first action.
-    void begin(StepTable const& table, std::size_t lane) {
-        for (std::size_t d = 0; d < tables_.gradients.size() && arguments_.training(); ++d) {
+    void begin(Run const& run, StepTable const& table, std::size_t lane) {
+        RunArguments const& arguments = run.arguments;
+        for (std::size_t d = 0; d < tables_.gradients.size() && arguments.training(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
             if constexpr (!Device::reads_host)
                 if (tables_.has_updates(d))
-                    device_.copy(stream, tables_.optimizers[d],
-                                 exchange_.optimizer(arguments_.slot), tables_.optimizer_bytes);
+                    device_.copy(stream, tables_.optimizers[d], exchange_.optimizer(arguments.slot),
+                                 tables_.optimizer_bytes);
             if (tables_.gradients[d].size > 0)
                 device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
         }
         if constexpr (!Device::reads_host)
-            if (!(Device::calls_enqueue && arguments_.training())) // start() has fed it
-                for (MiniBatch::Copy const& copy : batch_->copies())
+            if (!(Device::calls_enqueue && arguments.training())) // start() has fed it
+                for (MiniBatch::Copy const& copy : run.batch->copies())
                     device_.copy(table.stream_of_device[copy.device], copy.to, copy.from,
                                  copy.bytes);
     }
@@ -59,13 +96,15 @@ template <DeviceRuntime Device> class StepProtocol {
     // parameters. After the commit no layer may fail (promise P6), so all streams come to their end
     // before; but where calls only enqueue, every layer has been called by now. A mark is put on
     // its stream before anybody is told to wait for it.
-    void finish(StepTable const& table, std::size_t lane, std::size_t last, std::uint32_t end) {
+    void finish(Run& run, StepTable const& table, std::size_t lane) {
+        std::size_t const last = table.stream_of_device[tables_.last_device];
+        std::uint32_t const end = run.base + table.longest + 1;
         auto const meets = [&](std::size_t s) {
             return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
         };
         for (std::size_t d = 0; d < tables_.gradients.size() && clips(); ++d)
             if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
-                sum_squares(d, table.stream_of_device[d]);
+                sum_squares(run, d, table.stream_of_device[d]);
         for (std::size_t s = 0; s < table.streams; ++s)
             if (meets(s) && table.serves(lane, s)) device_.record(s, end);
         if (table.serves(lane, last)) {
@@ -74,9 +113,9 @@ template <DeviceRuntime Device> class StepProtocol {
             if constexpr (!Device::reads_host)
                 if (clips())
                     device_.copy(last, bytes_of(tables_.all_squares),
-                                 bytes_of(exchange_.squares(arguments_.slot)),
+                                 bytes_of(exchange_.squares(run.arguments.slot)),
                                  tables_.updates.size() * sizeof(double));
-            commit(last);
+            commit(run, last);
             device_.record(last, end + 1);
         }
         for (std::size_t s = 0; s < table.streams; ++s)
@@ -84,16 +123,21 @@ template <DeviceRuntime Device> class StepProtocol {
                 device_.wait(s, last, end + 1);
         if constexpr (Device::calls_enqueue)
             if (!device_.captures()) torn_ = true; // until all of it is enqueued
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d) {
-            std::size_t const stream = table.stream_of_device[d];
-            if (!table.serves(lane, stream)) continue;
-            if constexpr (!Device::reads_host)
-                if (d != tables_.last_device)
-                    device_.copy(stream, bytes_of(tables_.states[d]),
-                                 bytes_of(&exchange_.state(arguments_.slot)), sizeof(StepState));
-            if (tables_.has_updates(d))
-                device_.launch(stream, [this, d, stream] { update(d, stream); });
-        }
+        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+            if (table.serves(lane, table.stream_of_device[d]))
+                update(run, d, table.stream_of_device[d]);
+    }
+    // The end of a device's part in a step whose updates are immediate. All calls of the loss come
+    // before any device's last action, and so does the commit; but what is copied has a mark of its
+    // own.
+    void finish_device(Run& run, StepTable const& table, std::size_t d) {
+        std::size_t const stream = table.stream_of_device[d];
+        std::size_t const last = table.stream_of_device[tables_.last_device];
+        if constexpr (!Device::reads_host)
+            if (stream != last) device_.wait(stream, last, run.base + table.longest + 1);
+        if constexpr (Device::calls_enqueue)
+            if (!device_.captures()) torn_ = true; // until all of it is enqueued
+        update(run, d, stream);
     }
     bool updates_on(StepTable const& table, std::size_t stream) const {
         for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
@@ -109,10 +153,10 @@ template <DeviceRuntime Device> class StepProtocol {
     }
 
     // For the norm of all gradients: the squares of a device's.
-    void sum_squares(std::size_t d, std::size_t stream) {
+    void sum_squares(Run const& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
         std::size_t const last = tables_.updates_at[d + 1];
-        double* const collected = exchange_.squares(arguments_.slot) + first;
+        double* const collected = exchange_.squares(run.arguments.slot) + first;
         double* results = collected;
         std::byte* workspace = nullptr;
         if constexpr (!Device::reads_host) {
@@ -131,16 +175,18 @@ template <DeviceRuntime Device> class StepProtocol {
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
-    void commit(std::size_t stream) {
-        device_.launch(stream, [this, stream] {
-            if (failed()) {
-                tables_.states[tables_.last_device]->committed = 0;
+    void commit(Run const& run, std::size_t stream) {
+        RunArguments const& arguments = run.arguments;
+        StepState* const state = state_of(run, tables_.last_device);
+        device_.launch(stream, [this, &run, &arguments, state, stream] {
+            if (run.failed()) {
+                state->committed = 0;
                 return;
             }
             std::size_t count = 0;
-            while (count < tables_.micro_batches && ranges_[count].count > 0) ++count;
+            while (count < tables_.micro_batches && run.ranges[count].count > 0) ++count;
             double* const totals = Device::reads_host
-                                       ? exchange_.totals(arguments_.slot)
+                                       ? exchange_.totals(arguments.slot)
                                        : tables_.loss_sums + tables_.micro_batches * tables_.sums;
             CommitCall call;
             call.sums = tables_.loss_sums;
@@ -148,10 +194,10 @@ template <DeviceRuntime Device> class StepProtocol {
             call.count = tables_.sums;
             call.totals = totals;
             call.stream = &device_.stream(stream);
-            if (arguments_.training()) call.state = tables_.states[tables_.last_device];
-            if (arguments_.training() && clips()) {
+            if (arguments.training()) call.state = state;
+            if (arguments.training() && clips()) {
                 bool const here = Device::reads_host;
-                call.squares = here ? exchange_.squares(arguments_.slot) : tables_.all_squares;
+                call.squares = here ? exchange_.squares(arguments.slot) : tables_.all_squares;
                 call.order = here ? tables_.order.data() : tables_.order_there;
                 call.tensors = tables_.updates.size();
             }
@@ -161,19 +207,29 @@ template <DeviceRuntime Device> class StepProtocol {
                 detail::commit(call);
         });
         if constexpr (!Device::reads_host) {
-            device_.copy(stream, bytes_of(exchange_.totals(arguments_.slot)),
+            device_.copy(stream, bytes_of(exchange_.totals(arguments.slot)),
                          bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
-                         (tables_.sums + (arguments_.training() && clips())) * sizeof(double));
-            if (arguments_.training())
-                device_.copy(stream, bytes_of(&exchange_.state(arguments_.slot)),
-                             bytes_of(tables_.states[tables_.last_device]), sizeof(StepState));
+                         (tables_.sums + (arguments.training() && clips())) * sizeof(double));
+            if (arguments.training())
+                device_.copy(stream, bytes_of(&exchange_.state(arguments.slot)), bytes_of(state),
+                             sizeof(StepState));
         }
     }
-    void update(std::size_t d, std::size_t stream) {
-        UpdateCall const call{Device::reads_host ? arguments_.optimizer : tables_.optimizers[d],
-                              tables_.states[d], &device_.stream(stream)};
-        for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
-            tables_.updates[i].update(call, tables_.updates[i]);
+    void update(Run& run, std::size_t d, std::size_t stream) {
+        if constexpr (!Device::reads_host)
+            if (d != tables_.last_device)
+                device_.copy(stream, bytes_of(tables_.states[d]),
+                             bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
+        if (!tables_.has_updates(d)) return;
+        device_.launch(stream, [this, &run, d, stream] {
+            if (immediate_) {
+                if (run.failed()) return; // gradients may be missing
+                run.updated.store(true, std::memory_order_relaxed);
+            }
+            UpdateCall const call{optimizer_of(run, d), state_of(run, d), &device_.stream(stream)};
+            for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
+                tables_.updates[i].update(call, tables_.updates[i]);
+        });
     }
 
     using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
@@ -182,11 +238,8 @@ template <DeviceRuntime Device> class StepProtocol {
     Tables tables_;
     double clip_ = 0; ///< the largest norm of the mean gradients, or 0
     Exchange<HostMemory> exchange_;
-    Array<SampleRange> ranges_;
-    RunArguments arguments_;           ///< of this run
-    MiniBatch const* batch_ = nullptr; ///< likewise
-    FirstFailure failure_;
-    bool torn_ = false; ///< whether some parameters were updated, and others not
+    bool immediate_ = false; ///< whether updates are
+    bool torn_ = false;      ///< whether some parameters were updated, and others not
 
   private:
     template <class T> static auto bytes_of(T* data) {

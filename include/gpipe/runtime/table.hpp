@@ -101,6 +101,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
         step.wait_position[w] = lane_step.waits[w].position;
     }
     step.rank = static_cast<std::uint32_t>(rank);
+    step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
     return step;
 }

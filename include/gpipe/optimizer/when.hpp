@@ -1,0 +1,34 @@
+#pragma once
+
+namespace gpipe {
+
+namespace policy {
+struct Update;
+} // namespace policy
+
+/// When a device updates its parameters.
+namespace update {
+
+/// Behind one commit of the whole step, the default: a step in which anything goes wrong leaves all
+/// parameters as they were, and the next step begins when all devices are done.
+struct AfterCommit {
+    using policy_kind = policy::Update;
+    static constexpr bool immediate = false;
+};
+
+/// As soon as its own backwards are done, and then it goes on with the next step. What a device
+/// would idle at the end of a step is filled with the begin of the next (zero bubble; Qi et al.,
+/// 2024), if that has been started: with Training::start(), not step(). Where several cells have
+/// taken their time the first device is the first to go on.
+///
+/// It gives up that a step which fails leaves the parameters as they were: where some devices had
+/// updated theirs, the object is of no use any more, and says so. A step that fails while another
+/// is under way has used up its number. Gradients cannot be clipped by their norm, which is known
+/// only when all devices are done. On a device that enqueues steps do not overlap.
+struct Immediate {
+    using policy_kind = policy::Update;
+    static constexpr bool immediate = true;
+};
+
+} // namespace update
+} // namespace gpipe

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/table.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// Prepares the table of a training step for update::Immediate: marks the action behind which the
+/// step is committed and those behind which devices update, and has the first writer of every
+/// boundary slot wait for who was the last to use it in the step before. What else two steps share
+/// belongs to one device, whose program holds them apart.
+inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
+    Programs const& programs = plan.lowered.programs;
+    Array<Step*> step_of(programs.size()); // by action
+    Array<Step*> last(plan.devices.size());
+    Step* loss = nullptr;
+    for (Step& step : table.steps) {
+        step_of[step.action] = &step;
+        if (is_transfer(step.kind)) continue;
+        last[programs.device_of(step.cell)] = &step;
+        if (step.cell + 1 == programs.cells() && gives_gradient(step.kind)) loss = &step;
+    }
+    loss->commits = true;
+    for (std::size_t d = 0; d < last.size(); ++d)
+        if (last[d]) last[d]->ends_device = true;
+
+    for (std::size_t c = 1; c < programs.cells(); ++c) {
+        if (plan.links[c] != Link::shared) continue;
+        for (BoundarySlots::Ends const& ends : plan.boundaries[c].ends) {
+            Step& writer = *step_of[ends.first];
+            for (std::size_t const user : ends.last) {
+                if (user == no_action || step_of[user]->stream == writer.stream) continue;
+                if (writer.last_step.position)
+                    throw std::logic_error("gpipe: one action is the first in two slots");
+                step_of[user]->publishes = true;
+                writer.last_step = {step_of[user]->stream, step_of[user]->position};
+            }
+        }
+    }
+}
+
+} // namespace gpipe
