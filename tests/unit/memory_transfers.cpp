@@ -162,7 +162,7 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
     };
     auto const wrong = [&](toy::Effect::Tensor const& tensor, bool writes) -> std::string {
         std::size_t const b = tensor.boundary;
-        bool const gradient = tensor.name.what == toy::Name::gradient;
+        bool const gradient = tensor.name.what == toy::TensorName::gradient;
         Link const link = plan.links[b];
         bool const receives =
             step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;

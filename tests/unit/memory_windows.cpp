@@ -355,7 +355,6 @@ TEST_CASE("to wait for room costs no time, but some where what has come or gone 
                     }
         });
     for (auto const& [name, ratio] : slower) {
-        CAPTURE(name);
         MESSAGE(name << ": makespan x " << ratio.goes << ", x " << ratio.stays
                      << " where tensors stay");
         if (name == "Interleaved1F1B") // with several cells per device, without recomputes
