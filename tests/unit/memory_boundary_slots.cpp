@@ -167,7 +167,7 @@ constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::
 // Calls f(programs) for every schedule there is and for some by chance, whole backwards among
 // halves, under every checkpointing policy.
 template <class F> void each_program(std::size_t most_devices, std::size_t most_cells, F f) {
-    for (std::size_t m : {1, 2, 3, 6})
+    for (std::size_t m : {1u, 2u, 3u, 6u})
         toy::each_of_catalogue(most_devices, most_cells, m,
                                [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                                    std::string const name(schedule.name());
@@ -413,7 +413,7 @@ TEST_CASE("a micro-batch has a block from what leaves something to the last that
 // P4, inside the cells: one set of activations under re-materialisation, and one of what each
 // weight gradient that is put off will read.
 TEST_CASE("with checkpointing a cell keeps one set, and holds one more than it puts off at most") {
-    for (std::size_t m : {1, 2, 5, 9})
+    for (std::size_t m : {1u, 2u, 5u, 9u})
         toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);

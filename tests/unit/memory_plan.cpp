@@ -191,7 +191,7 @@ TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, sched
 TEST_CASE("an arena is filled without gap or overlap under every schedule there is") {
     std::mt19937_64 random(4);
     std::size_t plans = 0;
-    for (std::size_t m : {1, 2, 5})
+    for (std::size_t m : {1u, 2u, 5u})
         toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);
@@ -260,7 +260,7 @@ TEST_CASE("no plan is smaller than what lives at once, under any schedule there 
     std::mt19937_64 random(5);
     std::map<std::string, double> worst;
     std::size_t plans = 0;
-    for (std::size_t m : {1, 2, 4, 8})
+    for (std::size_t m : {1u, 2u, 4u, 8u})
         toy::each_of_catalogue(4, 8, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);

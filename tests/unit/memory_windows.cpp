@@ -281,7 +281,7 @@ TEST_CASE(
                 }
             }
     };
-    for (std::size_t m : {1, 2, 3, 6, 10})
+    for (std::size_t m : {1u, 2u, 3u, 6u, 10u})
         toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name = std::string(schedule.name()) + ", " +
                                      std::to_string(schedule.cells_per_device()) + " per device";
@@ -341,7 +341,7 @@ TEST_CASE("to wait for room costs no time, but some where what has come or gone 
         double stays = 1; // that are kept there
     };
     std::map<std::string, Slower> slower;
-    for (std::size_t m : {2, 5, 8, 12})
+    for (std::size_t m : {2u, 5u, 8u, 12u})
         toy::each_of_catalogue(6, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             Slower& most = slower[std::string(schedule.name())];
             for (auto const lower : policies)
