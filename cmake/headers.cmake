@@ -91,6 +91,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/building_blocks.hpp
     include/gpipe/schedule/catalogue.hpp
     include/gpipe/schedule/check.hpp
+    include/gpipe/schedule/constant.hpp
     include/gpipe/schedule/costs.hpp
     include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
@@ -98,13 +99,19 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/lowered.hpp
+    include/gpipe/schedule/message_order.hpp
+    include/gpipe/schedule/message_slots.hpp
+    include/gpipe/schedule/messages.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
+    include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
+    include/gpipe/schedule/verify_messages.hpp
+    include/gpipe/schedule/view.hpp
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp

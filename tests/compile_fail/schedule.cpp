@@ -10,17 +10,31 @@
 // expect GPIPE_DEADLOCK: CheckPrograms<.*(, 0, 1, [^,]*, 0, 0>|device=0UL?, position=1UL?, .*cell=0UL?, micro_batch=0UL?)
 // expect GPIPE_WRONG_DEVICE: gpipe: the programs of Policy hold, at this device and position, an action of a cell
 // expect GPIPE_WRONG_DEVICE: CheckPrograms<.*(, 0, 0, [^,]*, 1, 0>|device=0UL?, position=0UL?, .*cell=1UL?, micro_batch=0UL?)
-// expect GPIPE_TOO_EARLY: gpipe: the programs of Policy hold, at this device and position, an action before
+// expect GPIPE_TOO_EARLY: gpipe: the programs of Policy hold, at this device and position, an action before another
 // expect GPIPE_TOO_EARLY: CheckPrograms<.*(, 1, 0, [^,]*, 1, 0>|device=1UL?, position=0UL?, .*cell=1UL?, micro_batch=0UL?)
 // expect GPIPE_NO_SUCH_CELL: gpipe: the programs of Policy name a cell or micro-batch that does not exist
 // expect GPIPE_NO_SUCH_MICRO_BATCH: gpipe: the programs of Policy name a cell or micro-batch that does
 // expect GPIPE_UNSUPPORTED: gpipe: the programs of Policy hold, at this device and position, a kind of action
-// expect GPIPE_ONE_DEVICE_LESS: gpipe: the programs of Policy are not for the cells and micro-batches that were
-// expect GPIPE_ONE_MICRO_BATCH_LESS: gpipe: the programs of Policy are not for the cells and micro-batches that were
+// expect GPIPE_ONE_DEVICE_LESS: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
+// expect GPIPE_ONE_MICRO_BATCH_LESS: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
+// expect GPIPE_OTHER_DEVICES: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
+// expect GPIPE_MORE_CELLS: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
+// expect GPIPE_IDLE_DEVICE: gpipe: the programs of Policy leave this device without a cell
+// expect GPIPE_IDLE_DEVICE: CheckPrograms<.*(, 1, 0, [^,]*, 0, 0>|device=1UL?, position=0UL?,)
+// expect GPIPE_TOO_FEW: gpipe: the schedule needs more micro-batches than there are: at least
+// expect GPIPE_TOO_FEW: CheckMicroBatchesOf<.*(, 2, 3, 4>|devices=2UL?, micro_batches=3UL?, least=4UL?)
 // expect GPIPE_NO_PROGRAMS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_RETURNS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_PASS_DROPS: gpipe: an action is missing from the programs of Policy
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
+// expect GPIPE_TOO_LATE: gpipe: the programs of Policy hold, at this device and position, a recompute behind
+// expect GPIPE_TOO_LATE: CheckPrograms<.*(, 0, 6, [^,]*, 0, 0>|device=0UL?, position=6UL?, .*cell=0UL?, micro_batch=0UL?)
+// expect GPIPE_MISMATCHED: gpipe: in the programs of Policy the receive at this device and position meets the send
+// expect GPIPE_MISMATCHED: CheckPrograms<.*(Messages, .*, 0, 6, [^,]*, 0, 1>|device=0UL?, position=6UL?, .*cell=0UL?, micro_batch=1UL?)
+// expect GPIPE_OVERWRITTEN: gpipe: in the programs of Policy the action at this device and position overwrites a
+// expect GPIPE_OVERWRITTEN: CheckPrograms<.*(Messages, .*, 1, 2, [^,]*, 1, 1>|device=1UL?, position=2UL?, .*cell=1UL?, micro_batch=1UL?)
+// expect GPIPE_NO_SUCH_SLOT: gpipe: in the programs of Policy the receive at this device and position names a slot
+// expect GPIPE_NO_SUCH_SLOT: CheckPrograms<.*(Messages, .*, 1, 2, [^,]*, 1, 1>|device=1UL?, position=2UL?, .*cell=1UL?, micro_batch=1UL?)
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -44,9 +58,29 @@ struct Schedule {
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return gpipe::schedule::GPipe::programs(devices, micro_batches - 1);
     }
+#elif defined(GPIPE_OTHER_DEVICES)
+    static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+        Programs result(devices - 1, devices, micro_batches, 12);
+        for (std::size_t m = 0; m < micro_batches; ++m) {
+            result.add(forward(0, m));
+            result.add(forward(1, m));
+            result.add(backward(1, m));
+            result.add(backward(0, m));
+        }
+        result.next_device();
+        return result;
+    }
 #else
+#if defined(GPIPE_TOO_FEW)
+    static constexpr std::size_t least_micro_batches(std::size_t devices) { return 2 * devices; }
+#elif defined(GPIPE_MORE_CELLS)
+    static constexpr std::size_t cells_per_device = 2;
+#endif
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, devices, micro_batches, 13);
+#if defined(GPIPE_IDLE_DEVICE)
+        result.place(1, 0);
+#endif
         result.add(forward(0, 0));
 #if defined(GPIPE_DEADLOCK)
         result.add(backward(0, 0));
@@ -107,8 +141,48 @@ struct Pass {
     }
 };
 
+// Recomputes what nobody needs any more.
+struct LatePass {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static constexpr Programs lower(Programs const& schedule) {
+        Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
+                        schedule.size() + schedule.devices());
+        for (std::size_t d = 0; d < schedule.devices(); ++d) {
+            for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i)
+                result.add(schedule[i]);
+            result.add(gpipe::recompute(d, 0));
+            result.next_device();
+        }
+        return result;
+    }
+};
+
+// The paper's schedule with messages, spoilt.
+constexpr gpipe::MessagePrograms spoilt() {
+    auto lowered = gpipe::with_messages(gpipe::schedule::GPipe::programs(2, 3));
+    [[maybe_unused]] std::size_t const first = lowered.programs.begin(1);
+#if defined(GPIPE_MISMATCHED)
+    // Device 0 receives the gradient of micro-batch 1 first; device 1 sends that of 2 first.
+    gpipe::Action const last = lowered.programs[6];
+    lowered.programs[6] = lowered.programs[8];
+    lowered.programs[8] = lowered.programs[7];
+    lowered.programs[7] = last;
+#elif defined(GPIPE_OVERWRITTEN)
+    lowered.slot[first + 2] = lowered.slot[first];
+#elif defined(GPIPE_NO_SUCH_SLOT)
+    lowered.slot[first + 2] = 3;
+#endif
+    return lowered;
+}
+struct Messages {
+    static constexpr gpipe::Verdict value = verify(spoilt());
+};
+static_assert(gpipe::detail::programs_ok<Messages>(Messages{}));
+
 #if defined(GPIPE_PASS_DROPS)
 using Checkpointing = Pass;
+#elif defined(GPIPE_TOO_LATE)
+using Checkpointing = LatePass;
 #else
 using Checkpointing = gpipe::checkpoint::Never;
 #endif

@@ -202,18 +202,31 @@ TEST_CASE_TEMPLATE("P1 every schedule that there can be trains the same: two hun
     }
 }
 
+namespace {
+
+// toy::Dealt by devices: two cells each.
+struct DealtToDevices {
+    using policy_kind = gpipe::policy::Schedule;
+    static constexpr std::size_t cells_per_device = 2;
+    static constexpr gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
+        return toy::Dealt::programs(2 * devices, micro_batches);
+    }
+};
+
+} // namespace
+
 TEST_CASE("P1 several cells on a device train the same") {
     Expected const expected(4, Backward::ascending, {13, 13, 13});
     for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
-        for (std::size_t cells = 1; cells <= L; ++cells)
+        for (std::size_t devices = 1; 2 * devices <= L; ++devices)
             for (auto const& run : toy::runs<Deferred>()) {
-                auto o = options<Deferred>(13, cells, 4);
-                o.schedule = toy::Dealt{};
+                auto o = options<Deferred>(13, devices, 4);
+                o.schedule = DealtToDevices{};
                 o.checkpointing = checkpointing.policy;
                 o.device = run;
                 toy::Watch watch;
                 Train<Deferred> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
-                INFO(checkpointing.name, ", K = ", cells, ", ", toy::describe(run));
+                INFO(checkpointing.name, ", K = ", devices, ", ", toy::describe(run));
                 CHECK(expected.differs(train) == "");
             }
 }

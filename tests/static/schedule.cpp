@@ -88,9 +88,6 @@ constexpr gpipe::Verdict missing = verify(with_deadlock());
 static_assert(!missing && missing.problem == gpipe::Problem::missing);
 static_assert(missing.device == 1 && missing.position == 0);
 static_assert(missing.action == gpipe::forward(1, 0));
-static_assert(gpipe::detail::verify_for(GPipe::programs(2, 3), 2, 3));
-static_assert(!gpipe::detail::verify_for(GPipe::programs(2, 3), 3, 3));
-static_assert(!gpipe::detail::verify_for(GPipe::programs(2, 3), 2, 4));
 
 // Orders and times.
 static_assert(gpipe::linear_order(GPipe::programs(3, 4)).size() == 24);

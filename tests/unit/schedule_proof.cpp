@@ -1,15 +1,18 @@
-// verify() is a proof: it accepts programs exactly when no execution of them goes wrong.
+// verify() is a proof: it accepts programs exactly when no execution of them goes wrong, whether
+// they hold recomputes and messages or not.
 #include <support/executor.hpp>
+#include <support/long_tests.hpp>
+#include <support/mutants.hpp>
 #include <support/schedules.hpp>
 
-#include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/verify_messages.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <type_traits>
+#include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,164 +21,266 @@ using gpipe::Kind;
 using gpipe::Problem;
 using gpipe::Programs;
 using gpipe::verify;
+using toy::Draft;
 
 namespace {
 
-bool runs(Programs const& programs) { return toy::Executor(programs).run().sound; }
-
-// Calls f(programs) for the schedule itself and both of its lowerings, all K <= 4, M <= 5.
-template <class Schedule, class F> void each_small_case(F f) {
-    for (std::size_t k = 1; k <= 4; ++k)
-        for (std::size_t m = 1; m <= 5; ++m) {
-            CAPTURE(k);
-            CAPTURE(m);
-            f(Schedule::programs(k, m));
-        }
+// Calls f(form, draft) for all schedules and forms up to a number of (cell, micro-batch) pairs, so
+// few that every execution can be looked at.
+template <class F> void each_small_draft(std::size_t most_pairs, F f) {
+    if (toy::long_tests()) most_pairs = 2 * most_pairs;
+    toy::each_schedule(4, 6, 3, [&](auto const& schedule, std::size_t k, std::size_t m) {
+        if (k * schedule.cells_per_device() * m > most_pairs) return;
+        std::string const name(schedule.name());
+        CAPTURE(name);
+        CAPTURE(k);
+        CAPTURE(m);
+        toy::each_form(schedule.programs(k, m), f);
+    });
 }
+
+// What verify() and the executor say of mutants, by form.
+struct Tally {
+    std::size_t rejected[4] = {};
+    std::size_t accepted[4] = {};
+    std::size_t wrong = 0;
+
+    gpipe::Verdict add(int form, Draft const& mutant) {
+        auto const verdict = mutant.verdict();
+        wrong += static_cast<bool>(verdict) != mutant.execute().sound;
+        ++(verdict ? accepted : rejected)[form];
+        return verdict;
+    }
+    void print() const {
+        for (int form = 0; form < 4; ++form)
+            MESSAGE(toy::forms[form] << ": " << rejected[form] << " rejected, " << accepted[form]
+                                     << " accepted");
+        CHECK(wrong == 0);
+    }
+    void print_all_rejected() const {
+        print();
+        for (int form = 0; form < 4; ++form) {
+            CHECK(rejected[form] > 0);
+            CHECK(accepted[form] == 0);
+        }
+    }
+    void print_some_rejected() const {
+        print();
+        for (int form = 0; form < 4; ++form) {
+            CHECK(rejected[form] > 0);
+            CHECK(accepted[form] > 0);
+        }
+    }
+};
 
 } // namespace
 
-#define SCHEDULES                                                                                  \
-    gpipe::schedule::GPipe, gpipe::schedule::GPipeAscending, toy::OneForwardOneBackward
-
-TEST_CASE_TEMPLATE("what a schedule yields is sound, lowered or not, and so says the executor",
-                   Schedule, SCHEDULES) {
+TEST_CASE("what a schedule yields is sound in every form, and so says the executor") {
+    std::size_t programs = 0;
     std::size_t states = 0;
-    each_small_case<Schedule>([&](Programs const& programs) {
-        for (Programs const& p : {programs, gpipe::checkpoint::ExceptLast::lower(programs),
-                                  gpipe::checkpoint::Always::lower(programs)}) {
-            CHECK(verify(p).problem == Problem::sound);
-            toy::Outcome const outcome = toy::Executor(p).run();
-            CHECK(outcome.sound);
-            states += outcome.states;
-        }
+    each_small_draft(18, [&](int form, Draft const& draft) {
+        INFO(toy::forms[form]);
+        auto const verdict = draft.verdict();
+        CHECK_MESSAGE(verdict, sentence(verdict.problem));
+        toy::Outcome const outcome = draft.execute();
+        CHECK(outcome.sound);
+        ++programs;
+        states += outcome.states;
     });
-    MESSAGE(states << " states of executions");
+    MESSAGE(programs << " programs, " << states << " states of executions");
 }
 
-TEST_CASE_TEMPLATE("programs with any one action left out are rejected", Schedule, SCHEDULES) {
-    std::size_t mutants = 0;
+TEST_CASE(
+    "programs with any one action left out are rejected; without a recompute they are others") {
+    Tally tally;
     std::size_t named = 0;
-    each_small_case<Schedule>([&](Programs const& programs) {
-        for (std::size_t d = 0; d < programs.devices(); ++d)
-            for (std::size_t i = 0; i < programs.size(d); ++i) {
-                auto actions = toy::actions_of(programs);
-                Action const dropped = actions[d][i];
-                actions[d].erase(actions[d].begin() + static_cast<std::ptrdiff_t>(i));
-                Programs const mutant = toy::with_actions(programs, actions);
-                auto const verdict = verify(mutant);
-                CHECK_FALSE(verdict);
-                CHECK_FALSE(runs(mutant));
-                ++mutants;
+    std::size_t recomputes = 0;
+    each_small_draft(12, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i) {
+                Draft mutant = draft;
+                Action const dropped = draft.device[d][i].action;
+                mutant.device[d].erase(mutant.device[d].begin() + std::ptrdiff_t(i));
+                if (dropped.kind == Kind::recompute) {
+                    CHECK(mutant.verdict());
+                    CHECK(mutant.execute().sound);
+                    ++recomputes;
+                    continue;
+                }
+                auto const verdict = tally.add(form, mutant);
                 if (verdict.problem == Problem::missing)
                     named += verdict.action == dropped && verdict.device == d;
-                else // a forward that is missing makes its backward too early
-                    named += verdict.problem == Problem::too_early &&
-                             dropped.kind == Kind::forward &&
-                             verdict.action == gpipe::backward(dropped.cell, dropped.micro_batch);
+                else // what needs it is too early, on its own device
+                    named += verdict.problem == Problem::too_early && verdict.device == d;
             }
     });
-    MESSAGE(mutants << " programs, all rejected");
-    CHECK(named == mutants);
+    tally.print_all_rejected();
+    MESSAGE(recomputes << " without a recompute, all accepted");
+    std::size_t all = 0;
+    for (std::size_t const each : tally.rejected) all += each;
+    CHECK(named == all);
 }
 
-TEST_CASE_TEMPLATE("programs with any one action twice are rejected, wherever it stands again",
-                   Schedule, SCHEDULES) {
-    std::size_t mutants = 0;
+TEST_CASE("programs with any one action twice are rejected, wherever it stands again") {
+    Tally tally;
     std::size_t named = 0;
-    for (std::size_t k = 1; k <= 3; ++k)
-        for (std::size_t m = 1; m <= 4; ++m) {
-            Programs const programs = Schedule::programs(k, m);
-            for (std::size_t d = 0; d < k; ++d)
-                for (std::size_t i = 0; i < programs.size(d); ++i)
-                    for (std::size_t at = 0; at <= programs.size(d); ++at) {
-                        auto actions = toy::actions_of(programs);
-                        Action const again = actions[d][i];
-                        actions[d].insert(actions[d].begin() + static_cast<std::ptrdiff_t>(at),
-                                          again);
-                        Programs const mutant = toy::with_actions(programs, actions);
-                        auto const verdict = verify(mutant);
-                        CHECK_FALSE(verdict);
-                        CHECK_FALSE(runs(mutant));
-                        ++mutants;
-                        named += (verdict.problem == Problem::twice ||
-                                  verdict.problem == Problem::too_early) &&
-                                 verdict.device == d && verdict.action == again;
-                    }
-        }
-    MESSAGE(mutants << " programs, all rejected");
-    CHECK(named == mutants);
-}
-
-TEST_CASE_TEMPLATE("neighbours swapped are rejected exactly when an execution goes wrong", Schedule,
-                   SCHEDULES) {
-    std::size_t rejected = 0;
-    std::size_t accepted = 0;
-    std::size_t wrong = 0;
-    each_small_case<Schedule>([&](Programs const& schedule) {
-        for (Programs const& programs : {schedule, gpipe::checkpoint::ExceptLast::lower(schedule)})
-            for (std::size_t d = 0; d < programs.devices(); ++d)
-                for (std::size_t i = 0; i + 1 < programs.size(d); ++i) {
-                    auto actions = toy::actions_of(programs);
-                    std::swap(actions[d][i], actions[d][i + 1]);
-                    Programs const mutant = toy::with_actions(programs, actions);
-                    bool const sound = static_cast<bool>(verify(mutant));
-                    wrong += sound != runs(mutant);
-                    ++(sound ? accepted : rejected);
+    each_small_draft(8, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i)
+                for (std::size_t at = 0; at <= draft.device[d].size(); ++at) {
+                    Draft mutant = draft;
+                    auto const again = draft.device[d][i];
+                    mutant.device[d].insert(mutant.device[d].begin() + std::ptrdiff_t(at), again);
+                    auto const verdict = tally.add(form, mutant);
+                    // Again too early, or the recompute of what stands again is then too late.
+                    named += verdict.device == d && (verdict.problem == Problem::twice ||
+                                                             verdict.problem == Problem::too_early
+                                                         ? verdict.action == again.action
+                                                         : verdict.problem == Problem::too_late);
                 }
     });
-    MESSAGE(rejected << " rejected, " << accepted << " accepted");
-    CHECK(wrong == 0);
-    CHECK(rejected > 0);
-    CHECK(accepted > 0);
+    tally.print_all_rejected();
+    std::size_t all = 0;
+    for (std::size_t const each : tally.rejected) all += each;
+    CHECK(named == all);
 }
 
-TEST_CASE_TEMPLATE("any two actions of a device swapped are rejected exactly when one goes wrong",
-                   Schedule, SCHEDULES) {
-    std::size_t rejected = 0;
-    std::size_t deadlocks = 0;
-    std::size_t accepted = 0;
-    std::size_t wrong = 0;
-    for (std::size_t k = 1; k <= 3; ++k)
-        for (std::size_t m = 1; m <= 4; ++m) {
-            Programs const programs = Schedule::programs(k, m);
-            for (std::size_t d = 0; d < k; ++d)
-                for (std::size_t i = 0; i < programs.size(d); ++i)
-                    for (std::size_t j = i + 1; j < programs.size(d); ++j) {
-                        auto actions = toy::actions_of(programs);
-                        std::swap(actions[d][i], actions[d][j]);
-                        Programs const mutant = toy::with_actions(programs, actions);
-                        auto const verdict = verify(mutant);
-                        wrong += static_cast<bool>(verdict) != runs(mutant);
-                        deadlocks += verdict.problem == Problem::deadlock;
-                        ++(verdict ? accepted : rejected);
-                    }
-        }
-    MESSAGE(rejected << " rejected, " << deadlocks << " of them deadlocks, " << accepted
-                     << " accepted");
-    CHECK(wrong == 0);
-    // In the paper's order nobody waits for a device that waits: all forwards come first.
-    CHECK((deadlocks > 0) == !std::is_same_v<Schedule, gpipe::schedule::GPipe>);
-    CHECK(accepted > 0);
-}
-
-TEST_CASE_TEMPLATE("an action on a device that does not own its cell is rejected", Schedule,
-                   SCHEDULES) {
-    for (std::size_t k = 2; k <= 3; ++k) {
-        Programs const programs = Schedule::programs(k, 2);
-        for (std::size_t d = 0; d < k; ++d)
-            for (std::size_t i = 0; i < programs.size(d); ++i)
-                for (std::size_t to = 0; to < k; ++to) {
-                    if (to == d) continue;
-                    auto actions = toy::actions_of(programs);
-                    Action const moved = actions[d][i];
-                    actions[d].erase(actions[d].begin() + static_cast<std::ptrdiff_t>(i));
-                    actions[to].push_back(moved);
-                    Programs const mutant = toy::with_actions(programs, actions);
-                    CHECK_FALSE(verify(mutant));
-                    CHECK_FALSE(runs(mutant));
-                }
+TEST_CASE("neighbours swapped are rejected exactly when an execution goes wrong") {
+    Tally tally;
+    std::size_t by_problem[gpipe::problem_count] = {};
+    each_small_draft(18, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i + 1 < draft.device[d].size(); ++i) {
+                auto const verdict = tally.add(form, draft.moved(d, i, i + 1));
+                ++by_problem[static_cast<std::size_t>(verdict.problem)];
+            }
+    });
+    tally.print_some_rejected();
+    for (Problem const problem : {Problem::too_early, Problem::too_late, Problem::deadlock,
+                                  Problem::mismatched, Problem::overwritten}) {
+        MESSAGE(sentence(problem) << ": " << by_problem[static_cast<std::size_t>(problem)]);
+        CHECK(by_problem[static_cast<std::size_t>(problem)] > 0);
     }
+}
+
+TEST_CASE("an action anywhere else in its program is rejected exactly when an execution goes "
+          "wrong") {
+    Tally tally;
+    each_small_draft(8, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i)
+                for (std::size_t at = 0; at < draft.device[d].size(); ++at)
+                    if (at != i) tally.add(form, draft.moved(d, i, at));
+    });
+    tally.print_some_rejected();
+}
+
+TEST_CASE("any two actions of a device swapped are rejected exactly when an execution goes wrong") {
+    Tally tally;
+    each_small_draft(8, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i)
+                for (std::size_t j = i + 1; j < draft.device[d].size(); ++j) {
+                    Draft mutant = draft;
+                    std::swap(mutant.device[d][i], mutant.device[d][j]);
+                    tally.add(form, mutant);
+                }
+    });
+    tally.print_some_rejected();
+}
+
+TEST_CASE("programs with several mistakes are rejected exactly when an execution goes wrong") {
+    Tally tally;
+    std::mt19937 random(7);
+    std::size_t const trials = toy::long_tests() ? 500 : 20;
+    each_small_draft(10, [&](int form, Draft const& draft) {
+        for (std::size_t trial = 0; trial < trials; ++trial) {
+            Draft mutant = draft;
+            for (std::size_t n = random() % 4 + 1; n > 0; --n) {
+                std::size_t const d = random() % mutant.device.size();
+                std::size_t const size = mutant.device[d].size();
+                // Short moves mostly: long ones break everything at once.
+                std::size_t const from = random() % size;
+                std::size_t const to = from + random() % 4;
+                if (to < size) mutant = mutant.moved(d, from, to);
+                auto& slot = mutant.device[d][random() % size].slot;
+                if (random() % 4 == 0) slot ^= 1;
+            }
+            tally.add(form, mutant);
+        }
+    });
+    tally.print_some_rejected();
+}
+
+TEST_CASE("an action on a device that does not own its cell is rejected") {
+    Tally tally;
+    each_small_draft(6, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i)
+                for (std::size_t to = 0; to < draft.device.size(); ++to) {
+                    if (to == d) continue;
+                    Draft mutant = draft;
+                    auto const step = mutant.device[d][i];
+                    mutant.device[d].erase(mutant.device[d].begin() + std::ptrdiff_t(i));
+                    mutant.device[to].push_back(step);
+                    tally.add(form, mutant);
+                }
+    });
+    tally.print_all_rejected();
+}
+
+TEST_CASE("a receive into another slot is rejected exactly when it overwrites what is needed") {
+    std::size_t by_problem[gpipe::problem_count] = {};
+    Tally tally;
+    each_small_draft(12, [&](int form, Draft const& draft) {
+        for (std::size_t d = 0; d < draft.device.size(); ++d)
+            for (std::size_t i = 0; i < draft.device[d].size(); ++i) {
+                auto const& step = draft.device[d][i];
+                bool const input = step.action.kind == Kind::receive_input;
+                if (!input && step.action.kind != Kind::receive_gradient) continue;
+                auto const& slots = input ? draft.input_slots : draft.gradient_slots;
+                // One slot more than there are is one too many.
+                for (std::uint32_t slot = 0; slot <= slots[step.action.cell]; ++slot) {
+                    if (slot == step.slot) continue;
+                    Draft mutant = draft;
+                    mutant.device[d][i].slot = slot;
+                    auto const verdict = tally.add(form, mutant);
+                    ++by_problem[static_cast<std::size_t>(verdict.problem)];
+                    if (slot == slots[step.action.cell]) {
+                        CHECK(verdict.problem == Problem::no_such_slot);
+                        CHECK(verdict.device == d);
+                        CHECK(verdict.position == i);
+                        CHECK(verdict.action == step.action);
+                    }
+                }
+            }
+    });
+    tally.print();
+    for (Problem const problem : {Problem::sound, Problem::overwritten, Problem::no_such_slot})
+        CHECK(by_problem[static_cast<std::size_t>(problem)] > 0);
+}
+
+TEST_CASE("one slot less of any cell is too few") {
+    Tally tally;
+    each_small_draft(12, [&](int form, Draft const& draft) {
+        if (!draft.messages) return;
+        for (std::size_t c = 0; c < draft.shape.cells(); ++c)
+            for (bool const input : {true, false}) {
+                Draft mutant = draft;
+                auto& slots = (input ? mutant.input_slots : mutant.gradient_slots)[c];
+                if (slots == 0) continue;
+                --slots;
+                auto const verdict = tally.add(form, mutant);
+                CHECK(verdict.problem == Problem::no_such_slot);
+                // Nor do other slots help: there is a moment at which all are needed.
+                for (auto& steps : mutant.device)
+                    for (auto& step : steps)
+                        if (step.slot >= slots) step.slot = 0;
+                if (slots > 0) CHECK(tally.add(form, mutant).problem == Problem::overwritten);
+            }
+    });
+    tally.print();
+    CHECK(tally.accepted[2] + tally.accepted[3] == 0);
 }
 
 TEST_CASE("an action of nothing that exists, or without a place in a schedule, is rejected") {
@@ -200,9 +305,66 @@ TEST_CASE("an action of nothing that exists, or without a place in a schedule, i
         CHECK(verdict.position == 0);
         CHECK(verdict.action.kind == kind);
     }
+}
+
+TEST_CASE("a message where none can be is rejected: inside a device, at an end, of no gradient") {
+    auto const dealt = [](bool last_crosses) {
+        Programs const programs = toy::Dealt::programs(4, 2); // cells 0 and 2, 1 and 3
+        std::vector<bool> crosses(4, true);
+        gpipe::Array<bool> crossing(4, true);
+        crossing[3] = crosses[3] = last_crosses;
+        return Draft(gpipe::with_messages(programs, crossing), crosses);
+    };
+    auto const with_first = [](Draft draft, std::size_t d, Action first) {
+        draft.device[d].insert(draft.device[d].begin(), {first});
+        CHECK_FALSE(draft.execute().sound);
+        auto const verdict = draft.verdict();
+        CHECK(verdict.device == d);
+        CHECK(verdict.position == 0);
+        return verdict.problem;
+    };
+    CHECK(with_first(dealt(true), 0, {Kind::receive_input, 0, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(true), 0, {Kind::send_gradient, 0, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(true), 1, {Kind::send_output, 3, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(true), 1, {Kind::receive_gradient, 3, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(true), 1, {Kind::send_gradient, 3, 0}) == Problem::too_early);
+    CHECK(with_first(dealt(false), 1, {Kind::send_gradient, 3, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(false), 0, {Kind::receive_gradient, 2, 0}) == Problem::unsupported);
+    CHECK(with_first(dealt(true), 1, {Kind::update, 1, 0}) == Problem::unsupported);
+    // All cells on one device: no message has a place.
+    Programs programs(1, 2, 1, 5);
+    programs.add({Kind::send_output, 0, 0});
+    for (Action const& a :
+         {gpipe::forward(0, 0), gpipe::forward(1, 0), gpipe::backward(1, 0), gpipe::backward(0, 0)})
+        programs.add(a);
+    programs.next_device();
+    CHECK(verify(gpipe::MessagePrograms{programs, gpipe::Array<std::uint32_t>(5),
+                                        gpipe::Array<std::uint32_t>(2),
+                                        gpipe::Array<std::uint32_t>(2)})
+              .problem == Problem::unsupported);
+}
+
+TEST_CASE("programs of no shape are rejected, and devices without a cell are named") {
     CHECK(verify(Programs()).problem == Problem::shape);
-    CHECK(verify(Programs(2, 1, 1, 0)).problem == Problem::shape);
+    CHECK(verify(Programs(1, 0, 1, 0)).problem == Problem::shape);
     CHECK(verify(Programs(1, 1, 0, 0)).problem == Problem::shape);
+    CHECK(verify(Programs(2, 1, 1, 0)).problem == Problem::idle_device);
+    Programs programs(3, 3, 1, 6);
+    programs.place(1, 0);
+    CHECK(verify(programs).problem == Problem::idle_device);
+    CHECK(verify(programs).device == 1);
+    programs.place(1, 3);
+    CHECK(verify(programs).problem == Problem::shape);
+
+    auto const lowered = gpipe::with_messages(gpipe::schedule::GPipe::programs(2, 2));
+    CHECK(verify(lowered, gpipe::Array<bool>(3, true)).problem == Problem::shape);
+    for (int missing = 0; missing < 3; ++missing) {
+        auto wrong = lowered;
+        (missing == 0   ? wrong.slot
+         : missing == 1 ? wrong.input_slots
+                        : wrong.gradient_slots) = gpipe::Array<std::uint32_t>(1);
+        CHECK(verify(wrong).problem == Problem::shape);
+    }
 }
 
 TEST_CASE("a recompute behind its backward is rejected") {
@@ -210,12 +372,71 @@ TEST_CASE("a recompute behind its backward is rejected") {
     auto actions = toy::actions_of(programs);
     actions[0].push_back(gpipe::recompute(0, 0));
     Programs const mutant = toy::with_actions(programs, actions);
-    CHECK(verify(mutant).problem == Problem::too_early);
-    CHECK_FALSE(runs(mutant));
+    CHECK(verify(mutant).problem == Problem::too_late);
+    CHECK(verify(mutant).position == 2);
+    CHECK_FALSE(toy::Executor(mutant).run().sound);
+}
+
+TEST_CASE("a deadlock is named by the first device that waits, its position and action") {
+    // Both devices receive before they send.
+    Programs programs(2, 2, 1, 8);
+    for (Action const& a : {gpipe::forward(0, 0), Action{Kind::receive_gradient, 0, 0},
+                            Action{Kind::send_output, 0, 0}, gpipe::backward(0, 0)})
+        programs.add(a);
+    programs.next_device();
+    for (Action const& a : {Action{Kind::receive_input, 1, 0}, gpipe::forward(1, 0),
+                            gpipe::backward(1, 0), Action{Kind::send_gradient, 1, 0}})
+        programs.add(a);
+    programs.next_device();
+    gpipe::MessagePrograms lowered{programs, gpipe::Array<std::uint32_t>(8),
+                                   gpipe::Array<std::uint32_t>(2), gpipe::Array<std::uint32_t>(2)};
+    lowered.input_slots[1] = lowered.gradient_slots[0] = 1;
+    auto const verdict = verify(lowered);
+    CHECK(verdict.problem == Problem::deadlock);
+    CHECK(verdict.device == 0);
+    CHECK(verdict.position == 1);
+    CHECK(verdict.action == Action{Kind::receive_gradient, 0, 0});
+    CHECK_FALSE(toy::Executor(lowered).run().sound);
+}
+
+TEST_CASE("a receive that meets the send of another cell's tensor is named") {
+    // One micro-batch through four cells: device 1 receives the input of cell 3 before that of 1.
+    Programs const programs = gpipe::schedule::BreadthFirst<2>::programs(2, 1);
+    Draft const draft(gpipe::with_messages(programs), std::vector<bool>(4, true));
+    Action const input{Kind::receive_input, 3, 0};
+    std::size_t from = 0;
+    while (draft.device[1][from].action != input) ++from;
+    Draft const mutant = draft.moved(1, from, 0);
+    auto const verdict = mutant.verdict();
+    CHECK(verdict.problem == Problem::mismatched);
+    CHECK(verdict.device == 1);
+    CHECK(verdict.position == 0);
+    CHECK(verdict.action == input);
+    CHECK_FALSE(mutant.execute().sound);
+}
+
+TEST_CASE("the verdict counts what is in flight") {
+    toy::each_schedule(4, 9, 3, [](auto const& schedule, std::size_t k, std::size_t m) {
+        Programs const programs = schedule.programs(k, m);
+        std::size_t peak = 0;
+        for (std::size_t d = 0; d < k; ++d)
+            for (std::size_t at = 0; at <= programs.size(d); ++at) {
+                std::size_t begun = 0;
+                std::size_t ended = 0;
+                for (std::size_t i = 0; i < at; ++i) {
+                    Kind const kind = programs.program(d)[i].kind;
+                    begun += kind == Kind::forward;
+                    ended += kind == Kind::backward || kind == Kind::weight_gradient;
+                }
+                peak = begun - ended > peak ? begun - ended : peak;
+            }
+        CHECK(verify(programs).peak == peak);
+        CHECK(verify(gpipe::with_messages(programs)).peak == peak);
+    });
 }
 
 TEST_CASE("every problem has a sentence of its own") {
-    for (unsigned a = 0; a <= static_cast<unsigned>(Problem::deadlock); ++a)
+    for (unsigned a = 0; a < gpipe::problem_count; ++a)
         for (unsigned b = 0; b < a; ++b)
             CHECK(sentence(static_cast<Problem>(a)) != sentence(static_cast<Problem>(b)));
     for (unsigned a = 0; a <= static_cast<unsigned>(Kind::update); ++a)

@@ -87,10 +87,14 @@ constexpr Programs same_shape(Programs const& schedule) {
 constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
     Programs result = detail::same_shape(schedule);
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
-        for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
-            if (gives_gradient(schedule[i].kind))
-                result.add(recompute(schedule[i].cell, schedule[i].micro_batch));
-            result.add(schedule[i]);
+        std::size_t const size = schedule.size(d);
+        Action const* const from = schedule.program(d).data();
+        std::size_t recomputes = 0;
+        for (std::size_t i = 0; i < size; ++i) recomputes += gives_gradient(from[i].kind);
+        Action* to = result.append(size + recomputes);
+        for (std::size_t i = 0; i < size; ++i) {
+            if (gives_gradient(from[i].kind)) *to++ = recompute(from[i].cell, from[i].micro_batch);
+            *to++ = from[i];
         }
         result.next_device();
     }
@@ -99,25 +103,36 @@ constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
 
 constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
     Programs result = detail::same_shape(schedule);
+    std::size_t const micro_batches = schedule.micro_batches();
+    std::size_t const last_cell = schedule.cells() - 1;
+    // Backwards whose micro-batch is no longer the holder of its cell.
+    Array<bool> not_held(schedule.cells() * micro_batches);
+    Array<std::size_t> holders(schedule.cells(), micro_batches);
+    bool* const again = not_held.data();
+    std::size_t* const holder = holders.data();
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
-        // Backwards whose micro-batch is no longer the holder of its cell.
-        Array<bool> recomputes(schedule.cells() * schedule.micro_batches());
-        Array<std::size_t> holder(schedule.cells(), schedule.micro_batches());
-        for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
-            Action const& a = schedule[i];
-            if (gives_gradient(a.kind) && holder[a.cell] != a.micro_batch)
-                recomputes[a.cell * schedule.micro_batches() + a.micro_batch] = true;
-            if (a.kind == Kind::forward || gives_gradient(a.kind)) holder[a.cell] = a.micro_batch;
+        std::size_t const size = schedule.size(d);
+        Action const* const from = schedule.program(d).data();
+        std::size_t recomputes = 0;
+        for (std::size_t i = 0; i < size; ++i) {
+            Action const& a = from[i];
+            bool const gradient = gives_gradient(a.kind);
+            if (gradient && holder[a.cell] != a.micro_batch) {
+                again[a.cell * micro_batches + a.micro_batch] = true;
+                recomputes += a.cell != last_cell;
+            }
+            if (gradient || a.kind == Kind::forward) holder[a.cell] = a.micro_batch;
         }
-        for (std::size_t i = schedule.begin(d); i < schedule.end(d); ++i) {
-            Action const& a = schedule[i];
-            bool const again = recomputes[a.cell * schedule.micro_batches() + a.micro_batch];
-            bool const last_cell = a.cell + 1 == schedule.cells();
-            if (again && last_cell && a.kind == Kind::forward) continue;
-            if (again && gives_gradient(a.kind))
-                result.add(last_cell ? forward(a.cell, a.micro_batch)
-                                     : recompute(a.cell, a.micro_batch));
-            result.add(a);
+        Action* to = result.append(size + recomputes);
+        for (std::size_t i = 0; i < size; ++i) {
+            Action const& a = from[i];
+            if (again[a.cell * micro_batches + a.micro_batch]) {
+                if (a.cell == last_cell && a.kind == Kind::forward) continue;
+                if (gives_gradient(a.kind))
+                    *to++ = a.cell == last_cell ? forward(a.cell, a.micro_batch)
+                                                : recompute(a.cell, a.micro_batch);
+            }
+            *to++ = a;
         }
         result.next_device();
     }

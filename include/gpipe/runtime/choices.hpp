@@ -5,7 +5,7 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/verify_messages.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -41,18 +41,16 @@ inline double checked_clip(double norm) {
     return norm;
 }
 
-/// Throws std::invalid_argument, naming device, position and action, unless the programs are sound
-/// and for so many cells and micro-batches.
-inline void prove(Programs const& programs, char const* policy, std::size_t cells,
-                  std::size_t micro_batches) {
-    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
-        detail::throw_error<std::invalid_argument>(
-            "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
-            "and %zu",
-            policy, programs.cells(), programs.micro_batches(), cells, micro_batches);
-    Verdict const verdict = verify(programs);
+namespace detail {
+
+// Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
+inline void check_verdict(Verdict const& verdict, char const* policy) {
     if (verdict) return;
-    detail::throw_error<std::invalid_argument>(
+    if (verdict.problem == Problem::idle_device)
+        throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s leave device %zu without a cell", policy,
+            verdict.device);
+    throw_error<std::invalid_argument>(
         "gpipe: the programs of the %s are wrong: %s (device %zu, position %zu, %s of cell %u, "
         "micro-batch %u)",
         policy, std::string(sentence(verdict.problem)).c_str(), verdict.device, verdict.position,
@@ -60,16 +58,43 @@ inline void prove(Programs const& programs, char const* policy, std::size_t cell
         verdict.action.micro_batch);
 }
 
-/// The schedule's programs with the recomputes of the checkpointing policy, both proven.
-/// `splits`: see join_halves.
+} // namespace detail
+
+/// Throws std::invalid_argument unless the programs are for so many devices, cells and
+/// micro-batches and sound; then with device, position and action.
+inline void prove(Programs const& programs, char const* policy, std::size_t devices,
+                  std::size_t cells, std::size_t micro_batches) {
+    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
+            "and %zu",
+            policy, programs.cells(), programs.micro_batches(), cells, micro_batches);
+    if (programs.devices() != devices)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s are for %zu devices, not for %zu", policy,
+            programs.devices(), devices);
+    detail::check_verdict(verify(programs), policy);
+}
+
+/// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
+/// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong, or
+/// if the schedule needs more micro-batches.
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
                                 std::size_t devices, std::size_t micro_batches,
                                 Array<bool> const& splits) {
+    std::size_t const least = schedule.least_micro_batches(devices);
+    if (micro_batches < least) {
+        std::string const name(schedule.name());
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the schedule%s%s needs at least %zu micro-batches for %zu devices, not %zu",
+            name.empty() ? "" : " ", name.c_str(), least, devices, micro_batches);
+    }
     std::size_t const cells = devices * schedule.cells_per_device();
     Programs const plain = schedule.programs(devices, micro_batches);
-    prove(plain, "schedule", cells, micro_batches);
+    prove(plain, "schedule", devices, cells, micro_batches);
     Programs lowered = checkpointing.lower(join_halves(plain, splits));
-    prove(lowered, "checkpointing policy", cells, micro_batches);
+    prove(lowered, "checkpointing policy", devices, cells, micro_batches);
+    detail::check_verdict(verify(with_messages(lowered)), "checkpointing policy");
     return lowered;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <gpipe/schedule/constant.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/verify_messages.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -12,6 +14,14 @@ template <class Schedule> struct CheckScheduleFunction {
     static constexpr bool ok = ScheduleFunction<Schedule>;
     static_assert(ok, "gpipe: a schedule needs: static constexpr gpipe::Programs "
                       "programs(std::size_t devices, std::size_t micro_batches)");
+};
+
+/// That there are enough micro-batches for a schedule.
+template <class Schedule, std::size_t devices, std::size_t micro_batches, std::size_t least>
+struct CheckMicroBatchesOf {
+    static constexpr bool ok = micro_batches >= least;
+    static_assert(ok, "gpipe: the schedule needs more micro-batches than there are: at least "
+                      "`least` for so many devices");
 };
 
 /// That the programs of a policy (a schedule, or a checkpointing pass over its programs) train
@@ -23,14 +33,19 @@ template <class Policy, Problem problem, std::size_t device, std::size_t positio
 struct CheckPrograms {
     static constexpr bool ok = problem == Problem::sound;
     static_assert(problem != Problem::shape,
-                  "gpipe: the programs of Policy are not for the cells and micro-batches that were "
-                  "asked for, or have no device");
+                  "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
+                  "that were asked for");
+    static_assert(problem != Problem::idle_device,
+                  "gpipe: the programs of Policy leave this device without a cell");
     static_assert(problem != Problem::no_such_cell,
                   "gpipe: the programs of Policy name a cell or micro-batch that does not exist, "
                   "at this device and position");
     static_assert(problem != Problem::wrong_device,
                   "gpipe: the programs of Policy hold, at this device and position, an action of a "
                   "cell that is on another device");
+    static_assert(problem != Problem::unsupported,
+                  "gpipe: the programs of Policy hold, at this device and position, a kind of "
+                  "action that has no place there");
     static_assert(problem != Problem::twice,
                   "gpipe: the programs of Policy hold the same action twice, the second time at "
                   "this device and position");
@@ -39,24 +54,25 @@ struct CheckPrograms {
                   "micro-batch, on this device");
     static_assert(problem != Problem::too_early,
                   "gpipe: the programs of Policy hold, at this device and position, an action "
-                  "before the forward that it needs");
-    static_assert(problem != Problem::unsupported,
-                  "gpipe: the programs of Policy hold, at this device and position, a kind of "
-                  "action that has no place there");
+                  "before another of this device that it needs");
+    static_assert(problem != Problem::too_late,
+                  "gpipe: the programs of Policy hold, at this device and position, a recompute "
+                  "behind its backward");
     static_assert(problem != Problem::deadlock,
                   "gpipe: the programs of Policy deadlock: at this device and position the action "
                   "waits for ever");
+    static_assert(problem != Problem::mismatched,
+                  "gpipe: in the programs of Policy the receive at this device and position meets "
+                  "the send of another tensor");
+    static_assert(problem != Problem::overwritten,
+                  "gpipe: in the programs of Policy the action at this device and position "
+                  "overwrites a tensor that is still needed");
+    static_assert(problem != Problem::no_such_slot,
+                  "gpipe: in the programs of Policy the receive at this device and position names "
+                  "a slot that does not exist");
 };
 
 namespace detail {
-
-// What verify() says of programs that were asked for so many cells and micro-batches.
-constexpr Verdict verify_for(Programs const& programs, std::size_t cells,
-                             std::size_t micro_batches) {
-    if (programs.cells() != cells || programs.micro_batches() != micro_batches)
-        return {Problem::shape};
-    return verify(programs);
-}
 
 template <class Policy, class Verdict> consteval bool programs_ok(Verdict) {
     constexpr auto verdict = Verdict::value;
@@ -64,29 +80,88 @@ template <class Policy, class Verdict> consteval bool programs_ok(Verdict) {
                          verdict.action.kind, verdict.action.cell, verdict.action.micro_batch>::ok;
 }
 
-template <class Schedule, std::size_t K, std::size_t M> struct ScheduleVerdict {
-    static constexpr Verdict value =
-        verify_for(Schedule::programs(K, M), K* cells_per_device<Schedule>, M);
+// The proof of constant programs in parts, each a constant of its own.
+template <class Source> struct EachVerdict {
+    static constexpr Verdict verdict() {
+        if (!Source::value.fits || Source::value.micro_batches != Source::micro_batches)
+            return {Problem::shape};
+        ProgramsView const view = Source::value.view();
+        if (Verdict const shape = verify_shape(view); !shape) return shape;
+        Array<unsigned char> const place(view.cells, all_computed);
+        return verify_each(view, place.data());
+    }
+    static constexpr Verdict value = verdict();
 };
-template <class Schedule, class Pass, std::size_t K, std::size_t M> struct LoweredVerdict {
+template <class Source> struct EndVerdict {
     static constexpr Verdict value =
-        verify_for(Pass::lower(Schedule::programs(K, M)), K* cells_per_device<Schedule>, M);
+        verify_ends(Source::value.view(), StartTimes<Source>::value.reached, 0);
 };
 
+// The same for programs with messages.
+template <class Source> struct MessagePlaces {
+    struct Places {
+        unsigned char place[Source::cells] = {};
+    };
+    static constexpr Places places() {
+        Places result;
+        places_with_messages(Source::value.view(), Source::Order::all.crosses, result.place);
+        return result;
+    }
+    static constexpr Places value = places();
+};
+template <class Source> struct EachMessageVerdict {
+    static constexpr Verdict value =
+        verify_each(Source::value.view(), MessagePlaces<Source>::value.place);
+};
+template <class Source> struct MeetingVerdict {
+    static constexpr Verdict value = verify_meetings(Source::value.view(), 0);
+};
+template <class Source> struct UnsentVerdict {
+    static constexpr Verdict value =
+        verify_unsent(Source::value.view(), MessagePlaces<Source>::value.place, 0);
+};
+template <class Source> struct SlotVerdict {
+    using Slots = MessageSlots<Source>;
+    static constexpr Verdict value =
+        verify_slots(Source::value.view(), MessagePlaces<Source>::value.place, Slots::value.slot,
+                     Slots::value.input_slots, Slots::value.gradient_slots, 0);
+};
+
+template <class Policy, class Source> consteval bool check_programs() {
+    if constexpr (!programs_ok<Policy>(EachVerdict<Source>{}))
+        return false;
+    else
+        return programs_ok<Policy>(EndVerdict<Source>{});
+}
+template <class Policy, class Source> consteval bool check_messages() {
+    if constexpr (!programs_ok<Policy>(EachMessageVerdict<Source>{}))
+        return false;
+    else if constexpr (!programs_ok<Policy>(MeetingVerdict<Source>{}))
+        return false;
+    else if constexpr (!programs_ok<Policy>(UnsentVerdict<Source>{}))
+        return false;
+    else
+        return programs_ok<Policy>(SlotVerdict<Source>{});
+}
+
+// A schedule's programs for K devices and M micro-batches.
 template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
+    constexpr std::size_t least = least_micro_batches<Schedule>(K);
     if constexpr (!ScheduleFunction<Schedule>)
         return CheckScheduleFunction<Schedule>::ok;
+    else if constexpr (M < least)
+        return CheckMicroBatchesOf<Schedule, K, M, least>::ok;
     else
-        return programs_ok<Schedule>(ScheduleVerdict<Schedule, K, M>{});
+        return check_programs<Schedule, SchedulePrograms<Schedule, K, M>>();
 }
-// Beyond this many forwards the lowered programs are proven at construction only: clang gives up
-// after a million steps.
-inline constexpr std::size_t most_lowered_pairs = 1024;
+
+// The same programs, which have passed, with the recomputes of a pass, and with messages.
 template <class Schedule, class Pass, std::size_t K, std::size_t M> consteval bool check_lowered() {
-    if constexpr (K * M <= most_lowered_pairs)
-        return programs_ok<Pass>(LoweredVerdict<Schedule, Pass, K, M>{});
+    using Source = LoweredPrograms<Schedule, Pass, K, M>;
+    if constexpr (!check_programs<Pass, Source>())
+        return false;
     else
-        return true;
+        return check_messages<Pass, WithMessages<Source>>();
 }
 
 } // namespace detail

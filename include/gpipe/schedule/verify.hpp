@@ -1,108 +1,146 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/schedule/verdict.hpp>
 #include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
-#include <string_view>
 
 namespace gpipe {
 
-/// What is wrong with a set of programs.
-enum class Problem : unsigned char {
-    sound,
-    shape,        ///< devices, cells or programs are missing
-    no_such_cell, ///< a cell or micro-batch out of range
-    wrong_device, ///< an action of a cell that the device does not own
-    twice,        ///< the same forward or backward again
-    missing,      ///< a forward or backward that no program holds
-    too_early,    ///< a backward or recompute before its own forward
-    unsupported,  ///< an action that this proof knows no rule for
-    deadlock,     ///< the action waits for ever
+namespace detail {
+
+// What has been done for a (cell, micro-batch), in bits. A backward is both gradients.
+enum Seen : unsigned {
+    seen_forward = 1,
+    seen_input_gradient = 2,
+    seen_weight_gradient = 4,
+    seen_recompute = 8,
+    seen_output_sent = 16,
+    seen_input_received = 32,
+    seen_gradient_sent = 64,
+    seen_gradient_received = 128,
+    all_computed = 7,
+};
+// What an action needs to have been done for its own pair, and what it does.
+struct Rule {
+    unsigned char needs = 0;
+    unsigned char does = 0; // 0: it has no place here
+};
+inline constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
+    {seen_input_received, seen_forward}, // by Kind, so the forward
+    {seen_forward, seen_recompute},
+    {seen_forward | seen_gradient_received, seen_input_gradient | seen_weight_gradient},
+    {seen_forward | seen_gradient_received, seen_input_gradient},
+    {seen_input_gradient, seen_weight_gradient},
+    {seen_forward, seen_output_sent},
+    {0, seen_input_received},
+    {seen_input_gradient, seen_gradient_sent},
+    {0, seen_gradient_received},
 };
 
-constexpr std::string_view sentence(Problem problem) {
-    constexpr std::string_view sentences[] = {
-        "the programs are sound",
-        "the number of devices, cells or programs does not fit",
-        "an action names a cell or micro-batch that does not exist",
-        "an action belongs to a cell of another device",
-        "an action stands in the programs twice",
-        "an action is missing from the programs",
-        "an action stands before the forward that it needs",
-        "an action has no place in a schedule's programs",
-        "an action waits for ever: the programs deadlock",
-    };
-    return sentences[static_cast<std::size_t>(problem)];
+// Whether there are devices, each with a cell, and micro-batches.
+constexpr Verdict verify_shape(ProgramsView const& view) {
+    if (view.devices == 0 || view.cells == 0 || view.micro_batches == 0) return {Problem::shape};
+    Array<bool> owns(view.devices);
+    for (std::size_t c = 0; c < view.cells; ++c) {
+        if (view.device_of[c] >= view.devices) return {Problem::shape};
+        owns[view.device_of[c]] = true;
+    }
+    for (std::size_t d = 0; d < view.devices; ++d)
+        if (!owns[d]) return {Problem::idle_device, d};
+    return {};
 }
 
-/// The result of a proof: `problem` sound, or the first place at which it fails.
-struct Verdict {
-    Problem problem = Problem::sound;
-    std::size_t device = 0;
-    std::size_t position = 0; ///< in that device's program
-    Action action{};
+// The first of what has not been done.
+constexpr Action missing_action(std::size_t cell, std::size_t micro_batch, unsigned not_done) {
+    Action a = forward(cell, micro_batch);
+    a.kind = not_done & seen_forward ? Kind::forward
+             : not_done & seen_input_gradient
+                 ? not_done & seen_weight_gradient ? Kind::backward : Kind::input_gradient
+             : not_done & seen_weight_gradient ? Kind::weight_gradient
+             : not_done & seen_output_sent     ? Kind::send_output
+             : not_done & seen_input_received  ? Kind::receive_input
+             : not_done & seen_gradient_sent   ? Kind::send_gradient
+                                               : Kind::receive_gradient;
+    return a;
+}
 
-    constexpr explicit operator bool() const { return problem == Problem::sound; }
-};
-
-/// Proves that programs of forwards, recomputes and backwards train every micro-batch once: each
-/// forward and backward of each (cell, micro-batch) exactly once and on the device that owns the
-/// cell; each backward and recompute behind its own forward; and, walking all programs at once with
-/// every wait for the neighbouring cell, that all of them come to their end. Time and memory are
-/// linear in the number of actions.
-[[gnu::cold]] constexpr Verdict verify(Programs const& programs) {
-    std::size_t const cells = programs.cells();
-    std::size_t const micro_batches = programs.micro_batches();
-    std::size_t const pairs = cells * micro_batches;
-    if (programs.devices() == 0 || cells < programs.devices() || micro_batches == 0)
-        return {Problem::shape};
-
-    // Each action once, in its place. seen: bit 0 forward, bit 1 input gradient, bit 2 weight
-    // gradient; a backward is both of these.
-    Array<unsigned char> seen(pairs);
-    for (std::size_t d = 0; d < programs.devices(); ++d) {
-        for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
-            Action const& a = programs[i];
-            std::size_t const position = i - programs.begin(d);
-            if (a.cell >= cells || a.micro_batch >= micro_batches)
-                return {Problem::no_such_cell, d, position, a};
-            if (programs.device_of(a.cell) != d) return {Problem::wrong_device, d, position, a};
-            unsigned char& bits = seen[a.cell * micro_batches + a.micro_batch];
-            if (a.kind == Kind::forward) {
-                if (bits & 1) return {Problem::twice, d, position, a};
-                bits = static_cast<unsigned char>(bits | 1);
-            } else if (gives_gradient(a.kind)) {
-                if (bits & 2) return {Problem::twice, d, position, a};
-                if (!(bits & 1)) return {Problem::too_early, d, position, a};
-                bits = static_cast<unsigned char>(bits | (a.kind == Kind::backward ? 6 : 2));
-            } else if (a.kind == Kind::weight_gradient) {
-                if (bits & 4) return {Problem::twice, d, position, a};
-                if (!(bits & 2)) return {Problem::too_early, d, position, a};
-                bits = static_cast<unsigned char>(bits | 4);
-            } else if (a.kind == Kind::recompute) {
-                if (!(bits & 1) || (bits & 2)) return {Problem::too_early, d, position, a};
-            } else {
-                return {Problem::unsupported, d, position, a};
-            }
+// Every action once, on the device that owns its cell, behind what it needs there. `place`, by
+// cell: what there must be, in bits of Seen; recomputes may be there. Also counts what is in
+// flight.
+constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* place) {
+    std::size_t const cells = view.cells;
+    std::size_t const row = view.micro_batches;
+    Array<unsigned char> seen_by_pair(cells * row);
+    unsigned char* const seen = seen_by_pair.data();
+    std::size_t peak = 0;
+    for (std::size_t d = 0; d < view.devices; ++d) {
+        std::size_t in_flight = 0;
+        for (std::size_t i = view.begin[d]; i < view.begin[d + 1]; ++i) {
+            // Few statements: they are what clang counts.
+            Action const& a = view.actions[i];
+            if (a.cell >= cells || a.micro_batch >= row || view.device_of[a.cell] != d)
+                return {a.cell < cells && a.micro_batch < row ? Problem::wrong_device
+                                                              : Problem::no_such_cell,
+                        d, i - view.begin[d], a};
+            std::size_t const pair = a.cell * row + a.micro_batch;
+            unsigned const needs = rules[static_cast<std::size_t>(a.kind)].needs;
+            unsigned const does = rules[static_cast<std::size_t>(a.kind)].does;
+            // What it needs of a neighbouring cell on the same device.
+            bool const too_early = does & seen_forward
+                                       ? a.cell > 0 && view.device_of[a.cell - 1] == d &&
+                                             !(seen[pair - row] & seen_forward)
+                                       : (does & seen_input_gradient) && a.cell + 1 < cells &&
+                                             view.device_of[a.cell + 1] == d &&
+                                             !(seen[pair + row] & seen_input_gradient);
+            Problem const problem =
+                does == 0 || (does & ~place[a.cell] & ~seen_recompute) ? Problem::unsupported
+                : does & seen[pair]                                    ? Problem::twice
+                : too_early || (needs & place[a.cell] & ~seen[pair])   ? Problem::too_early
+                : (does & seen_recompute) && (seen[pair] & seen_input_gradient) ? Problem::too_late
+                                                                                : Problem::sound;
+            if (problem != Problem::sound) return {problem, d, i - view.begin[d], a};
+            seen[pair] = static_cast<unsigned char>(seen[pair] | does);
+            if (in_flight += does & seen_forward; in_flight > peak) peak = in_flight;
+            in_flight -= (does & seen_weight_gradient) != 0;
         }
     }
-    for (std::size_t p = 0; p < pairs; ++p)
-        if (seen[p] != 7) {
-            std::size_t const cell = p / micro_batches;
-            std::size_t const m = p % micro_batches;
-            return {Problem::missing, programs.device_of(cell),
-                    programs.size(programs.device_of(cell)),
-                    seen[p] & 2   ? weight_gradient(cell, m)
-                    : seen[p] & 1 ? backward(cell, m)
-                                  : forward(cell, m)};
-        }
+    for (std::size_t c = 0; c < cells; ++c)
+        for (std::size_t m = 0; m < row; ++m)
+            if (unsigned const not_done = place[c] & ~seen[c * row + m]) {
+                std::size_t const d = view.device_of[c];
+                return {Problem::missing, d, view.begin[d + 1] - view.begin[d],
+                        missing_action(c, m, not_done)};
+            }
+    return {Problem::sound, 0, 0, {}, peak};
+}
 
-    Array<std::size_t> const reached = walk(programs, [](std::size_t, std::size_t) {});
-    for (std::size_t d = 0; d < programs.devices(); ++d)
-        if (reached[d] < programs.end(d))
-            return {Problem::deadlock, d, reached[d] - programs.begin(d), programs[reached[d]]};
-    return {};
+// The first device that did not come to its end.
+constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached,
+                              std::size_t peak) {
+    for (std::size_t d = 0; d < view.devices; ++d)
+        if (reached[d] < view.begin[d + 1])
+            return {Problem::deadlock, d, reached[d] - view.begin[d], view.actions[reached[d]]};
+    return {Problem::sound, 0, 0, {}, peak};
+}
+
+} // namespace detail
+
+/// Proves that programs of forwards, recomputes and backwards, whole or in two halves, train every
+/// micro-batch once: each forward and backward of each (cell, micro-batch) exactly once, a
+/// recompute at most once, on the device that owns the cell and behind what it needs there; and,
+/// walking all programs at once with every wait for a neighbouring cell, that all of them come to
+/// their end. Time and memory are linear in the number of actions.
+[[gnu::cold]] constexpr Verdict verify(Programs const& programs) {
+    ViewOf const owner(programs);
+    ProgramsView const& view = *owner;
+    if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
+    Array<unsigned char> const place(view.cells, detail::all_computed);
+    Verdict const verdict = detail::verify_each(view, place.data());
+    if (!verdict) return verdict;
+    Array<std::size_t> const reached = walk(view, [](std::size_t, std::size_t) {});
+    return detail::verify_ends(view, reached.data(), verdict.peak);
 }
 
 } // namespace gpipe

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <gpipe/schedule/action.hpp>
+
+#include <cstddef>
+#include <string_view>
+
+namespace gpipe {
+
+/// What is wrong with a set of programs.
+enum class Problem : unsigned char {
+    sound,
+    shape,        ///< devices, cells or programs are missing
+    idle_device,  ///< a device without a cell
+    no_such_cell, ///< a cell or micro-batch out of range
+    wrong_device, ///< an action of a cell that the device does not own
+    unsupported,  ///< an action that has no place there
+    twice,        ///< the same action again
+    missing,      ///< an action that no program holds
+    too_early,    ///< an action before another of its device that it needs
+    too_late,     ///< a recompute behind its backward
+    deadlock,     ///< the action waits for ever
+    mismatched,   ///< a receive that meets the send of another tensor
+    overwritten,  ///< a write to where a tensor lies that is still needed
+    no_such_slot, ///< a receive into a slot beyond the last
+};
+inline constexpr std::size_t problem_count = 14;
+
+constexpr std::string_view sentence(Problem problem) {
+    constexpr std::string_view sentences[problem_count] = {
+        "the programs are sound",
+        "the number of devices, cells or programs does not fit",
+        "a device owns no cell",
+        "an action names a cell or micro-batch that does not exist",
+        "an action belongs to a cell of another device",
+        "an action has no place in these programs",
+        "an action stands in the programs twice",
+        "an action is missing from the programs",
+        "an action stands before another of its device that it needs",
+        "a recompute stands behind its backward",
+        "an action waits for ever: the programs deadlock",
+        "a receive meets the send of another tensor",
+        "an action overwrites a tensor that is still needed",
+        "a receive names a slot that does not exist",
+    };
+    return sentences[static_cast<std::size_t>(problem)];
+}
+
+/// The result of a proof: `problem` sound, or the first place at which it fails.
+struct Verdict {
+    Problem problem = Problem::sound;
+    std::size_t device = 0;
+    std::size_t position = 0; ///< in that device's program
+    Action action{};
+    /// Of sound programs: the most (cell, micro-batch) pairs in flight on a device, between the
+    /// begin of their forward and the end of their backward or weight gradient.
+    std::size_t peak = 0;
+
+    constexpr explicit operator bool() const { return problem == Problem::sound; }
+};
+
+} // namespace gpipe
