@@ -53,7 +53,7 @@ class Durations {
     explicit Durations(std::size_t cells) : of_(cells * kinds) {}
     void add(Train const& train) {
         for (gpipe::ActionTime const& time : train.times())
-            if (time.end > 0) of_[place(time.action)].push_back(time.end - time.start);
+            if (time.ran) of_[place(time.action)].push_back(time.end - time.start);
     }
     double operator()(gpipe::Action const& action) const { return median(of_[place(action)]); }
 

@@ -2,11 +2,12 @@
 // compiled by nvcc, on its GPUs:
 //
 //   train_gpt --text FILE --cells 2 --micro-batches 4
+//   train_gpt --text FILE --cells 2 --schedule ZeroBubbleH1
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
-// and micro-batches and which checkpointing are chosen here at run time, for one instantiation of
-// all per kind of device.
+// and micro-batches and which schedule and checkpointing are chosen here at run time, for one
+// instantiation of all per kind of device.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -18,6 +19,7 @@
 #include "support/json.hpp"
 #include "support/options.hpp"
 #include "support/progress.hpp"
+#include "support/trace.hpp"
 
 #ifdef __CUDACC__
 #include "gpt/cuda_operations.cuh"
@@ -26,6 +28,7 @@
 #else
 #include <gpipe/gpipe.hpp>
 #endif
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -35,6 +38,7 @@
 #include <exception>
 #include <limits>
 #include <numbers>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -43,10 +47,22 @@
 namespace {
 
 template <class Model, class Device>
-using TrainOn =
-    gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
-                    gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename Model::Loss>,
-                    gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic, Device>;
+using TrainOn = gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
+                                gpipe::MicroBatches<gpipe::dynamic>,
+                                gpipe::Loss<typename Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
+                                gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic, Device>;
+
+std::string format(char const* words, auto... values) {
+    char buffer[256];
+    std::snprintf(buffer, sizeof buffer, words, values...);
+    return buffer;
+}
+
+std::vector<std::string> schedule_names() {
+    std::vector<std::string> names;
+    for (auto const& schedule : gpipe::schedule::catalogue(1)) names.emplace_back(schedule.name());
+    return names;
+}
 
 struct Settings {
     std::string text;
@@ -54,6 +70,8 @@ struct Settings {
     std::uint64_t batch = 8;
     std::string cells = "2";
     std::uint64_t micro_batches = 8;
+    std::string schedule{gpipe::schedule::GPipe::name};
+    std::uint64_t per_device = 0;
     std::string checkpointing = "never";
     std::uint64_t seed = 1;
     double learning_rate = 5e-3;
@@ -64,6 +82,7 @@ struct Settings {
     std::uint64_t sample = 400;
     double temperature = 0.8;
     std::string prompt;
+    std::string trace;
     bool json = false;
 
     void declare(support::Options& options) {
@@ -71,10 +90,14 @@ struct Settings {
                      text);
         options.number("steps", "train for n mini-batches", steps, 1, 10'000'000);
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
-        options.choice("cells", "cut the layers into this many cells, a device each", cells,
-                       {"1", "2", "4", "8"});
+        options.choice("cells", "devices; the layers are cut into a cell or several for each",
+                       cells, {"1", "2", "4", "8"});
         options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches,
                        1, 1024);
+        options.choice("schedule", "NAME", "what each device does, in which order", schedule,
+                       schedule_names());
+        options.number("per-device", "cells of a device under schedules in loops; 0: 2", per_device,
+                       0, gpipe::schedule::most_cells_per_device);
         options.choice("checkpointing", "recompute activations in backward", checkpointing,
                        {"never", "always", "except-last"});
         options.number("seed", "of parameters, samples and dropout", seed, 0, ~std::uint64_t{0});
@@ -83,23 +106,47 @@ struct Settings {
         options.number("dropout", "share of each block's result that is dropped", dropout, 0, 0.9);
         options.choice("device", "the cores of this machine, or its GPUs", device,
                        {"host", "cuda"});
-        options.text("gpus", "n,...", "the GPU of each cell, may repeat; else all of them in turn",
-                     gpus);
+        options.text("gpus", "n,...",
+                     "the GPU of each device, may repeat; else all of them in turn", gpus);
         options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
                        256);
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
                        100);
         options.text("prompt", "TEXT", "what that text is to continue", prompt);
+        options.text("trace", "FILE",
+                     "picture of the last step: .svg, .txt or, for Perfetto, .json", trace);
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
+    }
+
+    std::size_t devices() const { return std::stoul(cells); }
+    // Throws UsageError where it does not go with the cells, layers and micro-batches.
+    gpipe::schedule::Dynamic chosen_schedule() const {
+        auto const chosen = gpipe::schedule::find_schedule(schedule, per_device ? per_device : 2);
+        std::size_t const each = chosen.cells_per_device();
+        std::size_t const layers = gpt::Standard::Net::size;
+        std::size_t const least = chosen.least_micro_batches(devices());
+        if (per_device != 0 && per_device != each)
+            throw support::UsageError(
+                format("--per-device %zu is for schedules in loops; %s has %zu",
+                       std::size_t{per_device}, schedule.c_str(), each));
+        if (devices() * each > layers)
+            throw support::UsageError(
+                format("--cells %zu and %zu per device make %zu cells, but there are %zu layers",
+                       devices(), each, devices() * each, layers));
+        if (micro_batches < least)
+            throw support::UsageError(format("%s needs at least %zu micro-batches for --cells %zu",
+                                             schedule.c_str(), least, devices()));
+        return chosen;
     }
 
     template <class Train> typename Train::Options training() const {
         typename Train::Options options;
         options.samples = batch;
         options.seed = seed;
-        options.cells = std::stoul(cells);
+        options.cells = devices();
         options.micro_batches = micro_batches;
+        options.schedule = chosen_schedule();
         if (checkpointing == "never")
             options.checkpointing = gpipe::checkpoint::Never{};
         else if (checkpointing == "always")
@@ -114,13 +161,12 @@ struct Settings {
     }
 
 #ifdef __CUDACC__
-    // By cell. Where there are more cells than GPUs, the GPUs come again.
+    // By device. Where there are more of them than GPUs, the GPUs come again.
     std::vector<int> chosen_gpus() const {
-        std::size_t const count = std::stoul(cells);
-        if (!gpus.empty()) return support::gpu_list(gpus, count);
+        if (!gpus.empty()) return support::gpu_list(gpus, devices());
         int const present = gpipe::cuda::device_count();
         std::vector<int> list;
-        while (list.size() < count) list.push_back(static_cast<int>(list.size()) % present);
+        while (list.size() < devices()) list.push_back(static_cast<int>(list.size()) % present);
         return list;
     }
 #endif
@@ -135,17 +181,13 @@ struct Settings {
     }
 };
 
-std::string format(char const* words, auto... values) {
-    char buffer[256];
-    std::snprintf(buffer, sizeof buffer, words, values...);
-    return buffer;
-}
-
 template <class Operations, class Device> int run(Settings const& settings, gpt::Text const& text) {
     using Model = gpt::StandardOn<Operations>;
     using Train = TrainOn<Model, Device>;
     // Elsewhere actions only enqueue: how long that takes says nothing of them.
     constexpr bool times = !Device::calls_enqueue;
+    std::optional<support::TraceFile> trace;
+    if (!settings.trace.empty()) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
                 Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.2f},
                 settings.training<Train>()};
@@ -203,6 +245,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         }
     }
     progress.end();
+    if constexpr (times)
+        if (trace) trace->write(train, settings.batch, settings.schedule);
 
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
     auto const last = std::max<std::size_t>(1, losses.size() / 10);
@@ -226,8 +270,10 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         object.add("steps", settings.steps)
             .add("batch", settings.batch)
             .add("context", Model::context)
+            .add("devices", train.devices())
             .add("cells", train.cells())
             .add("micro_batches", train.micro_batches())
+            .add("schedule", settings.schedule)
             .add("checkpointing", settings.checkpointing)
             .add("device", settings.device)
             .add("threads", train.lanes())
@@ -274,6 +320,9 @@ int main(int count, char** arguments) {
 #endif
     if (settings.device != "cuda" && !settings.gpus.empty())
         return options.refuse("--gpus goes with --device cuda only");
+    if (settings.device == "cuda" && !settings.trace.empty())
+        return options.refuse("--trace goes with --device host only: a GPU's actions are enqueued, "
+                              "and nobody sees when they run");
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)

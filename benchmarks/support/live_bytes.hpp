@@ -89,33 +89,71 @@ class LiveBytes {
                 n + 1 == of ? times_.end[action] : start + length * static_cast<double>(n + 1)};
     }
 
+    // What a cell does on a micro-batch: at the end its backward, whole or as two actions.
+    struct Way {
+        std::vector<std::size_t> forwards; // and recomputes
+        std::size_t backward = 0;
+        std::size_t weights = 0; // the second half; the same where there is none
+    };
+    Way way_of(std::size_t cell, std::size_t m) const {
+        Way way;
+        way.forwards = actions_of(cell, m);
+        way.weights = way.backward = way.forwards.back();
+        way.forwards.pop_back();
+        if (programs_[way.weights].kind == gpipe::Kind::weight_gradient) {
+            way.backward = way.forwards.back();
+            way.forwards.pop_back();
+        }
+        return way;
+    }
+    // Whether layer i's backward runs in two actions.
+    bool splits(std::size_t i, Way const& way) const {
+        return way.weights != way.backward && learns(i) && layer(i).splits;
+    }
+    // The layers of a cell from which on there is a backward.
+    std::size_t learner_of(std::size_t c) const {
+        return std::clamp(chain_.lowest_learner, first_[c], first_[c + 1]);
+    }
+    // When a backward calls layer i, or the loss, which comes first: layers from the last to the
+    // lowest that learns.
+    Span backward_of(std::size_t c, Way const& way, std::size_t i) const {
+        std::size_t const loss = c + 1 == programs_.cells() ? 1 : 0;
+        std::size_t const calls = loss + first_[c + 1] - learner_of(c);
+        return part(way.backward, i == chain_.size ? 0 : loss + first_[c + 1] - 1 - i, calls);
+    }
+    // When the last of its calls for layer i runs: the second half has only layers with halves.
+    Span last_of(std::size_t c, Way const& way, std::size_t i) const {
+        if (!splits(i, way)) return backward_of(c, way, i);
+        std::size_t before = 0;
+        std::size_t calls = 0;
+        for (std::size_t j = learner_of(c); j < first_[c + 1]; ++j) {
+            calls += layer(j).splits;
+            before += layer(j).splits && j > i;
+        }
+        return part(way.weights, before, calls);
+    }
+
     void add_micro_batch(std::size_t c, std::size_t m) {
         std::size_t const begin = first_[c];
         std::size_t const end = first_[c + 1];
         std::size_t const size = end - begin;
         bool const last_cell = c + 1 == programs_.cells();
-        std::vector<std::size_t> const actions = actions_of(c, m);
-        std::size_t const backward = actions.back();
-        std::size_t const learner = std::clamp(chain_.lowest_learner, begin, end);
-        // The backward's calls: the loss if it is here, then layers from the last to the lowest
-        // that learns.
-        std::size_t const calls = (last_cell ? 1 : 0) + (end - learner);
-        auto const backward_of = [&](std::size_t i) {
-            return part(backward, (last_cell ? 1 : 0) + (end - 1 - i), calls);
-        };
+        Way const way = way_of(c, m);
+        std::size_t const learner = learner_of(c);
         // The end of the last backward call that reads layer i's output; 0 if none does.
         auto const output_needed_until = [&](std::size_t i) {
-            if (learns(i) && layer(i).reads_output) return backward_of(i).end;
+            double until = 0;
+            if (learns(i) && layer(i).reads_output) until = last_of(c, way, i).end;
             if (i + 1 < end && learns(i + 1) && layer(i + 1).reads_input)
-                return backward_of(i + 1).end;
-            if (i + 1 == chain_.size) return part(backward, 0, calls).end; // the loss
-            return 0.0;
+                until = std::max(until, last_of(c, way, i + 1).end);
+            if (i + 1 == chain_.size) until = std::max(until, backward_of(c, way, i + 1).end);
+            return until;
         };
 
-        for (std::size_t const a : actions) {
-            if (a == backward) break;
+        for (std::size_t const a : way.forwards) {
             bool const again = programs_[a].kind == gpipe::Kind::recompute;
-            bool const keeps = a == actions[actions.size() - 2];
+            if (again && !last_cell && learner == end) continue; // nobody would read anything
+            bool const keeps = a == way.forwards.back();
             // A recompute leaves out a last layer that only the next cell needed.
             std::size_t const runs =
                 again && !last_cell && layer(end - 1).saved.count == 0 ? size - 1 : size;
@@ -124,7 +162,7 @@ class LiveBytes {
                 Span const call = part(a, n, runs);
                 live(c, layer(i).scratch, m, call.begin, call.end);
                 live(c, layer(i).saved, m, call.begin,
-                     keeps && learns(i) ? backward_of(i).end : call.end);
+                     keeps && learns(i) ? last_of(c, way, i).end : call.end);
                 if (i + 1 == end && !last_cell) {
                     // Goes to the next cell; a recompute's goes nowhere.
                     if (again) live(c, layer(i).output, m, call.begin, call.end);
@@ -135,44 +173,47 @@ class LiveBytes {
                 live(c, layer(i).output, m, call.begin, until);
             }
         }
-        if (c > 0) add_boundary(c, m, actions);
+        if (c > 0) add_boundary(c, m, way);
 
-        if (calls == 0) return;
+        if (!last_cell && learner == end) return;
         if (last_cell) {
-            Span const loss = part(backward, 0, calls);
+            Span const loss = backward_of(c, way, chain_.size);
             live(c, chain_.loss_scratch, m, loss.begin, loss.end);
-            double const until = learner < end ? backward_of(end - 1).end : loss.end;
+            double const until = learner < end ? last_of(c, way, end - 1).end : loss.end;
             live(c, layer(end - 1).output_gradient, m, loss.begin, until);
         }
         for (std::size_t i = end; i-- > learner;) {
-            Span const call = backward_of(i);
+            Span const call = backward_of(c, way, i);
+            Span const last = last_of(c, way, i);
+            bool const apart = splits(i, way);
+            bool const halves = layer(i).splits && (apart || !layer(i).has_whole);
             live(c, layer(i).scratch, m, call.begin, call.end);
+            if (apart) live(c, layer(i).scratch, m, last.begin, last.end);
+            if (halves) live(c, layer(i).deferred, m, call.begin, last.end);
             if (i > learner)
-                live(c, layer(i).input_gradient, m, call.begin, backward_of(i - 1).end);
-            else if (i == chain_.lowest_learner && !layer(i).accepts_none)
+                live(c, layer(i).input_gradient, m, call.begin, last_of(c, way, i - 1).end);
+            else if (i == chain_.lowest_learner && !layer(i).accepts_none &&
+                     (!halves || layer(i).deferred.count > 0))
                 live(c, layer(i).input_gradient, m, call.begin, call.end);
         }
     }
 
     // A cell's input and its gradient, which lie on the cell's device.
-    void add_boundary(std::size_t c, std::size_t m, std::vector<std::size_t> const& actions) {
+    void add_boundary(std::size_t c, std::size_t m, Way const& way) {
         std::size_t const begin = first_[c];
         std::size_t const size = first_[c + 1] - begin;
-        std::vector<std::size_t> const below = actions_of(c - 1, m);
+        Way const below = way_of(c - 1, m);
         std::size_t const layers_below = begin - first_[c - 1];
-        double const written = part(below.front(), layers_below - 1, layers_below).begin;
-        std::size_t const backward = actions.back();
-        double until = part(actions[actions.size() - 2], 0, size).end;
-        if (learns(begin) && layer(begin).reads_input) until = times_.end[backward];
-        std::size_t const calls_below =
-            std::min(begin - std::min(chain_.lowest_learner, begin), layers_below);
-        if (calls_below > 0 && layer(begin - 1).reads_output)
-            until = std::max(until, part(below.back(), 0, calls_below).end);
+        double const written = part(below.forwards.front(), layers_below - 1, layers_below).begin;
+        double until = part(way.forwards.back(), 0, size).end;
+        if (learns(begin) && layer(begin).reads_input) until = last_of(c, way, begin).end;
+        bool const crosses = chain_.lowest_learner < begin;
+        if (crosses && layer(begin - 1).reads_output)
+            until = std::max(until, last_of(c - 1, below, begin - 1).end);
         live(c, layer(begin).input, m, written, until);
-        if (calls_below == 0) return;
-        std::size_t const calls = size + (c + 1 == programs_.cells() ? 1 : 0);
-        live(c, layer(begin).input_gradient, m, part(backward, calls - 1, calls).begin,
-             part(below.back(), 0, calls_below).end);
+        if (crosses)
+            live(c, layer(begin).input_gradient, m, backward_of(c, way, begin).begin,
+                 last_of(c - 1, below, begin - 1).end);
     }
 
     gpipe::ChainShape chain_;

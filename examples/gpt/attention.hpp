@@ -9,6 +9,7 @@
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace gpt {
@@ -32,9 +33,14 @@ struct Attention {
     using Saved =
         gpipe::Tensors<gpipe::Tensor<T, context, 2>, gpipe::Tensor<T, context, 3 * width>,
                        gpipe::Tensor<T, context, width>, gpipe::Tensor<T, heads, context>>;
-    /// The gradients of queries, keys and values of all samples; scores, where they take memory.
-    using Scratch = gpipe::Tensor<T, context * 3 * width +
-                                         Operations::template score_elements<T, context, heads>>;
+    /// The gradients of queries, keys and values; that of what dropout was given, if anything is
+    /// dropped; what the norm's gradients grow by, in the first sample's place.
+    using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, 3 * width>,
+                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
+    /// Scores, where they take memory; in the weight gradient the norm of x.
+    using Scratch =
+        gpipe::Tensor<T, std::max(context* width,
+                                  Operations::template score_elements<T, context, heads>)>;
     using Handles = typename Operations::Handles;
     static constexpr double cost = 8.0 * context * width * width + 4.0 * context * context * width;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
@@ -59,47 +65,53 @@ struct Attention {
         on.multiply({rows, 3 * width, width}, rows_of(y.data(), width),
                     transpose_of(into.data(), width), qkv.data(), 3 * width);
         on.template attend<context, width, heads, T>(x.samples(), qkv.data(), heads_out.data(),
-                                                     log_sums.data(), scores(ctx));
+                                                     log_sums.data(), ctx.scratch().data());
         on.multiply({rows, width, width}, rows_of(heads_out.data(), width),
                     transpose_of(out.data(), width), y.data(), width);
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
-    void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
-                  gpipe::BatchView<T const, context, width> dy,
-                  gpipe::BatchView<T, context, width> dx) const {
+    void input_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                        gpipe::BatchView<T const, context, width> dy,
+                        gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
+        auto const [gain, shift, into, out, bias] = ctx.parameters();
+        auto const [statistics, qkv, heads_out, log_sums] = ctx.saved();
+        auto const [dqkv, dropped, sums] = ctx.deferred();
+        std::size_t const rows = x.samples() * context;
+        // dx holds in turn: the gradient of what the heads gave, that of the norm of x, the result.
+        T const* const dz =
+            drop_gradient<context, width>(on, ctx, dropout, dy.data(), dropped.data());
+        on.multiply({rows, width, width}, rows_of(dz, width), rows_of(out.data(), width), dx.data(),
+                    width);
+        on.template attend_backward<context, width, heads, T>(
+            x.samples(), qkv.data(), heads_out.data(), log_sums.data(), dx.data(), dqkv.data(),
+            ctx.scratch().data());
+        on.multiply({rows, width, 3 * width}, rows_of(dqkv.data(), 3 * width),
+                    rows_of(into.data(), width), dx.data(), width);
+        LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(),
+                            sums.data());
+    }
+
+    void weight_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                         gpipe::BatchView<T const, context, width> dy) const {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, into, out, bias] = ctx.parameters();
         auto const [dgain, dshift, dinto, dout, dbias] = ctx.gradients();
         auto const [statistics, qkv, heads_out, log_sums] = ctx.saved();
-        T* const dqkv = ctx.scratch().data();
+        auto const [dqkv, dropped, sums] = ctx.deferred();
+        T* const normal = ctx.scratch().data();
         std::size_t const rows = x.samples() * context;
-
-        // dx holds in turn: the gradient of what the heads gave, the norm of x, its gradient, the
-        // result.
-        T const* const dz =
-            residual_backward<context, width>(on, ctx, dropout, dy.data(), dqkv, dbias.data());
+        T const* const dz = dropout.gradient(dy.data(), dropped.data());
+        on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias.data(), true);
         on.multiply({width, width, rows}, transpose_of(dz, width), rows_of(heads_out.data(), width),
                     dout.data(), width, true);
-        on.multiply({rows, width, width}, rows_of(dz, width), rows_of(out.data(), width), dx.data(),
-                    width);
-        on.template attend_backward<context, width, heads, T>(x.samples(), qkv.data(),
-                                                              heads_out.data(), log_sums.data(),
-                                                              dx.data(), dqkv, scores(ctx));
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.apply(on, rows, x.data(), statistics.data(), dx.data());
-        on.multiply({3 * width, width, rows}, transpose_of(dqkv, 3 * width),
-                    rows_of(dx.data(), width), dinto.data(), width, true);
-        on.multiply({rows, width, 3 * width}, rows_of(dqkv, 3 * width), rows_of(into.data(), width),
-                    dx.data(), width);
-        norm.backward(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), dgain.data(),
-                      dshift.data());
-    }
-
-  private:
-    // Behind the gradients of queries, keys and values.
-    static T* scores(auto const& ctx) {
-        return ctx.scratch().data() + ctx.samples() * context * 3 * width;
+        norm.apply(on, rows, x.data(), statistics.data(), normal);
+        on.multiply({3 * width, width, rows}, transpose_of(dqkv.data(), 3 * width),
+                    rows_of(normal, width), dinto.data(), width, true);
+        norm.add_sums(on, sums.data(), dgain.data(), dshift.data());
     }
 };
 

@@ -15,6 +15,12 @@ namespace gpt {
 struct Dropout {
     float rate = 0;
 
+    /// The gradient of what it was given, of which `dropped` has its own copy only where something
+    /// is dropped; else it is dy.
+    template <class T> T const* gradient(T const* dy, T const* dropped) const {
+        return rate > 0 ? dropped : dy;
+    }
+
     /// f(i, what element i is multiplied with) for row `row` of sample `sample`. A block of Philox
     /// makes eight of them, which lie apart, so that neighbouring blocks make neighbours.
     template <std::size_t width, class T, class Team, class Random, class F>
@@ -97,20 +103,16 @@ void add_residual(auto const& on, auto const& ctx, Dropout dropout, T const* x, 
         detail::AddResidual<rows, width, T, decltype(random)>{here, random, x, bias, y});
 }
 
-/// Its backward: adds to the gradient of the bias and returns the gradient of what dropout was
-/// given, which is dy itself where nothing is dropped, else written to `room`.
+/// Its input gradient: returns dropout.gradient(dy, dropped), and writes `dropped` where that is
+/// it.
 template <std::size_t rows, std::size_t width, class T>
-T const* residual_backward(auto const& on, auto const& ctx, Dropout dropout, T const* dy, T* room,
-                           T* dbias) {
+T const* drop_gradient(auto const& on, auto const& ctx, Dropout dropout, T const* dy, T* dropped) {
     auto const random = ctx.random();
-    std::size_t const all = ctx.samples() * rows;
     if (dropout.rate > 0)
         on.for_each_row(
-            all, width,
-            detail::DropGradient<rows, width, T, decltype(random)>{dropout, random, dy, room});
-    T const* const dz = dropout.rate > 0 ? room : dy;
-    on.sum_columns(all, width, ElementAt<T>{dz, width}, dbias, true);
-    return dz;
+            ctx.samples() * rows, width,
+            detail::DropGradient<rows, width, T, decltype(random)>{dropout, random, dy, dropped});
+    return dropout.gradient(dy, dropped);
 }
 
 } // namespace gpt

@@ -70,8 +70,11 @@ struct Embedding {
                                                                       positions.data(), y.data()});
     }
 
-    void backward(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,
-                  gpipe::BatchView<T const, context, width> dy, gpipe::None) const {
+    /// Tokens have none.
+    void input_gradient(auto&, gpipe::BatchView<std::int32_t const, context>,
+                        gpipe::BatchView<T const, context, width>, gpipe::None) const {}
+    void weight_gradient(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,
+                         gpipe::BatchView<T const, context, width> dy) const {
         auto const on = Operations::on(ctx);
         auto const [tokens, positions] = ctx.gradients();
         on.scatter_add(x.size(), vocabulary, width, x.data(), dy.data(), tokens.data());

@@ -71,8 +71,12 @@ struct Head {
     using Parameters = gpipe::Tensors<gpipe::Tensor<T, width>, gpipe::Tensor<T, width>,
                                       gpipe::Tensor<T, vocabulary, width>>;
     using Saved = gpipe::Tensor<T, context, 2>;
-    /// Forward: the norm of x. Backward: the gradient of the logits that were not clipped.
-    using Scratch = gpipe::Tensor<T, context, std::max(width, vocabulary)>;
+    /// The gradient of the logits before they were clipped; what the norm's gradients grow by, in
+    /// the first sample's place.
+    using Deferred =
+        gpipe::Tensors<gpipe::Tensor<T, context, vocabulary>, gpipe::Tensor<T, 2, width>>;
+    /// The norm of x.
+    using Scratch = gpipe::Tensor<T, context, width>;
     using Handles = typename Operations::Handles;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
     /// Of bytes as many as a text has, about; more would be work that is never done.
@@ -104,28 +108,39 @@ struct Head {
         on.for_each_row(rows, vocabulary, detail::Clip<T>{classes, vocabulary, bound, y.data()});
     }
 
-    void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
-                  gpipe::BatchView<T const, context, vocabulary> y,
-                  gpipe::BatchView<T const, context, vocabulary> dy,
-                  gpipe::BatchView<T, context, width> dx) const {
+    void input_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                        gpipe::BatchView<T const, context, vocabulary> y,
+                        gpipe::BatchView<T const, context, vocabulary> dy,
+                        gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
+        auto const [gain, shift, weights] = ctx.parameters();
+        auto const statistics = ctx.saved();
+        auto const [dlogits, sums] = ctx.deferred();
+        std::size_t const rows = x.samples() * context;
+        on.for_each_row(rows, classes,
+                        detail::ClipBackward<T>{classes, vocabulary, bound, y.data(), dy.data(),
+                                                dlogits.data()});
+        on.multiply({rows, width, classes}, rows_of(dlogits.data(), classes),
+                    rows_of(weights.data(), width), dx.data(), width);
+        LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        norm.input_gradient(on, rows, x.data(), statistics.data(), nullptr, dx.data(), sums.data());
+    }
+
+    void weight_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                         gpipe::BatchView<T const, context, vocabulary>,
+                         gpipe::BatchView<T const, context, vocabulary>) const {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, weights] = ctx.parameters();
         auto const [dgain, dshift, dweights] = ctx.gradients();
         auto const statistics = ctx.saved();
-        T* const dlogits = ctx.scratch().data();
+        auto const [dlogits, sums] = ctx.deferred();
+        T* const normal = ctx.scratch().data();
         std::size_t const rows = x.samples() * context;
-        on.for_each_row(
-            rows, classes,
-            detail::ClipBackward<T>{classes, vocabulary, bound, y.data(), dy.data(), dlogits});
-        // dx holds in turn: the norm of x, its gradient, the result.
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
-        norm.apply(on, rows, x.data(), statistics.data(), dx.data());
-        on.multiply({classes, width, rows}, transpose_of(dlogits, classes),
-                    rows_of(dx.data(), width), dweights.data(), width, true);
-        on.multiply({rows, width, classes}, rows_of(dlogits, classes),
-                    rows_of(weights.data(), width), dx.data(), width);
-        norm.backward(on, rows, x.data(), statistics.data(), nullptr, dx.data(), dgain.data(),
-                      dshift.data());
+        norm.apply(on, rows, x.data(), statistics.data(), normal);
+        on.multiply({classes, width, rows}, transpose_of(dlogits.data(), classes),
+                    rows_of(normal, width), dweights.data(), width, true);
+        norm.add_sums(on, sums.data(), dgain.data(), dshift.data());
     }
 };
 

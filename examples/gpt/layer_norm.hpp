@@ -127,14 +127,20 @@ template <std::size_t width, class T> struct LayerNorm {
     void apply(auto const& on, std::size_t rows, T const* x, T const* statistics, T* y) const {
         on.for_each_row(rows, width, detail::NormApply<width, T>{gain, shift, x, statistics, y});
     }
-    /// Turns the gradient of the result, in `dx`, into the gradient of x; adds to dgain and dshift.
-    /// `residual`, if not null, is the gradient that goes around the block and is added to dx.
-    void backward(auto const& on, std::size_t rows, T const* x, T const* statistics,
-                  T const* residual, T* dx, T* dgain, T* dshift) const {
-        on.sum_columns(rows, width, detail::NormGainTerm<width, T>{x, statistics, dx}, dgain, true);
-        on.sum_columns(rows, width, ElementAt<T>{dx, width}, dshift, true);
+    /// Turns the gradient of the result, in `dx`, into the gradient of x; writes to `sums` what
+    /// add_sums() adds. `residual`, if not null, is the gradient that goes around the block and is
+    /// added to dx.
+    void input_gradient(auto const& on, std::size_t rows, T const* x, T const* statistics,
+                        T const* residual, T* dx, T* sums) const {
+        on.sum_columns(rows, width, detail::NormGainTerm<width, T>{x, statistics, dx}, sums, false);
+        on.sum_columns(rows, width, ElementAt<T>{dx, width}, sums + width, false);
         on.for_each_row(rows, width,
                         detail::NormBackward<width, T>{gain, x, statistics, residual, dx});
+    }
+    /// The gradients of gain and shift: sums of two rows' length wait better than all rows of dx.
+    static void add_sums(auto const& on, T const* sums, T* dgain, T* dshift) {
+        on.sum_columns(1, width, ElementAt<T>{sums, width}, dgain, true);
+        on.sum_columns(1, width, ElementAt<T>{sums + width, width}, dshift, true);
     }
 };
 

@@ -48,9 +48,12 @@ struct Mlp {
                                       gpipe::Tensor<T, width, hidden>, gpipe::Tensor<T, width>>;
     /// The norm's statistics; the hidden layer before its GELU, which backward evaluates again.
     using Saved = gpipe::Tensors<gpipe::Tensor<T, context, 2>, gpipe::Tensor<T, context, hidden>>;
-    /// The hidden layer after its GELU, later its gradient; the gradient of what dropout was given.
-    using Scratch =
-        gpipe::Tensors<gpipe::Tensor<T, context, hidden>, gpipe::Tensor<T, context, width>>;
+    /// The gradient of the hidden layer before its GELU; that of what dropout was given, if
+    /// anything is dropped; what the norm's gradients grow by, in the first sample's place.
+    using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, hidden>,
+                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
+    /// The hidden layer after its GELU, later what else a backward or half of it has room for.
+    using Scratch = gpipe::Tensor<T, context, hidden>;
     using Handles = typename Operations::Handles;
     static constexpr double cost = 4.0 * context * width * hidden;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
@@ -69,7 +72,7 @@ struct Mlp {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [statistics, before] = ctx.saved();
-        auto const [after, unused] = ctx.scratch();
+        auto const after = ctx.scratch();
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
@@ -81,6 +84,8 @@ struct Mlp {
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
+    /// Without this the halves would run one behind the other, in twice the room: what one leaves
+    /// for the other, and the hidden layer.
     void backward(auto& ctx, gpipe::BatchView<T const, context, width> x,
                   gpipe::BatchView<T const, context, width> dy,
                   gpipe::BatchView<T, context, width> dx) const {
@@ -88,25 +93,73 @@ struct Mlp {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [dgain, dshift, dup, ddown, dbias] = ctx.gradients();
         auto const [statistics, before] = ctx.saved();
-        auto const [after, room] = ctx.scratch();
+        T* const room = ctx.scratch().data(); // the hidden layer, its gradient, sums
         std::size_t const rows = x.samples() * context;
-        T const* const dz = residual_backward<context, width>(on, ctx, dropout, dy.data(),
-                                                              room.data(), dbias.data());
-        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
-        on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after.data(), hidden),
-                    ddown.data(), hidden, true);
-        on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down.data(), hidden),
-                    after.data(), hidden);
-        on.for_each_index(rows * hidden, detail::ActivateBackward<T>{before.data(), after.data()});
-        // dx holds in turn: the norm of x, its gradient, the result.
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        // dx holds in turn: what dropout gives back, the norm of x, its gradient, the result.
+        T const* const dz = drop_gradient<context, width>(on, ctx, dropout, dy.data(), dx.data());
+        down_gradients(on, rows, dz, before.data(), room, ddown.data(), dbias.data());
+        hidden_gradient(on, rows, dz, down.data(), before.data(), room);
         norm.apply(on, rows, x.data(), statistics.data(), dx.data());
-        on.multiply({hidden, width, rows}, transpose_of(after.data(), hidden),
-                    rows_of(dx.data(), width), dup.data(), width, true);
-        on.multiply({rows, width, hidden}, rows_of(after.data(), hidden), rows_of(up.data(), width),
+        on.multiply({hidden, width, rows}, transpose_of(room, hidden), rows_of(dx.data(), width),
+                    dup.data(), width, true);
+        on.multiply({rows, width, hidden}, rows_of(room, hidden), rows_of(up.data(), width),
                     dx.data(), width);
-        norm.backward(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), dgain.data(),
-                      dshift.data());
+        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), room);
+        norm.add_sums(on, room, dgain.data(), dshift.data());
+    }
+
+    void input_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                        gpipe::BatchView<T const, context, width> dy,
+                        gpipe::BatchView<T, context, width> dx) const {
+        auto const on = Operations::on(ctx);
+        auto const [gain, shift, up, down, bias] = ctx.parameters();
+        auto const [statistics, before] = ctx.saved();
+        auto const [dbefore, dropped, sums] = ctx.deferred();
+        std::size_t const rows = x.samples() * context;
+        LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        T const* const dz =
+            drop_gradient<context, width>(on, ctx, dropout, dy.data(), dropped.data());
+        hidden_gradient(on, rows, dz, down.data(), before.data(), dbefore.data());
+        on.multiply({rows, width, hidden}, rows_of(dbefore.data(), hidden),
+                    rows_of(up.data(), width), dx.data(), width);
+        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(),
+                            sums.data());
+    }
+
+    void weight_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
+                         gpipe::BatchView<T const, context, width> dy) const {
+        auto const on = Operations::on(ctx);
+        auto const [gain, shift, up, down, bias] = ctx.parameters();
+        auto const [dgain, dshift, dup, ddown, dbias] = ctx.gradients();
+        auto const [statistics, before] = ctx.saved();
+        auto const [dbefore, dropped, sums] = ctx.deferred();
+        T* const room = ctx.scratch().data(); // the hidden layer, the norm of x
+        std::size_t const rows = x.samples() * context;
+        LayerNorm<width, T> const norm{gain.data(), shift.data()};
+        down_gradients(on, rows, dropout.gradient(dy.data(), dropped.data()), before.data(), room,
+                       ddown.data(), dbias.data());
+        norm.apply(on, rows, x.data(), statistics.data(), room);
+        on.multiply({hidden, width, rows}, transpose_of(dbefore.data(), hidden),
+                    rows_of(room, width), dup.data(), width, true);
+        norm.add_sums(on, sums.data(), dgain.data(), dshift.data());
+    }
+
+  private:
+    // dz is the gradient of what dropout was given.
+    static void hidden_gradient(auto const& on, std::size_t rows, T const* dz, T const* down,
+                                T const* before, T* dbefore) {
+        on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down, hidden), dbefore,
+                    hidden);
+        on.for_each_index(rows * hidden, detail::ActivateBackward<T>{before, dbefore});
+    }
+    // Leaves the hidden layer in `after`.
+    static void down_gradients(auto const& on, std::size_t rows, T const* dz, T const* before,
+                               T* after, T* ddown, T* dbias) {
+        on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias, true);
+        on.for_each_index(rows * hidden, detail::Activate<T>{before, after});
+        on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after, hidden), ddown,
+                    hidden, true);
     }
 };
 

@@ -20,7 +20,7 @@ class BubbleMeter {
     template <class Train> void add(Train const& train) {
         double last = 0;
         for (auto const& time : train.times()) {
-            if (time.end <= 0) continue; // its micro-batch had no samples
+            if (!time.ran) continue; // its micro-batch had no samples
             double const duration = time.end - time.start;
             busy_ += duration;
             last = std::max(last, time.end);

@@ -10,8 +10,8 @@
 
 namespace support {
 
-/// The GPU of each of `cells` cells, from "0,0,1". Throws UsageError.
-inline std::vector<int> gpu_list(std::string_view text, std::size_t cells) {
+/// The GPU of each of so many devices, from "0,0,1". Throws UsageError.
+inline std::vector<int> gpu_list(std::string_view text, std::size_t devices) {
     std::vector<int> list;
     for (char const *at = text.data(), *const end = at + text.size();; ++at) {
         int number = -1;
@@ -23,8 +23,8 @@ inline std::vector<int> gpu_list(std::string_view text, std::size_t cells) {
         at = next;
         if (at == end) break;
     }
-    if (list.size() != cells)
-        throw UsageError("--gpus takes a number for each cell: " + std::to_string(cells) +
+    if (list.size() != devices)
+        throw UsageError("--gpus takes a number for each device: " + std::to_string(devices) +
                          ", not " + std::to_string(list.size()));
     return list;
 }

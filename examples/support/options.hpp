@@ -50,6 +50,12 @@ class Options {
         options_.push_back({std::move(name), joined(words, "|"), std::move(help),
                             Choice{&target, std::move(words)}});
     }
+    /// One of many words, which the help lists behind `help`; `value` is their name there.
+    void choice(std::string name, std::string value, std::string help, std::string& target,
+                std::vector<std::string> words) {
+        options_.push_back({std::move(name), std::move(value), help + ": " + joined(words, ", "),
+                            Choice{&target, std::move(words)}});
+    }
 
     /// Reads the command line. Throws UsageError.
     void read(int count, char const* const* arguments) {

@@ -128,6 +128,45 @@ template <class Net, class... Policies> class Training {
     using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>;
 
   private:
+    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
+        Array<std::size_t> first(cells + 1);
+        Cut::cut(costs.data(), costs.size(), cells, first.data());
+        return first;
+    }
+    // Which cells have a layer whose backward comes in halves, of those that have a backward.
+    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
+                                        Array<std::size_t> const& first) {
+        Array<bool> result(first.size() - 1);
+        std::size_t const learner = lowest_learner(layers.data(), layers.size());
+        for (std::size_t c = 0; c + 1 < first.size(); ++c)
+            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
+                if (i >= learner && layers[i].splits) result[c] = true;
+        return result;
+    }
+    // The schedule as it runs over these layers: see join_halves().
+    struct OverLayers {
+        static constexpr std::size_t cells_per_device = per_device;
+        static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+            return join_halves(Schedule::programs(devices, micro_batches),
+                               splits(Net::layers(), cut(devices * per_device, Net::costs())));
+        }
+    };
+    static constexpr Programs schedule_programs() requires constant {
+        return OverLayers::programs(device_count, micro_batch_count);
+    }
+
+    // Whether that is another than the schedule itself, whose constant programs there are already.
+    static consteval bool joins() {
+        auto const& programs =
+            detail::SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
+        Array<bool> halves; // found only if it matters: the layers may be many
+        for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
+            if (programs.actions[i].kind != Kind::weight_gradient) continue;
+            if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
+            if (!halves[programs.actions[i].cell]) return true;
+        }
+        return false;
+    }
     // Without a sound number of cells or micro-batches, which has its own sentence, there is
     // nothing to prove.
     static consteval bool check_programs() {
@@ -141,36 +180,15 @@ template <class Net, class... Policies> class Training {
         else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
             return false;
         else
-            return detail::check_lowered<Schedule, Checkpointing, device_count,
-                                         micro_batch_count>();
+            return detail::check_lowered<std::conditional_t<joins(), OverLayers, Schedule>,
+                                         Checkpointing, device_count, micro_batch_count>();
     }
     static_assert(check_programs());
 
-    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
-        Array<std::size_t> first(cells + 1);
-        Cut::cut(costs.data(), costs.size(), cells, first.data());
-        return first;
-    }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
         return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
                 detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>(),
                 detail::handle_needs<LossFunctor>()};
-    }
-
-    // Which cells have a layer whose backward comes in halves, of those that have a backward.
-    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
-                                        Array<std::size_t> const& first) {
-        Array<bool> result(first.size() - 1);
-        std::size_t const learner = lowest_learner(layers.data(), layers.size());
-        for (std::size_t c = 0; c + 1 < first.size(); ++c)
-            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
-                if (i >= learner && layers[i].splits) result[c] = true;
-        return result;
-    }
-    // The schedule as it runs over these layers.
-    static constexpr Programs schedule_programs() requires constant {
-        return join_halves(Schedule::programs(device_count, micro_batch_count),
-                           splits(Net::layers(), first_layers()));
     }
 
   public:
@@ -254,7 +272,8 @@ template <class Net, class... Policies> class Training {
     /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
     /// may be changed as soon as this returns (for ones in a GPU's memory it waits until they are
     /// read; they must have been written). What goes wrong later is thrown by result(), or by
-    /// the next call if the handle is gone. On a host the step is done when this returns.
+    /// the next call if the handle is gone. On a host the step is done when this returns, unless
+    /// updates are immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
         Pending pending(&machine_, &finish);
         machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),

@@ -6,6 +6,7 @@
 #include <gpt/model.hpp>
 
 #include <gpipe/gpipe.cuh>
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <doctest/doctest.h>
 
@@ -277,7 +278,7 @@ TEST_CASE("attention on a GPU is the host's, and its gradients those of differen
 
 TEST_CASE("attention on a GPU whose heads take turns is the host's") {
     using L = LongAttention<float, gpt::CudaOperations>;
-    static_assert(L::Scratch::size == 1024 * 3 * 64 + 2 * 16 * 1024 * 1024); // 16 of 32 heads
+    static_assert(L::Scratch::size == 2 * 16 * 1024 * 1024); // 16 of 32 heads
     compare_with_host<LongAttention>(Default{});
 }
 
@@ -306,7 +307,8 @@ using Model = gpt::Model<T, 24, 32, 4, 2, Operations, vocabulary>;
 template <class M, class Device>
 using TrainOf = gpipe::Training<typename M::Net, gpipe::Cells<gpipe::dynamic>,
                                 gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename M::Loss>,
-                                gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic, Device>;
+                                gpipe::Optimizer<gpipe::AdamW>, gpipe::schedule::Dynamic,
+                                gpipe::checkpoint::Dynamic, Device>;
 
 constexpr std::size_t characters = 61;
 struct Data {
@@ -320,14 +322,17 @@ struct Data {
     }
 };
 
-template <class M> auto on_gpu(std::size_t cells, gpipe::checkpoint::Dynamic checkpointing) {
+template <class M>
+auto on_gpu(std::size_t cells, gpipe::checkpoint::Dynamic checkpointing,
+            gpipe::schedule::Dynamic schedule = gpipe::schedule::GPipe{}, std::size_t slices = 3) {
     using Train = TrainOf<M, Cuda>;
     return std::make_unique<Train>(
         M::net(characters, 0.125f), M::loss(characters), gpipe::AdamW{.learning_rate = 1e-2f},
         typename Train::Options{.samples = 5,
                                 .seed = 4,
                                 .cells = cells,
-                                .micro_batches = 3,
+                                .micro_batches = slices,
+                                .schedule = schedule,
                                 .checkpointing = checkpointing,
                                 .device = {.gpus = std::vector<int>(cells, 0)}});
 }
@@ -358,24 +363,44 @@ TEST_CASE_TEMPLATE("a model on a GPU trains as on the host", M, Model<float, gpt
     CHECK(of_gpu.loss < 4);
 }
 
-TEST_CASE("a model on a GPU has the same bits for every cut and checkpointing") {
+// The losses of some steps, and what the model then gives.
+std::vector<float> trained(auto& train) {
     using M = Model<float, gpt::CudaOperations>;
     Data const data;
-    auto const run = [&](std::size_t cells, gpipe::checkpoint::Dynamic checkpointing) {
-        auto const train = on_gpu<M>(cells, checkpointing);
-        std::vector<float> result;
-        for (int i = 0; i < 5; ++i)
-            result.push_back(static_cast<float>(train->step(data.inputs, data.targets).loss));
-        std::vector<float> logits(data.inputs.size() * M::vocabulary);
-        train->predict(data.inputs, logits);
-        result.insert(result.end(), logits.begin(), logits.end());
-        return result;
+    std::vector<float> result;
+    for (int i = 0; i < 5; ++i)
+        result.push_back(static_cast<float>(train.step(data.inputs, data.targets).loss));
+    std::vector<float> logits(data.inputs.size() * M::vocabulary);
+    train.predict(data.inputs, logits);
+    result.insert(result.end(), logits.begin(), logits.end());
+    return result;
+}
+
+TEST_CASE("a model on a GPU has the same bits for every cut and checkpointing") {
+    using M = Model<float, gpt::CudaOperations>;
+    auto const run = [](std::size_t cells, gpipe::checkpoint::Dynamic checkpointing) {
+        return trained(*on_gpu<M>(cells, checkpointing));
     };
     auto const expected = run(1, gpipe::checkpoint::Never{});
     CHECK(run(1, gpipe::checkpoint::Never{}) == expected);
     CHECK(run(1, gpipe::checkpoint::Always{}) == expected);
     CHECK(run(2, gpipe::checkpoint::ExceptLast{}) == expected);
     CHECK(run(3, gpipe::checkpoint::Never{}) == expected);
+}
+
+TEST_CASE("a model on a GPU has the same bits whether backwards are whole or in halves") {
+    using M = Model<float, gpt::CudaOperations>;
+    auto const run = [](gpipe::schedule::Dynamic schedule, std::size_t devices,
+                        gpipe::checkpoint::Dynamic checkpointing = gpipe::checkpoint::Never{}) {
+        return trained(*on_gpu<M>(devices, checkpointing, schedule, 5));
+    };
+    auto const expected = run(gpipe::schedule::GPipeAscending{}, 1);
+    CHECK(run(gpipe::schedule::ZeroBubbleH1{}, 1) == expected);
+    CHECK(run(gpipe::schedule::ZeroBubbleH1{}, 2, gpipe::checkpoint::Always{}) == expected);
+    CHECK(run(gpipe::schedule::ZeroBubbleH2{}, 3) == expected);
+    CHECK(run(gpipe::schedule::ZeroBubbleV{}, 2) == expected);
+    CHECK(run(gpipe::schedule::DualPipeV{}, 2, gpipe::checkpoint::ExceptLast{}) == expected);
+    CHECK(run(gpipe::schedule::Interleaved1F1B<3>{}, 2) == expected);
 }
 
 TEST_CASE("a token that is none makes the loss on a GPU no number") {

@@ -1,12 +1,14 @@
 // Promises P3 and P4: what a training allocates, what it uses, and how little that is.
 
 #include "support/counting.hpp"
+#include "support/links.hpp"
 #include "support/live_bytes.hpp"
 #include "support/net.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,10 +23,18 @@ using toy::Remote;
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
 
+/// Uses its scratch in both halves.
+template <class T, std::size_t N> struct Square : toy::Square<T, N> {
+    void input_gradient(auto& ctx, auto x, auto y, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i) ctx.scratch().data()[i] = x.data()[i];
+        toy::Square<T, N>::input_gradient(ctx, x, y, dy, dx);
+    }
+};
+
 // Nets whose activations outweigh their parameters.
 using Wide = gpipe::Pipeline<toy::Linear<Real, 5, 24>, toy::Tanh<Real, 24>,
                              toy::Linear<Real, 24, 40>, toy::Tanh<Real, 40>, toy::Saver<Real, 40>,
-                             toy::Linear<Real, 40, 16>, toy::Scale<Real, 16>, toy::Square<Real, 16>,
+                             toy::Linear<Real, 40, 16>, toy::Scale<Real, 16>, Square<Real, 16>,
                              toy::Tanh<Real, 16>, toy::StrictLinear<Real, 16, 3>>;
 using Equal = gpipe::Pipeline<gpipe::Repeat<16, toy::Linear<Real, 8, 8>>>;
 // Nobody learns below layer 3, and that layer is strict.
@@ -108,41 +118,61 @@ template <class N, class T> toy::LiveBytesOf live_bytes_of(T& train) {
     return of;
 }
 
+// Trains with memory that is poisoned, and with a twin whose memory is not: nothing may be read
+// before it is written, and a step must write every line.
+template <class N, class Device>
+void check_lines(typename TrainOf<N, Device>::Options o, std::string const& what) {
+    using T = TrainOf<N, Device>;
+    std::size_t allocated = 0;
+    std::size_t const samples = o.samples;
+    o.device = {2, &allocated};
+    T train(N{}, {}, Adam{}, o);
+    INFO(what, ", K = ", train.devices(), ", M = ", train.micro_batches());
+    CHECK(allocated == train.planned_bytes());
+    CHECK(train.used_bytes() == train.planned_bytes());
+
+    T clean(N{}, {}, Adam{}, o);
+    poison_all(train);
+    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
+          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
+    std::string where;
+    std::size_t const lines = untouched(train, where);
+    INFO(where);
+    CHECK(lines == 0);
+    poison_all(train);
+    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
+          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
+    poison_all(train);
+    CHECK(train.evaluate(inputs<N>(samples), targets<N>(samples)).loss ==
+          clean.evaluate(inputs<N>(samples), targets<N>(samples)).loss);
+}
+
 template <class N, class Device> void every_line_is_used() {
     std::size_t const size = N::size;
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{3}, size})
-                for (std::size_t micro_batches : {1, 2, 5}) {
-                    std::size_t const samples = 40 * micro_batches;
-                    using T = TrainOf<N, Device>;
-                    std::size_t allocated = 0;
-                    auto o = options<T>(samples, cells, micro_batches, schedule.policy,
-                                        checkpointing.policy);
-                    o.device = {2, &allocated};
-                    T train(N{}, {}, Adam{}, o);
-                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
-                         ", M = ", micro_batches);
-                    CHECK(allocated == train.planned_bytes());
-                    CHECK(train.used_bytes() == train.planned_bytes());
+                for (std::size_t micro_batches : {1, 2, 5})
+                    check_lines<N, Device>(
+                        options<TrainOf<N, Device>>(40 * micro_batches, cells, micro_batches,
+                                                    schedule.policy, checkpointing.policy),
+                        schedule.name + ", " + checkpointing.name);
+}
 
-                    // A twin whose memory is not poisoned: nothing may be read before it is
-                    // written.
-                    T clean(N{}, {}, Adam{}, o);
-                    poison_all(train);
-                    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
-                          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
-                    std::string where;
-                    std::size_t const lines = untouched(train, where);
-                    INFO(where);
-                    CHECK(lines == 0);
-                    poison_all(train);
-                    CHECK(train.step(inputs<N>(samples), targets<N>(samples)).loss ==
-                          clean.step(inputs<N>(samples), targets<N>(samples)).loss);
-                    poison_all(train);
-                    CHECK(train.evaluate(inputs<N>(samples), targets<N>(samples)).loss ==
-                          clean.evaluate(inputs<N>(samples), targets<N>(samples)).loss);
+// The same under every schedule of the library.
+template <class N, class Device> void every_line_is_used_by_all() {
+    std::size_t point = 0;
+    for (std::size_t micro_batches : {1, 2, 6})
+        toy::each_schedule(
+            N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+                    if (point++ % toy::one_of(10) != 0) continue;
+                    check_lines<N, Device>(
+                        options<TrainOf<N, Device>>(40 * micro_batches, k, micro_batches, schedule,
+                                                    checkpointing.policy),
+                        std::string(schedule.name()) + ", " + checkpointing.name);
                 }
+            });
 }
 
 // Planned bytes against the largest sum of live bytes: of the boundary, of what is inside the
@@ -179,8 +209,11 @@ template <class N> double worst_ratio(double near) {
                         // Without checkpointing the temporaries are not put where blocks are free.
                         std::size_t const c = d;
                         bool const checkpoints = train.plan().layouts[c].adjacent;
+                        // What weight gradients will read is there in full when temporaries are no
+                        // longer.
+                        bool const halves = train.plan().blocks.splits[c];
                         std::size_t const apart =
-                            checkpoints ? 0 : train.plan().layouts[c].temporary;
+                            checkpoints && !halves ? 0 : train.plan().layouts[c].temporary;
                         // With one micro-batch a gradient of the boundary lies inside, too.
                         std::size_t const held =
                             train.plan().holds_gradient[c] ? least[d].boundary : 0;
@@ -189,8 +222,9 @@ template <class N> double worst_ratio(double near) {
                         // The boundary is fullest when the cell is nearly done.
                         double const ratio = double(planned.total()) / double(least[d].total);
                         if (checkpoints)
-                            CHECK(double(planned.total()) <= near * double(least[d].total) +
-                                                                 double(train.plan().slot_size[c]));
+                            CHECK(double(planned.total()) <=
+                                  near * double(least[d].total) +
+                                      double(train.plan().slot_size[c] + apart));
                         if (checkpoints && least[d].total > 0 && micro_batches == 32 &&
                             cells <= 4 && schedule.name == "GPipe")
                             worst = std::max(worst, ratio);
@@ -243,6 +277,65 @@ TEST_CASE_TEMPLATE("P3 the arenas are all that a device is asked for, and a step
     every_line_is_used<Wide, Device>();
     every_line_is_used<Late, Device>();
     every_line_is_used<Equal, Device>();
+}
+
+TEST_CASE_TEMPLATE(
+    "P3 so it is under every schedule there is, with backwards in halves, and what is "
+    "read has been written",
+    Device, Deferred, Remote) {
+    every_line_is_used_by_all<Wide, Device>();
+    every_line_is_used_by_all<Late, Device>();
+    every_line_is_used_by_all<Equal, Device>();
+}
+
+namespace {
+
+// Some backwards whole and some in halves, in one cell, in any order.
+struct Mixed {
+    using policy_kind = gpipe::policy::Schedule;
+    static gpipe::Programs programs(std::size_t cells, std::size_t micro_batches) {
+        std::mt19937_64 random(toy::chance);
+        return toy::mixed_by_chance(cells, micro_batches, 50, random);
+    }
+};
+
+// Layers without Deferred and with, with a whole backward and without, and with scratch; the lowest
+// takes no gpipe::none.
+using Halves =
+    gpipe::Pipeline<toy::StrictLinear<Real, 5, 24>, toy::Scale<Real, 24>, Square<Real, 24>,
+                    toy::Scale<Real, 24>, Square<Real, 24>, toy::Linear<Real, 24, 16>,
+                    toy::Tanh<Real, 16>, Square<Real, 16>, toy::Linear<Real, 16, 3>>;
+
+} // namespace
+
+TEST_CASE_TEMPLATE("whole backwards among halves overwrite nothing that anybody reads", Device,
+                   Deferred, Remote) {
+    std::size_t const samples = 40 * 6;
+    auto const x = inputs<Halves>(samples);
+    auto const y = targets<Halves>(samples);
+    using Plain = TrainOf<Halves, Host>;
+    Plain plain(Halves{}, {}, Adam{1e-2f},
+                options<Plain>(samples, 1, 6, gpipe::schedule::GPipeAscending{},
+                               gpipe::checkpoint::Never{}));
+    std::vector<double> losses;
+    for (int step = 0; step < 3; ++step) losses.push_back(plain.step(x, y).loss);
+    auto const check = [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+            using T = TrainOf<Halves, Device>;
+            T train(Halves{}, {}, Adam{1e-2f},
+                    options<T>(samples, cells, 6, schedule, checkpointing.policy));
+            INFO(schedule.name(), ", chance ", toy::chance, ", ", checkpointing.name,
+                 ", K = ", train.devices());
+            for (double const loss : losses) {
+                poison_all(train);
+                // In another order gradients sum up to other bits.
+                CHECK(train.step(x, y).loss == doctest::Approx(loss).epsilon(1e-4));
+            }
+        }
+    };
+    for (std::size_t k = 1; k <= 3; ++k) check(gpipe::schedule::DualPipeV{}, k);
+    for (toy::chance = 0; toy::chance < (toy::long_tests() ? 500 : 20); ++toy::chance)
+        check(Mixed{}, 1 + toy::chance % 9);
 }
 
 TEST_CASE("work on a device with memory of its own never touches the caller's arrays, and gives "
@@ -320,29 +413,65 @@ TEST_CASE("P3 the plan is close to the largest sum of live bytes") {
     CHECK(worst_ratio<Late>(1.08) <= 1.05);
 }
 
+namespace {
+
+// The most micro-batches of a cell that are between an action that `begins` and one that `ends`.
+template <class Begins, class Ends>
+std::size_t most_between(gpipe::Programs const& programs, std::size_t cell, Begins begins,
+                         Ends ends) {
+    std::size_t now = 0;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        if (programs[i].cell != cell) continue;
+        if (begins(programs[i].kind)) most = std::max(most, ++now);
+        if (ends(programs[i].kind)) --now;
+    }
+    return most;
+}
+
+} // namespace
+
 TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inputs and gradients "
-          "together") {
-    for (std::size_t cells = 1; cells <= 16; ++cells)
-        for (std::size_t micro_batches : {1, 2, 4, 7, 16})
-            for (toy::NamedSchedule const& schedule : toy::schedules)
-                for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
-                    using T = TrainOf<Equal, Deferred>;
-                    T train(Equal{}, {}, Adam{},
-                            options<T>(8 * micro_batches, cells, micro_batches, schedule.policy,
-                                       checkpointing.policy));
-                    for (std::size_t c = 1; c < cells; ++c) {
-                        // In flight at a boundary: from the forward of the cell before to its
-                        // backward. In 1F1B that is min(M, K - c + 1) where c - 1 is the device.
-                        std::size_t const in_flight =
-                            gpipe::peak_micro_batches(train.programs(), c - 1);
-                        std::size_t const slots = train.plan().boundaries[c].slots;
-                        INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
-                             ", M = ", micro_batches, ", boundary ", c);
-                        CHECK(slots <= in_flight + 1);
-                        if (micro_batches > 1 && schedule.name == "GPipe")
-                            CHECK(slots == micro_batches + 1);
-                    }
-                }
+          "together, and one for each weight gradient that is put off") {
+    using gpipe::Kind;
+    std::size_t beyond = 0;
+    auto const check = [&](std::string const& name, gpipe::schedule::Dynamic schedule,
+                           toy::NamedCheckpointing const& checkpointing, std::size_t k,
+                           std::size_t micro_batches) {
+        using T = TrainOf<Equal, Deferred>;
+        T train(Equal{}, {}, Adam{},
+                options<T>(8 * micro_batches, k, micro_batches, schedule, checkpointing.policy));
+        gpipe::Programs const& programs = train.programs();
+        for (std::size_t c = 1; c < train.cells(); ++c) {
+            // In flight at a boundary: from the forward of the cell before to the end of its
+            // backward. In 1F1B that is min(M, K - c + 1) where c - 1 is the device.
+            std::size_t const in_flight = most_between(
+                programs, c - 1, [](Kind kind) { return kind == Kind::forward; },
+                [](Kind kind) { return ends_backward(kind); });
+            // These read the inputs whose places gradients take otherwise.
+            std::size_t const put_off = most_between(
+                programs, c, [](Kind kind) { return kind == Kind::input_gradient; },
+                [](Kind kind) { return kind == Kind::weight_gradient; });
+            std::size_t const slots = train.plan().boundaries[c].slots;
+            INFO(name, ", ", checkpointing.name, ", K = ", k, ", M = ", micro_batches,
+                 ", boundary ", c);
+            CHECK(slots <= in_flight + 1 + put_off);
+            if (micro_batches > 1 && name == "GPipe") CHECK(slots == micro_batches + 1);
+            beyond += slots > in_flight + 1;
+        }
+    };
+    for (std::size_t micro_batches : {1, 2, 4, 7, 16})
+        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+            for (std::size_t cells = 1; cells <= 16; ++cells)
+                for (toy::NamedSchedule const& schedule : toy::schedules)
+                    check(schedule.name, schedule.policy, checkpointing, cells, micro_batches);
+            toy::each_schedule(
+                16, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                    check(std::string(schedule.name()), schedule, checkpointing, k, micro_batches);
+                });
+        }
+    MESSAGE(beyond << " boundaries with more slots than micro-batches in flight and one");
+    CHECK(beyond > 0);
 }
 
 TEST_CASE("P4 with checkpointing a cell keeps its boundary inputs and one set of activations: "

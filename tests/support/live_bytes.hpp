@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace toy {
@@ -79,11 +78,11 @@ inline std::vector<LiveBytes> live_bytes(gpipe::Programs const& programs, LiveBy
         return calls_of(chain, of.first[cell], of.first[cell + 1], kind);
     };
     constexpr auto kinds = static_cast<std::size_t>(gpipe::Kind::weight_gradient) + 1;
-    std::vector<std::vector<Call>> calls; // by cell and kind
+    std::vector<std::vector<LayerCall>> calls; // by cell and kind
     for (std::size_t c = 0; c < cells; ++c)
         for (std::size_t k = 0; k < kinds; ++k)
             calls.push_back(calls_of_kind(c, static_cast<gpipe::Kind>(k)));
-    auto const calls_in = [&](gpipe::Action const& a) -> std::vector<Call> const& {
+    auto const calls_in = [&](gpipe::Action const& a) -> std::vector<LayerCall> const& {
         return calls[a.cell * kinds + static_cast<std::size_t>(a.kind)];
     };
     auto const times = gpipe::simulate<Time>(programs, [&](gpipe::Action const& a) {
@@ -104,34 +103,40 @@ inline std::vector<LiveBytes> live_bytes(gpipe::Programs const& programs, LiveBy
         Time begin, end;
         bool writes;
     };
-    std::map<std::pair<std::size_t, Name>, std::vector<Use>> uses; // by micro-batch and name
+    constexpr auto whats = static_cast<std::size_t>(TensorName::loss_scratch) + 1;
+    std::vector<std::vector<Use>> uses(programs.micro_batches() * size * whats);
+    auto const uses_of = [&](std::size_t m, TensorName const& name) -> std::vector<Use>& {
+        return uses[(m * size + name.layer) * whats + static_cast<std::size_t>(name.what)];
+    };
     for (std::size_t i = 0; i < programs.size(); ++i) {
         Time at = times.start[i];
-        for (Call const& call : calls_in(programs[i])) {
+        for (LayerCall const& call : calls_in(programs[i])) {
             Time const end = at + pace(programs[i]);
-            for (Name const& name : call.reads)
-                uses[{programs[i].micro_batch, name}].push_back({at, end, false});
-            for (Name const& name : call.writes)
-                uses[{programs[i].micro_batch, name}].push_back({at, end, true});
+            for (TensorName const& name : call.reads)
+                uses_of(programs[i].micro_batch, name).push_back({at, end, false});
+            for (TensorName const& name : call.writes)
+                uses_of(programs[i].micro_batch, name).push_back({at, end, true});
             at = end;
         }
     }
     std::vector<std::size_t> cell_of(size + 1);
     for (std::size_t c = 0; c < cells; ++c)
         for (std::size_t i = of.first[c]; i < of.first[c + 1]; ++i) cell_of[i] = c;
-    for (auto& [key, list] : uses) {
-        Name const& name = key.second;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+        std::vector<Use>& list = uses[u];
+        TensorName const name{static_cast<TensorName::What>(u % whats), u / whats % size};
         std::size_t const c = cell_of[name.layer];
         // What crosses lies on the device of the next cell.
-        bool const crosses = (name.what == Name::output || name.what == Name::gradient) &&
-                             name.layer + 1 == of.first[c + 1] && c + 1 < cells;
+        bool const crosses =
+            (name.what == TensorName::output || name.what == TensorName::gradient) &&
+            name.layer + 1 == of.first[c + 1] && c + 1 < cells;
         Lives& of_device = lives[programs.device_of(c + crosses)];
         std::sort(list.begin(), list.end(),
                   [](Use const& a, Use const& b) { return a.begin < b.begin; });
-        for (std::size_t u = 0; u < list.size();) {
-            Time const from = list[u].begin;
-            Time to = list[u].end;
-            while (++u < list.size() && !list[u].writes) to = std::max(to, list[u].end);
+        for (std::size_t i = 0; i < list.size();) {
+            Time const from = list[i].begin;
+            Time to = list[i].end;
+            while (++i < list.size() && !list[i].writes) to = std::max(to, list[i].end);
             std::size_t const bytes = bytes_of(chain, name, of.samples);
             of_device.total.add(bytes, from, to);
             (crosses ? of_device.boundary : of_device.inside).add(bytes, from, to);

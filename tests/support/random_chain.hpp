@@ -88,7 +88,7 @@ inline bool learns(ChainShape const& chain, std::size_t layer) {
 }
 
 /// A tensor (or group) of one micro-batch, by what it is of which layer.
-struct Name {
+struct TensorName {
     enum What {
         output,   ///< of the layer; the input of the next
         again,    ///< an output of a recompute that nobody reads
@@ -104,67 +104,69 @@ struct Name {
     What what = output;
     std::size_t layer = 0;
 
-    friend bool operator==(Name const&, Name const&) = default;
-    friend auto operator<=>(Name const&, Name const&) = default;
+    friend bool operator==(TensorName const&, TensorName const&) = default;
+    friend auto operator<=>(TensorName const&, TensorName const&) = default;
 };
-inline bool is_scratch(Name const& name) { return name.what >= Name::forward_scratch; }
+inline bool is_scratch(TensorName const& name) { return name.what >= TensorName::forward_scratch; }
 
-inline std::size_t bytes_of(ChainShape const& chain, Name const& name, std::size_t samples) {
+inline std::size_t bytes_of(ChainShape const& chain, TensorName const& name, std::size_t samples) {
     LayerInfo const& layer = chain.layers[name.layer];
-    GroupSizes const& group = name.what == Name::output || name.what == Name::again ? layer.output
-                              : name.what == Name::gradient     ? layer.output_gradient
-                              : name.what == Name::unwanted     ? layer.input_gradient
-                              : name.what == Name::saved        ? layer.saved
-                              : name.what == Name::deferred     ? layer.deferred
-                              : name.what == Name::loss_scratch ? chain.loss_scratch
-                                                                : layer.scratch;
+    GroupSizes const& group = name.what == TensorName::output || name.what == TensorName::again
+                                  ? layer.output
+                              : name.what == TensorName::gradient     ? layer.output_gradient
+                              : name.what == TensorName::unwanted     ? layer.input_gradient
+                              : name.what == TensorName::saved        ? layer.saved
+                              : name.what == TensorName::deferred     ? layer.deferred
+                              : name.what == TensorName::loss_scratch ? chain.loss_scratch
+                                                                      : layer.scratch;
     return group.slots(samples);
 }
 
 /// One call of a user's function, or one half of a backward: what it reads and what it writes,
 /// scratch among that.
-struct Call {
-    std::vector<Name> reads;
-    std::vector<Name> writes;
+struct LayerCall {
+    std::vector<TensorName> reads;
+    std::vector<TensorName> writes;
 };
 
 namespace detail {
 
 // A backward of layer i, or a half of it: what any of them reads.
-inline Call reads_backward(ChainShape const& chain, std::size_t i) {
+inline LayerCall reads_backward(ChainShape const& chain, std::size_t i) {
     LayerInfo const& layer = chain.layers[i];
-    Call call;
-    if (i > 0 && layer.reads_input) call.reads.push_back({Name::output, i - 1});
-    if (layer.reads_output) call.reads.push_back({Name::output, i});
-    call.reads.push_back({Name::gradient, i});
-    call.reads.push_back({Name::saved, i});
+    LayerCall call;
+    if (i > 0 && layer.reads_input) call.reads.push_back({TensorName::output, i - 1});
+    if (layer.reads_output) call.reads.push_back({TensorName::output, i});
+    call.reads.push_back({TensorName::gradient, i});
+    call.reads.push_back({TensorName::saved, i});
     return call;
 }
-inline void write_input_gradient(ChainShape const& chain, std::size_t i, Call& call) {
+inline void write_input_gradient(ChainShape const& chain, std::size_t i, LayerCall& call) {
     if (i > chain.lowest_learner)
-        call.writes.push_back({Name::gradient, i - 1});
+        call.writes.push_back({TensorName::gradient, i - 1});
     else if (!chain.layers[i].accepts_none)
-        call.writes.push_back({Name::unwanted, i});
+        call.writes.push_back({TensorName::unwanted, i});
 }
-inline void call_first_half(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
+inline void call_first_half(ChainShape const& chain, std::size_t i, std::vector<LayerCall>& calls) {
     // Of the lowest learner nobody wants anything but what its second half reads.
     if (i == chain.lowest_learner && chain.layers[i].deferred.count == 0) return;
-    Call call = reads_backward(chain, i);
+    LayerCall call = reads_backward(chain, i);
     write_input_gradient(chain, i, call);
-    call.writes.push_back({Name::deferred, i});
-    call.writes.push_back({Name::backward_scratch, i});
+    call.writes.push_back({TensorName::deferred, i});
+    call.writes.push_back({TensorName::backward_scratch, i});
     calls.push_back(call);
 }
-inline void call_second_half(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
-    Call call = reads_backward(chain, i);
-    if (chain.layers[i].deferred.count > 0) call.reads.push_back({Name::deferred, i});
-    call.writes.push_back({Name::weight_scratch, i});
+inline void call_second_half(ChainShape const& chain, std::size_t i,
+                             std::vector<LayerCall>& calls) {
+    LayerCall call = reads_backward(chain, i);
+    if (chain.layers[i].deferred.count > 0) call.reads.push_back({TensorName::deferred, i});
+    call.writes.push_back({TensorName::weight_scratch, i});
     calls.push_back(call);
 }
-inline void call_whole(ChainShape const& chain, std::size_t i, std::vector<Call>& calls) {
-    Call call = reads_backward(chain, i);
+inline void call_whole(ChainShape const& chain, std::size_t i, std::vector<LayerCall>& calls) {
+    LayerCall call = reads_backward(chain, i);
     write_input_gradient(chain, i, call);
-    call.writes.push_back({Name::backward_scratch, i});
+    call.writes.push_back({TensorName::backward_scratch, i});
     calls.push_back(call);
 }
 
@@ -174,10 +176,10 @@ inline void call_whole(ChainShape const& chain, std::size_t i, std::vector<Call>
 /// layer's functions, and not from how the planner or the engine go about it. `rewrites`: whether a
 /// recompute has to write the output that crosses to the next cell as well, since backward reads it
 /// where it was.
-inline std::vector<Call> calls_of(ChainShape const& chain, std::size_t first, std::size_t last,
-                                  gpipe::Kind kind, bool rewrites = false) {
+inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t first, std::size_t last,
+                                       gpipe::Kind kind, bool rewrites = false) {
     using gpipe::Kind;
-    std::vector<Call> calls;
+    std::vector<LayerCall> calls;
     bool const last_cell = last == chain.size;
     if (kind == Kind::forward || kind == Kind::recompute) {
         bool const again = kind == Kind::recompute;
@@ -186,18 +188,18 @@ inline std::vector<Call> calls_of(ChainShape const& chain, std::size_t first, st
             again && !last_cell && !rewrites && chain.layers[last - 1].saved.count == 0;
         for (std::size_t i = first; i < last - leaves_out; ++i) {
             bool const in_vain = again && !last_cell && !rewrites && i + 1 == last;
-            Call call;
-            if (i > 0) call.reads.push_back({Name::output, i - 1});
-            call.writes.push_back({in_vain ? Name::again : Name::output, i});
-            call.writes.push_back({Name::saved, i});
-            call.writes.push_back({Name::forward_scratch, i});
+            LayerCall call;
+            if (i > 0) call.reads.push_back({TensorName::output, i - 1});
+            call.writes.push_back({in_vain ? TensorName::again : TensorName::output, i});
+            call.writes.push_back({TensorName::saved, i});
+            call.writes.push_back({TensorName::forward_scratch, i});
             calls.push_back(call);
         }
         return calls;
     }
     if (last_cell && kind != Kind::weight_gradient)
-        calls.push_back({{{Name::output, last - 1}},
-                         {{Name::gradient, last - 1}, {Name::loss_scratch, last - 1}}});
+        calls.push_back({{{TensorName::output, last - 1}},
+                         {{TensorName::gradient, last - 1}, {TensorName::loss_scratch, last - 1}}});
     for (std::size_t i = last; i-- > first && learns(chain, i);) {
         LayerInfo const& layer = chain.layers[i];
         bool const whole = !layer.splits ? kind != Kind::weight_gradient
@@ -211,17 +213,18 @@ inline std::vector<Call> calls_of(ChainShape const& chain, std::size_t first, st
 }
 
 /// Where the layout of the cell that begins with layer `first` has a tensor that stays inside.
-inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first, Name const& name) {
-    if (name.what == Name::loss_scratch) return layout.loss_scratch;
-    if (name.what == Name::unwanted || name.layer < first) return layout.input_gradient;
+inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first,
+                             TensorName const& name) {
+    if (name.what == TensorName::loss_scratch) return layout.loss_scratch;
+    if (name.what == TensorName::unwanted || name.layer < first) return layout.input_gradient;
     gpipe::LayerPlaces const& places = layout.places[name.layer - first];
-    return name.what == Name::output || name.what == Name::again ? places.output
-           : name.what == Name::gradient                         ? places.output_gradient
-           : name.what == Name::saved                            ? places.saved
-           : name.what == Name::deferred                         ? places.deferred
-           : name.what == Name::forward_scratch                  ? places.forward_scratch
-           : name.what == Name::backward_scratch                 ? places.backward_scratch
-                                                                 : places.weight_scratch;
+    return name.what == TensorName::output || name.what == TensorName::again ? places.output
+           : name.what == TensorName::gradient         ? places.output_gradient
+           : name.what == TensorName::saved            ? places.saved
+           : name.what == TensorName::deferred         ? places.deferred
+           : name.what == TensorName::forward_scratch  ? places.forward_scratch
+           : name.what == TensorName::backward_scratch ? places.backward_scratch
+                                                       : places.weight_scratch;
 }
 
 } // namespace toy

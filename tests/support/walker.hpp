@@ -79,7 +79,7 @@ class Places {
 };
 
 /// What lies somewhere: which tensor of which micro-batch. 0 is rubbish.
-inline std::uint32_t tag(Name const& name, std::size_t micro_batch) {
+inline std::uint32_t tag(TensorName const& name, std::size_t micro_batch) {
     return static_cast<std::uint32_t>(1 + name.what + 16 * (name.layer + 64 * micro_batch));
 }
 
@@ -89,7 +89,7 @@ struct Effect {
         std::byte const* at;
         std::size_t bytes;
         std::uint32_t tag;
-        Name name;
+        TensorName name;
         std::size_t boundary; ///< that it crosses; 0 if it stays in its cell
     };
     std::vector<Tensor> reads;
@@ -113,7 +113,8 @@ class Walker {
             bool const next =
                 step.kind == gpipe::Kind::send_output || step.kind == gpipe::Kind::receive_gradient;
             std::size_t const boundary = step.cell + next;
-            Name const name{gradient ? Name::gradient : Name::output, plan_.first[boundary] - 1};
+            TensorName const name{gradient ? TensorName::gradient : TensorName::output,
+                                  plan_.first[boundary] - 1};
             auto const tensor = [&](std::byte const* at) -> Effect::Tensor {
                 return {at, bytes_of(chain_, name, plan_.capacity), tag(name, step.micro_batch),
                         name, boundary};
@@ -124,11 +125,11 @@ class Walker {
         std::size_t const c = step.cell;
         bool const last_cell = c + 2 == plan_.first.size();
         bool const rewrites = !last_cell && plan_.transfers[c + 1].keeps;
-        for (Call const& call :
+        for (LayerCall const& call :
              calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites)) {
             Effect effect;
             for (auto const* names : {&call.reads, &call.writes})
-                for (Name const& name : *names) {
+                for (TensorName const& name : *names) {
                     Effect::Tensor const tensor = find(step, name);
                     if (tensor.bytes == 0) continue;
                     (names == &call.reads ? effect.reads : effect.writes).push_back(tensor);
@@ -196,7 +197,7 @@ class Walker {
 
   private:
     // Where a step finds or puts a tensor.
-    Effect::Tensor find(gpipe::Step const& step, Name const& name) const {
+    Effect::Tensor find(gpipe::Step const& step, TensorName const& name) const {
         std::size_t const c = step.cell;
         std::size_t const first = plan_.first[c];
         std::size_t const top = plan_.first[c + 1] - 1;
@@ -204,17 +205,17 @@ class Walker {
         Effect::Tensor tensor{nullptr, bytes_of(chain_, name, plan_.capacity),
                               tag(name, step.micro_batch), name, 0};
         bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
-        if (name.what == Name::output && crosses) {
+        if (name.what == TensorName::output && crosses) {
             tensor.at = name.layer == top ? step.output : step.input;
             tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
-        if (name.what == Name::gradient && crosses) {
+        if (name.what == TensorName::gradient && crosses) {
             tensor.at = name.layer == top ? step.output_gradient : step.input_gradient;
             tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
-        if (name.what == Name::again && step.output) {
+        if (name.what == TensorName::again && step.output) {
             tensor.at = step.output;
             return tensor;
         }

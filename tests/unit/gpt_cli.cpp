@@ -5,7 +5,11 @@
 #include <gpt/text.hpp>
 #include <support/gpus.hpp>
 #include <support/json.hpp>
+#include <support/json_reader.hpp>
 #include <support/options.hpp>
+#include <support/xml_reader.hpp>
+
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <doctest/doctest.h>
 
@@ -19,6 +23,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -52,6 +57,7 @@ struct Parsed {
     std::uint64_t whole = 3;
     double real = 0.5;
     std::string choice = "a";
+    std::string name = "first";
 };
 
 support::Options options_for(Parsed& parsed) {
@@ -61,6 +67,7 @@ support::Options options_for(Parsed& parsed) {
     options.number("whole", "count", parsed.whole, 1, 100);
     options.number("real", "measure", parsed.real, 0.25, 10);
     options.choice("choice", "choose", parsed.choice, {"a", "b-c"});
+    options.choice("name", "NAME", "choose by name", parsed.name, {"first", "second"});
     return options;
 }
 
@@ -93,6 +100,8 @@ TEST_CASE("options are read with a blank or with an equals sign, and keep their 
     CHECK(some.real == 0.25);
     CHECK(some.text == "--flag");
     CHECK(some.choice == "b-c");
+    CHECK(some.name == "first");
+    CHECK(parse({"--name", "second"}).name == "second");
     CHECK(parse({"--text="}).text.empty());
     CHECK(parse({"--whole", "5", "--whole", "6"}).whole == 6);
 }
@@ -106,6 +115,7 @@ TEST_CASE("a mistake on the command line is told by name, value and range") {
     CHECK(complaint({"--whole"}) == "--whole needs a value");
     CHECK(complaint({"--flag=1"}) == "--flag takes no value");
     CHECK(complaint({"--choice", "b"}) == "--choice takes one of a, b-c, not 'b'");
+    CHECK(complaint({"--name", "First"}) == "--name takes one of first, second, not 'First'");
     for (char const* bad : {"0", "101", "-1", "x", "3x", "3.5", "", " 3", "99999999999999999999"})
         CHECK(complaint({"--whole", bad}) ==
               "--whole takes a whole number from 1 to 100, not '" + std::string(bad) + "'");
@@ -118,7 +128,8 @@ TEST_CASE("help tells of every option and its default") {
     Parsed parsed;
     std::string const help = options_for(parsed).help();
     for (char const* words : {"--flag", "--text FILE", "--whole n", "--real x", "--choice a|b-c",
-                              "(default 3)", "(default none)", "(default 0.5)", "--help"})
+                              "--name NAME", "choose by name: first, second", "(default 3)",
+                              "(default none)", "(default 0.5)", "--help"})
         CHECK(help.find(words) != std::string::npos);
 }
 
@@ -216,7 +227,7 @@ TEST_CASE("a file that cannot be trained on is refused with its name and why") {
         CHECK(why(secret) == "cannot read '" + secret + "': Permission denied");
 }
 
-TEST_CASE("a list of GPUs has a number for each cell") {
+TEST_CASE("a list of GPUs has a number for each device") {
     CHECK(support::gpu_list("0,0,12", 3) == std::vector<int>{0, 0, 12});
     CHECK(support::gpu_list("3", 1) == std::vector<int>{3});
     for (char const* text :
@@ -242,17 +253,18 @@ struct Ran {
     }
 };
 
+std::string content(std::string const& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+}
+
 Ran train_gpt(Folder& folder, std::string const& arguments) {
     std::string const out = folder.file("out", "");
     std::string const err = folder.file("err", "");
     std::string const command =
         TRAIN_GPT_PATH " " + arguments + " </dev/null >" + out + " 2>" + err;
     int const status = std::system(command.c_str());
-    auto const content = [](std::string const& path) {
-        std::ostringstream text;
-        text << std::ifstream(path).rdbuf();
-        return text.str();
-    };
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
 }
 
@@ -290,6 +302,17 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
                                                with_text + "--micro-batches 0",
                                                with_text + "--micro-batches 1.5",
                                                with_text + "--checkpointing sometimes",
+                                               with_text + "--schedule none",
+                                               with_text + "--schedule gpipe",
+                                               with_text + "--schedule",
+                                               with_text + "--per-device 9",
+                                               with_text + "--per-device 3",
+                                               with_text + "--schedule ZeroBubbleV --per-device 3",
+                                               with_text + "--schedule VMin --cells 8",
+                                               with_text + "--trace picture",
+                                               with_text + "--trace picture.png",
+                                               with_text + "--trace /nonexistent/picture.svg",
+                                               with_text + "--device cuda --trace picture.svg",
                                                with_text + "--seed -1",
                                                with_text + "--seed x",
                                                with_text + "--learning-rate 0",
@@ -312,6 +335,27 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
     }
 }
 
+TEST_CASE("train_gpt says which schedule does not go with which cells and micro-batches") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    for (auto const& mistake : std::map<std::string, std::string>{
+             {"--cells 8 --schedule ZeroBubbleV",
+              "--cells 8 and 2 per device make 16 cells, but there are 10 layers"},
+             {"--cells 4 --schedule BreadthFirst --per-device 3",
+              "--cells 4 and 3 per device make 12 cells, but there are 10 layers"},
+             {"--cells 4 --schedule DualPipeV --micro-batches 7",
+              "DualPipeV needs at least 8 micro-batches for --cells 4"},
+             {"--schedule ZeroBubbleH1 --per-device 2",
+              "--per-device 2 is for schedules in loops; ZeroBubbleH1 has 1"}}) {
+        CAPTURE(mistake.first);
+        Ran const ran =
+            train_gpt(folder, "--text " + text + " --steps 1 --sample 0 " + mistake.first);
+        CHECK(ran.status == 2);
+        CHECK(ran.out.empty());
+        CHECK(ran.err == "train_gpt: " + mistake.second + '\n');
+    }
+}
+
 #if !TRAIN_GPT_CUDA
 TEST_CASE("train_gpt without CUDA says so in one line") {
     Folder folder;
@@ -328,10 +372,12 @@ TEST_CASE("train_gpt's help tells of its options") {
     Ran const ran = train_gpt(folder, "--help");
     CHECK(ran.status == 0);
     CHECK(ran.err.empty());
-    for (char const* option :
-         {"--text", "--steps", "--batch", "--cells", "--micro-batches", "--checkpointing", "--seed",
-          "--learning-rate", "--device", "--gpus", "--json"})
+    for (char const* option : {"--text", "--steps", "--batch", "--cells", "--micro-batches",
+                               "--checkpointing", "--seed", "--learning-rate", "--device", "--gpus",
+                               "--json", "--schedule", "--per-device", "--trace"})
         CHECK(ran.out.find(option) != std::string::npos);
+    for (auto const& schedule : gpipe::schedule::catalogue(1))
+        CHECK(ran.out.find(schedule.name()) != std::string::npos);
 }
 
 TEST_CASE("train_gpt says the same of every cut, checkpointing and number of threads") {
@@ -365,6 +411,102 @@ TEST_CASE("train_gpt says the same of every cut, checkpointing and number of thr
             CHECK(other.member(name) == first.member(name));
     }
     CHECK(run("--cells 1 --seed 2").member("first_loss") != first.member("first_loss"));
+}
+
+TEST_CASE("train_gpt says the same of every schedule that runs backwards in ascending order") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const run = [&](std::string const& arguments) {
+        Ran const ran =
+            train_gpt(folder, "--text " + text +
+                                  " --steps 4 --batch 5 --micro-batches 5 --dropout 0.1 "
+                                  "--sample 0 --json --schedule " +
+                                  arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        return ran;
+    };
+    Ran const expected = run("GPipeAscending --cells 1");
+    auto const check = [&](std::string const& name, std::size_t devices, std::size_t cells,
+                           std::string const& arguments) {
+        CAPTURE(name);
+        Ran const ran = run(name + " --cells " + std::to_string(devices) + arguments);
+        CHECK(ran.member("schedule") == '"' + name + '"');
+        CHECK(ran.member("devices") == std::to_string(devices));
+        CHECK(ran.member("cells") == std::to_string(cells));
+        for (char const* member : {"first_loss", "final_loss", "held_out_loss"})
+            CHECK(ran.member(member) == expected.member(member));
+    };
+    for (auto const& schedule : gpipe::schedule::catalogue(2))
+        if (schedule.name() != gpipe::schedule::GPipe::name)
+            check(std::string(schedule.name()), 2, 2 * schedule.cells_per_device(), "");
+    check("Interleaved1F1B", 2, 10, " --per-device 5 --checkpointing always");
+    check("BreadthFirst", 1, 8, " --per-device 8 --threads 1");
+    check("ZeroBubbleH1", 4, 4, " --checkpointing always --threads 2");
+}
+
+// The events of one process of a trace, by name and cell: their durations.
+std::map<std::string, std::vector<double>> durations(toy::Json const& trace, double process) {
+    std::map<std::string, std::vector<double>> result;
+    for (toy::Json const& event : trace.at("traceEvents").array) {
+        if (event.at("ph").string != "X" || event.at("pid").number != process) continue;
+        std::string const cell =
+            std::to_string(static_cast<int>(event.at("args").at("cell").number));
+        result[event.at("cat").string + " of cell " + cell].push_back(event.at("dur").number);
+    }
+    return result;
+}
+
+TEST_CASE("train_gpt draws its last step below a simulation with the same mean durations") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const picture = [&](std::string const& name, std::string const& arguments) {
+        std::string const path = folder.file(name, "");
+        Ran const ran = train_gpt(folder, "--text " + text + " --steps 2 --sample 0 --trace " +
+                                              path + ' ' + arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        return content(path);
+    };
+
+    // Three of five micro-batches have samples.
+    toy::Json const trace = toy::Json::parse(
+        picture("last.json", "--schedule ZeroBubbleH1 --batch 3 --micro-batches 5"));
+    auto const simulated = durations(trace, 0);
+    auto const measured = durations(trace, 1);
+    CHECK(measured.size() == 3 * 2); // forwards and the halves of backwards, in two cells
+    for (auto const& entry : measured) {
+        std::string const& name = entry.first;
+        std::vector<double> const& times = entry.second;
+        CAPTURE(name);
+        CHECK(times.size() == 3);
+        double sum = 0;
+        for (double const time : times) sum += time;
+        CHECK(sum > 0);
+        REQUIRE(simulated.count(name) == 1);
+        std::size_t ran = 0;
+        for (double const time : simulated.at(name)) {
+            ran += time > 0;
+            if (time > 0) CHECK(time == doctest::Approx(sum / 3).epsilon(0.01));
+        }
+        CHECK(ran == 3);
+    }
+
+    auto const figure = toy::Xml::parse(
+        picture("last.svg", "--schedule Interleaved1F1B --per-device 3 --micro-batches 4"));
+    CHECK(figure.name == "svg");
+    std::size_t forwards = 0;
+    for (toy::Xml const* title : figure.all("title"))
+        forwards += title->text.find("forward cell") == 0;
+    CHECK(forwards == 2 * 6 * 4); // both timelines, six cells, four micro-batches
+
+    std::istringstream lines(picture("last.txt", "--schedule VHalf --cells 4 --threads 1"));
+    std::vector<std::string> rows;
+    for (std::string line; std::getline(lines, line);) rows.push_back(line);
+    REQUIRE(rows.size() == 2 * (1 + 4));
+    CHECK(rows[0].find("VHalf, simulated with its mean durations: makespan ") == 0);
+    CHECK(rows[5].find("VHalf, as its last step ran: makespan ") == 0);
+    CHECK(rows[9].find("device 3 ") == 0);
 }
 
 TEST_CASE("train_gpt learns, and writes what it learnt") {

@@ -8,7 +8,9 @@
 #include <gpt/model.hpp>
 #include <gpt/scatter.hpp>
 
+#include <gpipe/gpipe.hpp>
 #include <gpipe/layer/chain.hpp>
+#include <gpipe/schedule/catalogue.hpp>
 
 #include <doctest/doctest.h>
 
@@ -32,12 +34,13 @@ class Room {
     explicit Room(std::size_t bytes)
         : size_(bytes + slot_alignment),
           data_(static_cast<std::byte*>(::operator new (size_, std::align_val_t{slot_alignment}))) {
-        std::memset(data_, 0xFF, size_); // every float and double is NaN
+        poison();
     }
     Room(Room const&) = delete;
     ~Room() { ::operator delete (data_, std::align_val_t{slot_alignment}); }
     std::byte* data() { return data_; }
     void clear() { std::memset(data_, 0, size_); }
+    void poison() { std::memset(data_, 0xFF, size_); } // every float and double is NaN
 
   private:
     std::size_t size_;
@@ -59,6 +62,7 @@ template <class L> struct Driven {
         : layer(which), parameters(slots<typename Traits::Parameters>(1)),
           gradients(slots<typename Traits::Parameters>(1)),
           saved(slots<typename Traits::Saved>(samples + 1)),
+          deferred(slots<typename Traits::Deferred>(samples + 1)),
           scratch(slots<typename Traits::Scratch>(samples + 1)), x(samples * L::Input::size),
           y(samples * L::Output::size), dy(y.size()), dx(x.size()) {
         parameters.clear();
@@ -66,7 +70,9 @@ template <class L> struct Driven {
         row.layer = &layer;
         row.parameters = parameters.data();
         row.gradients = gradients.data();
-        row.forward_scratch.region = row.backward_scratch.region = Region::temporary;
+        row.forward_scratch.region = row.backward_scratch.region = row.weight_scratch.region =
+            Region::temporary;
+        row.deferred.region = Region::deferred;
         row.index = 3;
         frame.samples = samples;
         frame.capacity = samples + 1;
@@ -77,6 +83,7 @@ template <class L> struct Driven {
         frame.saving = true;
         frame.base[0] = saved.data();
         frame.base[1] = scratch.data();
+        frame.base[3] = deferred.data();
         frame.stream = &stream;
     }
 
@@ -84,10 +91,25 @@ template <class L> struct Driven {
         std::fill(y.begin(), y.end(), std::numeric_limits<Element>::quiet_NaN());
         functions.forward(row, frame, {bytes(x)}, bytes(y));
     }
-    void backward() {
-        gradients.clear();
+    void backward(bool anew = true) {
+        if (anew) gradients.clear();
         frame.phase = Phase::backward;
         functions.backward(row, frame, {bytes(x)}, bytes(y), bytes(dy), bytes(dx));
+        frame.phase = Phase::forward;
+    }
+    // The halves of a backward. The first leaves nothing for the second but what it defers.
+    void input_gradient() {
+        frame.phase = Phase::input_gradient;
+        if (auto const half = std::is_floating_point_v<InputElement>
+                                  ? functions.input_gradient
+                                  : functions.lowest_input_gradient)
+            half(row, frame, {bytes(x)}, bytes(y), bytes(dy), bytes(dx));
+        frame.phase = Phase::forward;
+        scratch.poison();
+    }
+    void weight_gradient() {
+        frame.phase = Phase::weight_gradient;
+        functions.weight_gradient(row, frame, {bytes(x)}, bytes(y), bytes(dy), nullptr);
         frame.phase = Phase::forward;
     }
     // The whole layer as one number, whose gradient by y is dy.
@@ -104,7 +126,7 @@ template <class L> struct Driven {
     }
 
     L layer;
-    Room parameters, gradients, saved, scratch;
+    Room parameters, gradients, saved, deferred, scratch;
     std::vector<InputElement> x;
     std::vector<Element> y, dy;
     std::vector<InputElement> dx;
@@ -193,11 +215,16 @@ template <class L> void check_layer(L const& layer, std::size_t samples) {
     check_gradients(driven);
 }
 
+// Tokens of a vocabulary of 5.
+template <class L> void fill_tokens(Driven<L>& driven) {
+    for (std::size_t i = 0; i < driven.x.size(); ++i)
+        driven.x[i] = static_cast<std::int32_t>(i * 2 % 5);
+}
+
 TEST_CASE("the embedding's gradients are those of differences") {
     using L = gpt::Embedding<double, 5, 4, 3>;
     Driven<L> driven{L{}, 3};
-    for (std::size_t i = 0; i < driven.x.size(); ++i)
-        driven.x[i] = static_cast<std::int32_t>(i * 2 % 5);
+    fill_tokens(driven);
     check_gradients(driven);
 }
 
@@ -361,6 +388,99 @@ TEST_CASE("the head's gradients are those of differences, clipped or not") {
     check_layer(gpt::Head<double, 3, 8, 12>{}, 3);
     check_layer(gpt::Head<double, 3, 8, 12>{.classes = 7}, 3);
     check_layer(gpt::Head<double, 3, 8, 12>{.classes = 12, .bound = 0.5}, 3);
+}
+
+// The halves of two micro-batches, the second halves when both first ones are done, against whole
+// backwards: all gradients, by their bits.
+template <class L> void check_halves(L const& layer) {
+    Driven<L> first{layer, 3};
+    Driven<L> second{layer, 2};
+    unsigned seed = 1;
+    for (Driven<L>* driven : {&first, &second}) {
+        stir_parameters(*driven);
+        if constexpr (std::is_floating_point_v<typename Driven<L>::InputElement>)
+            fill_normal(driven->x, ++seed);
+        else
+            fill_tokens(*driven);
+        fill_normal(driven->dy, ++seed);
+        driven->forward();
+    }
+    std::size_t const bytes = slots<typename L::Parameters>(1);
+    auto const gradients = [&](Driven<L> const& driven) {
+        return std::vector<std::byte>(driven.row.gradients, driven.row.gradients + bytes);
+    };
+    first.backward();
+    second.row.gradients = first.row.gradients;
+    second.backward(false);
+    auto const whole = gradients(first);
+    auto const dx_first = first.dx;
+    auto const dx_second = second.dx;
+
+    first.gradients.clear();
+    for (Driven<L>* driven : {&first, &second}) {
+        driven->deferred.poison();
+        std::fill(driven->dx.begin(), driven->dx.end(), 99);
+    }
+    auto const none = gradients(first);
+    first.input_gradient();
+    second.input_gradient();
+    CHECK(gradients(first) == none);
+    if constexpr (std::is_floating_point_v<typename Driven<L>::InputElement>) {
+        CHECK(first.dx == dx_first);
+        CHECK(second.dx == dx_second);
+        CHECK(dx_first.front() != 99);
+    }
+    first.weight_gradient();
+    CHECK(gradients(first) != whole);
+    second.weight_gradient();
+    CHECK(gradients(first) == whole);
+}
+
+TEST_CASE_TEMPLATE("the halves of a backward have its bits, however late the second one runs", T,
+                   float, double) {
+    check_halves(gpt::Embedding<T, 5, 4, 16>{});
+    check_halves(gpt::Head<T, 6, 32, 40>{.classes = 33, .bound = T(0.5)});
+    for (float const rate : {0.0f, 0.3f}) {
+        CAPTURE(rate);
+        check_halves(gpt::Attention<T, 70, 32, 2>{{rate}});
+        check_halves(gpt::Attention<T, 70, 32, 2, GroupedOperations<1>>{{rate}});
+        check_halves(gpt::Mlp<T, 6, 32>{{rate}});
+    }
+}
+
+// Counts what layers multiply, but for the heads of attention.
+struct CountingOperations : gpt::HostOperations {
+    static inline std::size_t multiplied = 0;
+    template <class Context> static CountingOperations on(Context const&) { return {}; }
+
+    template <class T, class... Rest>
+    void multiply(gpt::Extents extents, gpt::Factor<T> a, gpt::Factor<T> b, T* c,
+                  Rest... rest) const {
+        multiplied += extents.rows * extents.columns * extents.inner;
+        gpt::HostOperations::multiply<T>(extents, a, b, c, rest...);
+    }
+};
+
+// As schedules with halves take for granted, and what a whole backward takes.
+TEST_CASE("each half of a backward multiplies as much as the forward") {
+    auto const check = [](auto const& layer) {
+        Driven<std::remove_cvref_t<decltype(layer)>> driven{layer, 2};
+        fill_normal(driven.x, 1);
+        fill_normal(driven.dy, 2);
+        auto const multiplied = [](auto run) {
+            CountingOperations::multiplied = 0;
+            run();
+            return CountingOperations::multiplied;
+        };
+        std::size_t const forward = multiplied([&] { driven.forward(); });
+        CHECK(forward > 0);
+        CHECK(multiplied([&] { driven.input_gradient(); }) == forward);
+        CHECK(multiplied([&] { driven.weight_gradient(); }) == forward);
+        CHECK(multiplied([&] { driven.backward(); }) == 2 * forward);
+    };
+    check(gpt::Attention<double, 5, 16, 2, CountingOperations>{});
+    check(gpt::Mlp<double, 3, 8, CountingOperations>{});
+    check(gpt::Head<double, 3, 8, 12, CountingOperations>{.classes = 7});
 }
 
 TEST_CASE("a logit beyond the bound becomes the bound and passes no gradient on") {
@@ -533,6 +653,48 @@ TEST_CASE(
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) == 0);
     detail::initialize_thunk<L>(&one.layer, same.parameters.data(), 7, 4, 10);
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) != 0);
+}
+
+TEST_CASE("a model trains the same bits under every schedule, descending backwards apart") {
+    using Model = gpt::Model<float, 6, 16, 2, 2>; // six layers
+    using Train =
+        Training<Model::Net, Cells<dynamic>, MicroBatches<dynamic>, gpipe::Loss<Model::Loss>,
+                 Optimizer<AdamW>, schedule::Dynamic, checkpoint::Dynamic>;
+    std::size_t const samples = 9;
+    std::vector<std::int32_t> inputs(samples * Model::context), targets(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = static_cast<std::int32_t>(i * i % 31);
+        targets[i] = static_cast<std::int32_t>(i * 7 % 29);
+    }
+    // Losses, then all parameters.
+    auto const run = [&](schedule::Dynamic schedule, std::size_t devices, bool recomputes) {
+        Train train(Model::net(31, 0.25f), Model::loss(31), AdamW{.learning_rate = 0.01f},
+                    {.samples = samples,
+                     .seed = 3,
+                     .cells = devices,
+                     .micro_batches = 7,
+                     .schedule = schedule,
+                     .checkpointing = recomputes ? checkpoint::Dynamic(checkpoint::Always{})
+                                                 : checkpoint::Dynamic(checkpoint::Never{})});
+        std::vector<double> result;
+        for (int step = 0; step < 3; ++step) result.push_back(train.step(inputs, targets));
+        for (std::size_t layer = 0; layer < Model::Net::size; ++layer)
+            for (std::size_t t = 0; t < train.tensors(layer); ++t)
+                for (float const value : train.parameter<float>(layer, t)) result.push_back(value);
+        return result;
+    };
+    auto const ascending = run(schedule::GPipeAscending{}, 1, false);
+    auto const descending = run(schedule::GPipe{}, 1, false);
+    CHECK(ascending != descending);
+    for (std::size_t devices = 1; devices <= 3; ++devices)
+        for (auto const& schedule : schedule::catalogue(2))
+            for (bool const recomputes : {false, true}) {
+                CAPTURE(devices);
+                CAPTURE(schedule.name());
+                CAPTURE(recomputes);
+                bool const descends = schedule.name() == schedule::GPipe::name;
+                CHECK((run(schedule, devices, recomputes) == (descends ? descending : ascending)));
+            }
 }
 
 // Two positions, three samples; classes 0 to 3 of 6.

@@ -167,7 +167,7 @@ constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::
 // Calls f(programs) for every schedule there is and for some by chance, whole backwards among
 // halves, under every checkpointing policy.
 template <class F> void each_program(std::size_t most_devices, std::size_t most_cells, F f) {
-    for (std::size_t m : {1, 2, 3, 6})
+    for (std::size_t m : {1u, 2u, 3u, 6u})
         toy::each_of_catalogue(most_devices, most_cells, m,
                                [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                                    std::string const name(schedule.name());
@@ -187,8 +187,9 @@ template <class F> void each_program(std::size_t most_devices, std::size_t most_
     }
 }
 
-BoundaryUse use_of(std::size_t cell, unsigned flags) {
+BoundaryUse use_of(std::size_t cell, Link link, unsigned flags) {
     BoundaryUse use{cell};
+    use.link = link;
     use.gradient = (flags & 1) != 0;
     use.read_backward = (flags & 2) != 0;
     use.kept_by_producer = (flags & 4) != 0;
@@ -198,6 +199,33 @@ BoundaryUse use_of(std::size_t cell, unsigned flags) {
     return use;
 }
 
+// Calls f(lowered, use, slots) for every boundary, link and use of it that there can be;
+// begin(lowered) first for each link.
+template <class Begin, class F> void each_use(Programs const& programs, Begin begin, F f) {
+    for (Link const link : {Link::shared, Link::copied, Link::staged}) {
+        auto const links = toy::same_links(programs, link);
+        auto const lowered = gpipe::lower(programs, links, toy::crossing_from(1, programs.cells()),
+                                          gpipe::linear_order(programs));
+        if (link != Link::shared && lowered.streams() == programs.devices()) continue;
+        auto const order = gpipe::linear_order(lowered);
+        gpipe::HappensBefore const happens_before(lowered, order);
+        begin(lowered);
+        for (std::size_t cell = 1; cell < programs.cells(); ++cell)
+            for (unsigned flags = 0; flags < 64; ++flags) {
+                BoundaryUse const use = use_of(cell, links[cell], flags);
+                bool const shared = use.link == Link::shared;
+                if (!shared && (use.kept_by_producer || use.held_by_producer)) continue; // outbox
+                if (use.held_by_consumer && !use.read_backward) continue;
+                if (use.discards_output && !use.gradient) continue;
+                CAPTURE(static_cast<int>(link));
+                CAPTURE(cell);
+                CAPTURE(flags);
+                f(lowered, use,
+                  gpipe::assign_boundary_slots(lowered.programs, order, happens_before, use));
+            }
+    }
+}
+
 } // namespace
 
 TEST_CASE("no slot is written while what it held may still be used, by either half of a backward, "
@@ -205,36 +233,21 @@ TEST_CASE("no slot is written while what it held may still be used, by either ha
     std::size_t assignments = 0;
     std::size_t most = 0;
     each_program(3, 6, [&](Programs const& programs) {
-        for (Link const link : {Link::shared, Link::copied, Link::staged}) {
-            auto const links = toy::same_links(programs, link);
-            auto const lowered =
-                gpipe::lower(programs, links, toy::crossing_from(1, programs.cells()),
-                             gpipe::linear_order(programs));
-            if (link != Link::shared && lowered.streams() == programs.devices()) continue;
-            auto const order = gpipe::linear_order(lowered);
-            gpipe::HappensBefore const happens_before(lowered, order);
-            toy::Closure const closure(lowered);
-            for (std::size_t cell = 1; cell < programs.cells(); ++cell)
-                for (unsigned flags = 0; flags < 64; ++flags) {
-                    BoundaryUse use = use_of(cell, flags);
-                    use.link = links[cell];
-                    if (use.link != Link::shared && use.kept_by_producer) continue;
-                    if (use.discards_output && !use.gradient) continue;
-                    CAPTURE(static_cast<int>(link));
-                    CAPTURE(cell);
-                    CAPTURE(flags);
-                    auto const slots =
-                        gpipe::assign_boundary_slots(lowered.programs, order, happens_before, use);
-                    REQUIRE(slots.slots <= 2 * programs.micro_batches());
-                    REQUIRE(clobbers(closure, tenants_of(lowered.programs, slots, use)) == "");
-                    for (auto const* which : {&slots.input, &slots.gradient})
-                        for (std::size_t const slot : *which)
-                            REQUIRE((slot < slots.slots) ==
-                                    (which == &slots.input || use.gradient));
-                    most = std::max(most, slots.slots);
-                    ++assignments;
-                }
-        }
+        toy::Closure happens_before{gpipe::Lowered{}};
+        auto const begin = [&](gpipe::Lowered const& lowered) {
+            happens_before = toy::Closure(lowered);
+        };
+        each_use(
+            programs, begin,
+            [&](gpipe::Lowered const& lowered, BoundaryUse const& use, BoundarySlots const& slots) {
+                REQUIRE(slots.slots <= 2 * programs.micro_batches());
+                REQUIRE(clobbers(happens_before, tenants_of(lowered.programs, slots, use)) == "");
+                for (auto const* which : {&slots.input, &slots.gradient})
+                    for (std::size_t const slot : *which)
+                        REQUIRE((slot < slots.slots) == (which == &slots.input || use.gradient));
+                most = std::max(most, slots.slots);
+                ++assignments;
+            });
     });
     MESSAGE(assignments << " assignments, at most " << most << " slots");
 }
@@ -287,28 +300,22 @@ TEST_CASE("one slot more than micro-batches in flight serves inputs and their gr
             CAPTURE(m);
             for (auto const lower : policies) {
                 Programs const programs = lower(schedule.programs(k, m));
-                auto const order = gpipe::linear_order(programs);
-                gpipe::HappensBefore const happens_before(programs);
-                for (std::size_t cell = 1; cell < programs.cells(); ++cell)
-                    for (unsigned flags = 1; flags < 64; flags += 2) {
-                        BoundaryUse const use = use_of(cell, flags);
-                        if (use.held_by_consumer && !use.read_backward) continue;
-                        CAPTURE(cell);
-                        CAPTURE(flags);
-                        std::size_t const slots =
-                            gpipe::assign_boundary_slots(programs, order, happens_before, use)
-                                .slots;
+                auto const nothing = [](gpipe::Lowered const&) {};
+                each_use(
+                    programs, nothing,
+                    [&](gpipe::Lowered const&, BoundaryUse const& use, BoundarySlots const& slots) {
+                        if (!use.gradient) return;
                         std::size_t const put_off =
-                            use.held_by_consumer ? most_put_off(programs, cell) : 0;
+                            use.held_by_consumer ? most_put_off(programs, use.cell) : 0;
                         std::size_t const there = in_flight(programs, use);
-                        std::size_t const bound =
-                            (use.kept_by_producer ? 2 * there : there + 1) + put_off;
-                        REQUIRE(slots <= std::min(bound, 2 * m));
-                        reached += slots == std::min(bound, 2 * m);
+                        std::size_t const bound = std::min(
+                            (use.kept_by_producer ? 2 * there : there + 1) + put_off, 2 * m);
+                        REQUIRE(slots.slots <= bound);
+                        reached += slots.slots == bound;
                         ++boundaries;
-                        if (!use.kept_by_producer && slots > there + 1)
-                            beyond[name] = std::max(beyond[name], slots - there - 1);
-                    }
+                        if (!use.kept_by_producer && slots.slots > there + 1)
+                            beyond[name] = std::max(beyond[name], slots.slots - there - 1);
+                    });
             }
         });
     MESSAGE(boundaries << " boundaries, " << reached << " with as many slots as the bound");
@@ -406,7 +413,7 @@ TEST_CASE("a micro-batch has a block from what leaves something to the last that
 // P4, inside the cells: one set of activations under re-materialisation, and one of what each
 // weight gradient that is put off will read.
 TEST_CASE("with checkpointing a cell keeps one set, and holds one more than it puts off at most") {
-    for (std::size_t m : {1, 2, 5, 9})
+    for (std::size_t m : {1u, 2u, 5u, 9u})
         toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);

@@ -18,9 +18,9 @@ using gpipe::Kind;
 using gpipe::LayerInfo;
 using gpipe::Place;
 using gpipe::Region;
-using toy::Name;
 using toy::random_chain;
 using toy::RandomChain;
+using toy::TensorName;
 
 namespace {
 
@@ -30,7 +30,7 @@ using Way = std::vector<Kind>;
 // A tensor of a cell: where it lies and from which call of its micro-batch's way to which it is
 // needed.
 struct Tensor {
-    Name name;
+    TensorName name;
     Place place;
     std::size_t bytes;
     std::size_t from, to;  // inclusive
@@ -50,18 +50,18 @@ std::vector<Tensor> tensors_of(ChainShape const& chain, std::size_t first, std::
                                CellUse const& use, Way const& way, CellLayout const& layout) {
     std::vector<Tensor> tensors;
     std::size_t now = 0;
-    auto const is_inside = [&](Name const& name) {
-        if (name.layer < first) return name.what == Name::gradient && use.holds_gradient;
-        if (name.what == Name::again) return use.recomputes; // else it has a slot
-        bool const boundary = name.what == Name::output || name.what == Name::gradient;
+    auto const is_inside = [&](TensorName const& name) {
+        if (name.layer < first) return name.what == TensorName::gradient && use.holds_gradient;
+        if (name.what == TensorName::again) return use.recomputes; // else it has a slot
+        bool const boundary = name.what == TensorName::output || name.what == TensorName::gradient;
         return !boundary || name.layer + 1 < last || last == chain.size;
     };
     for (Kind const kind : way)
-        for (toy::Call const& call : toy::calls_of(chain, first, last, kind)) {
-            for (Name const& name : call.reads)
+        for (toy::LayerCall const& call : toy::calls_of(chain, first, last, kind)) {
+            for (TensorName const& name : call.reads)
                 for (Tensor& tensor : tensors)
                     if (tensor.name == name) tensor.to = now, tensor.last_use = kind;
-            for (Name const& name : call.writes)
+            for (TensorName const& name : call.writes)
                 if (std::size_t const bytes = toy::bytes_of(chain, name, use.capacity))
                     if (is_inside(name))
                         tensors.push_back({name, toy::place_of(layout, first, name), bytes, now,

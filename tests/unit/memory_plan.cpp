@@ -1,5 +1,8 @@
 // The plan of an arena: every byte has one purpose, and every purpose its bytes.
+#include "../../benchmarks/support/live_bytes.hpp"
+
 #include <support/links.hpp>
+#include <support/live_bytes.hpp>
 #include <support/random_chain.hpp>
 #include <support/schedules.hpp>
 
@@ -11,11 +14,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 using gpipe::Array;
+using gpipe::LayerInfo;
 using gpipe::Link;
 using gpipe::MemoryPlan;
 using gpipe::Programs;
@@ -46,6 +52,9 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
         if (c > 0)
             parts.push_back({plan.slots_at[c], plan.boundaries[c].slots * plan.slot_size[c]});
         adjacent = plan.layouts[c].adjacent;
+        parts.push_back({plan.held_at[c], plan.blocks.held.count[c] * plan.layouts[c].held});
+        parts.push_back(
+            {plan.deferred_at[c], plan.blocks.deferred.count[c] * plan.layouts[c].deferred});
         if (!adjacent)
             parts.push_back({plan.blocks_at[c], plan.blocks.kept.count[c] * plan.layouts[c].kept});
         temporary = std::max(temporary, plan.layouts[c].temporary);
@@ -77,6 +86,23 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         total += end;
     }
     REQUIRE(plan.total() == total);
+    auto const runs = [&](std::size_t cell, gpipe::Kind kind) {
+        for (std::size_t i = 0; i < programs.size(); ++i)
+            if (programs[i].cell == cell && programs[i].kind == kind) return true;
+        return false;
+    };
+    bool one_each = true; // no two cells on a device
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        bool const splits = runs(c, gpipe::Kind::weight_gradient);
+        if (!splits) REQUIRE(plan.layouts[c].held + plan.layouts[c].deferred == 0);
+        std::size_t blocks = 0; // of the device
+        for (std::size_t b = 0; b < programs.cells(); ++b) {
+            if (programs.device_of(b) != programs.device_of(c)) continue;
+            one_each = one_each && b == c;
+            blocks += plan.blocks.kept.count[b];
+        }
+        REQUIRE(plan.layouts[c].adjacent == (blocks == 1));
+    }
     std::vector<Interval> staged; // in the host's memory
     // A slot holds the boundary's tensors and, where one crosses, their gradient.
     for (std::size_t c = 1; c < programs.cells(); ++c) {
@@ -100,10 +126,11 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         }
         for (std::size_t m = 0; m < programs.micro_batches(); ++m)
             REQUIRE((plan.boundaries[c].gradient[m] != gpipe::no_slot) == crosses);
-        // With one micro-batch, and a device for each cell, the gradient has no slot.
+        // With one micro-batch, a device for each cell, and no weight gradient behind it that could
+        // need the room, the gradient has no slot.
         REQUIRE(plan.holds_gradient[c] ==
-                (chain.lowest_learner < first[c] && programs.micro_batches() == 1 &&
-                 programs.cells() == programs.devices()));
+                (chain.lowest_learner < first[c] && programs.micro_batches() == 1 && one_each &&
+                 !runs(c, gpipe::Kind::weight_gradient)));
         if (plan.holds_gradient[c])
             REQUIRE(plan.layouts[c].input_gradient.offset + layer.input_gradient.slots(capacity) <=
                     plan.layouts[c].temporary);
@@ -120,6 +147,26 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
 
 } // namespace
 
+namespace {
+
+Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells, std::size_t length) {
+    std::vector<std::size_t> cuts;
+    for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
+    std::shuffle(cuts.begin(), cuts.end(), random);
+    cuts.resize(cells - 1);
+    std::sort(cuts.begin(), cuts.end());
+    Array<std::size_t> first(cells + 1);
+    for (std::size_t c = 1; c < cells; ++c) first[c] = cuts[c - 1];
+    first[cells] = length;
+    return first;
+}
+
+constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
+                                                            &gpipe::checkpoint::ExceptLast::lower,
+                                                            &gpipe::checkpoint::Always::lower};
+
+} // namespace
+
 TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, schedule and policy") {
     std::mt19937_64 random(1);
     for (int round = 0; round < 600; ++round) {
@@ -127,24 +174,126 @@ TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, sched
         std::size_t const length = 1 + random() % 9;
         toy::RandomChain const chain = toy::random_chain(random, length, {});
         std::size_t const cells = 1 + random() % length;
-        Array<std::size_t> first(cells + 1);
-        std::vector<std::size_t> cuts;
-        for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
-        std::shuffle(cuts.begin(), cuts.end(), random);
-        cuts.resize(cells - 1);
-        std::sort(cuts.begin(), cuts.end());
-        for (std::size_t c = 1; c < cells; ++c) first[c] = cuts[c - 1];
-        first[cells] = length;
+        auto const first = some_cut(random, cells, length);
         std::size_t const m = 1 + random() % 5;
         for (Programs const& schedule :
              {gpipe::schedule::GPipe::programs(cells, m),
-              toy::OneForwardOneBackward::programs(cells, m), toy::Dealt::programs(cells, m)})
-            for (auto const& lower :
-                 {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
-                  &gpipe::checkpoint::Always::lower})
+              toy::OneForwardOneBackward::programs(cells, m), toy::Dealt::programs(cells, m),
+              gpipe::schedule::ZeroBubbleH1::programs(cells, m),
+              toy::mixed_by_chance(cells, m, 30, random)})
+            for (auto const& lower : policies)
                 for (auto const& links : {Array<Link>(), toy::mixed_links(schedule, random)})
                     check_plan(chain.shape(), first, lower(schedule), random() % 3,
                                1 + random() % 3, links);
+    }
+}
+
+TEST_CASE("an arena is filled without gap or overlap under every schedule there is") {
+    std::mt19937_64 random(4);
+    std::size_t plans = 0;
+    for (std::size_t m : {1u, 2u, 5u})
+        toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            std::string const name(schedule.name());
+            CAPTURE(name);
+            CAPTURE(k);
+            CAPTURE(m);
+            std::size_t const cells = k * schedule.cells_per_device();
+            std::size_t const length = cells + random() % 4;
+            toy::RandomChain const chain = toy::random_chain(random, length, {});
+            auto const first = some_cut(random, cells, length);
+            Programs const programs = schedule.programs(k, m);
+            for (auto const& lower : policies)
+                for (auto const& links : {Array<Link>(), toy::mixed_links(programs, random)}) {
+                    check_plan(chain.shape(), first, lower(programs), random() % 3, 2, links);
+                    ++plans;
+                }
+        });
+    MESSAGE(plans << " plans");
+}
+
+namespace {
+
+// Layers with equal tensors, as in a network of blocks; `halves`: of all backwards, of every other
+// layer's, of none.
+enum class Halves { none, some, all };
+toy::RandomChain equal_layers(std::size_t length, Halves halves) {
+    toy::RandomChain chain;
+    for (std::size_t i = 0; i < length; ++i) {
+        LayerInfo layer;
+        layer.input = layer.input_gradient = chain.group({1024});
+        layer.output = layer.output_gradient = chain.group({1024});
+        layer.parameters = chain.group({256});
+        layer.reads_input = layer.output_carries_gradient = layer.accepts_none = true;
+        layer.splits = halves == Halves::all || (halves == Halves::some && i % 2 != 0);
+        layer.has_whole = true;
+        chain.layers.push_back(layer);
+    }
+    return chain;
+}
+
+// The largest ratio of planned bytes to the largest sum of live bytes, over the devices.
+double check_least(toy::RandomChain const& chain, Array<std::size_t> const& first,
+                   Programs const& programs) {
+    std::size_t const capacity = 2;
+    MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, capacity);
+    auto const least = toy::live_bytes(
+        programs, {chain.layers, {first.begin(), first.end()}, chain.loss_scratch, 1, capacity});
+    // Counted once more, by what the benchmark of memory compares with.
+    gpipe::ChainShape const shape = chain.shape();
+    benchmark::LiveBytes const bound(shape, first, programs, 1,
+                                     capacity * programs.micro_batches());
+    double worst = 0;
+    for (std::size_t d = 0; d < least.size(); ++d) {
+        REQUIRE(plan.devices[d].total() >= least[d].total);
+        REQUIRE(plan.devices[d].total() >= bound.peak(d));
+        if (least[d].total == 0) continue;
+        worst = std::max(worst, static_cast<double>(plan.devices[d].total()) /
+                                    static_cast<double>(least[d].total));
+    }
+    return worst;
+}
+
+} // namespace
+
+TEST_CASE("no plan is smaller than what lives at once, under any schedule there is, and it is near "
+          "that where a device has one cell") {
+    std::mt19937_64 random(5);
+    std::map<std::string, double> worst;
+    std::size_t plans = 0;
+    for (std::size_t m : {1u, 2u, 4u, 8u})
+        toy::each_of_catalogue(4, 8, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            std::string const name(schedule.name());
+            CAPTURE(name);
+            CAPTURE(k);
+            CAPTURE(m);
+            std::size_t const cells = k * schedule.cells_per_device();
+            Programs const plain = schedule.programs(k, m);
+            bool const apart = std::any_of(&plain[0], &plain[0] + plain.size(), [](auto& a) {
+                return a.kind == gpipe::Kind::weight_gradient;
+            });
+            std::string const where = (cells == k ? "one cell per device, " : "several, ") +
+                                      std::string(apart ? "in halves: " : "whole: ");
+            for (auto const& lower : policies) {
+                Programs const programs = lower(plain);
+                auto const chain = toy::random_chain(random, 2 * cells, {});
+                check_least(chain, some_cut(random, cells, 2 * cells), programs);
+                ++plans;
+                Array<std::size_t> first(cells + 1);
+                for (std::size_t c = 0; c <= cells; ++c) first[c] = 4 * c;
+                for (Halves const halves : {Halves::none, Halves::some, Halves::all}) {
+                    char const* const kinds[] = {"no layer splits", "some do", "all do"};
+                    auto const layers = equal_layers(4 * cells, halves);
+                    double& most = worst[where + kinds[static_cast<int>(halves)]];
+                    most = std::max(most, check_least(layers, first, programs));
+                    ++plans;
+                }
+            }
+        });
+    MESSAGE(plans << " plans; the largest ratio of planned to live bytes");
+    for (auto const& [what, most] : worst) {
+        MESSAGE(what << ": " << most);
+        // Cells of one device share no blocks.
+        CHECK(most < (what[0] == 'o' ? 1.2 : 1.9));
     }
 }
 

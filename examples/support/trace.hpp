@@ -1,0 +1,75 @@
+#pragma once
+
+#include "support/options.hpp"
+
+#include <gpipe/schedule/simulate.hpp>
+#include <gpipe/trace/chrome.hpp>
+#include <gpipe/trace/compare.hpp>
+#include <gpipe/trace/svg.hpp>
+#include <gpipe/trace/text.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace support {
+
+/// A file that shows the last step of a training. Its ending says how: a figure (.svg), for the
+/// viewers of Perfetto and Chrome (.json), in letters (.txt). It is opened before the training,
+/// which may take hours.
+class TraceFile {
+  public:
+    /// Throws UsageError for another ending and where there can be no such file.
+    explicit TraceFile(std::string path) : path_(std::move(path)) {
+        ending_ = path_.substr(std::min(path_.rfind('.'), path_.size()));
+        if (ending_ != ".svg" && ending_ != ".json" && ending_ != ".txt")
+            throw UsageError("--trace takes a file that ends in .svg, .json or .txt, not '" +
+                             path_ + "'");
+        out_.open(path_, std::ios::binary);
+        if (!out_) throw UsageError("cannot write '" + path_ + "': " + std::strerror(errno));
+    }
+
+    /// Writes the last step of a Training that timed its actions, a mini-batch of `samples`, below
+    /// what its programs would take by simulation if each kind of action took in each cell what it
+    /// took in the mean, and devices did not share threads. Throws std::runtime_error.
+    template <class Train>
+    void write(Train const& train, std::size_t samples, std::string const& name) {
+        gpipe::Programs const& programs = train.programs();
+        gpipe::Timeline timelines[2];
+        gpipe::Timeline& measured = timelines[1];
+        measured = {programs.devices(), programs.cells(), programs.micro_batches(), programs.size(),
+                    name + ", as its last step ran"};
+        for (std::size_t i = 0; i < programs.size(); ++i)
+            if (runs(programs[i], samples))
+                measured.add({programs[i], programs.device_of(programs[i].cell),
+                              train.times()[i].lane, 1e3 * train.times()[i].start,
+                              1e3 * train.times()[i].end});
+        gpipe::trace::MeanDurations const durations(measured);
+        auto const cost = [&](gpipe::Action const& action) {
+            return runs(action, samples) ? durations(action) : 0;
+        };
+        timelines[0] = gpipe::timeline(programs, gpipe::simulate<double>(programs, cost),
+                                       name + ", simulated with its mean durations");
+        out_ << (ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
+                 : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
+                                      : gpipe::trace::text(timelines, {.width = 160}));
+        out_.close();
+        if (!out_) throw std::runtime_error("cannot write '" + path_ + "'");
+    }
+
+  private:
+    // Of fewer samples than micro-batches the last micro-batches have none.
+    static bool runs(gpipe::Action const& action, std::size_t samples) {
+        return action.micro_batch < samples;
+    }
+
+    std::string path_;
+    std::string ending_;
+    std::ofstream out_;
+};
+
+} // namespace support
