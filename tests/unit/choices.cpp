@@ -70,7 +70,7 @@ gpipe::Array<bool> all_split(std::size_t cells) { return gpipe::Array<bool>(cell
 std::string refusal(gpipe::schedule::Dynamic schedule, gpipe::checkpoint::Dynamic checkpointing,
                     std::size_t devices, std::size_t micro_batches) {
     try {
-        proven_programs(schedule, checkpointing, devices, micro_batches, all_split(devices));
+        proven_programs(schedule, checkpointing, devices, micro_batches, all_split(8 * devices));
     } catch (std::invalid_argument const& error) {
         return error.what();
     }

@@ -29,6 +29,7 @@ namespace {
 // few that every execution can be looked at.
 template <class F> void each_small_draft(std::size_t most_pairs, F f) {
     if (toy::long_tests()) most_pairs = 2 * most_pairs;
+    if (toy::one_of(1) > 1) most_pairs = most_pairs * 2 / 3; // sanitizers take their time
     toy::each_schedule(4, 6, 3, [&](auto const& schedule, std::size_t k, std::size_t m) {
         if (k * schedule.cells_per_device() * m > most_pairs) return;
         std::string const name(schedule.name());

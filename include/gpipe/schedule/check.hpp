@@ -147,6 +147,8 @@ template <class Policy, class Source> consteval bool check_messages() {
 // Beyond so many (cell, micro-batch) pairs programs are proven at construction only: there clang
 // gives up. Two cells on each of 32 devices and 128 micro-batches are within.
 inline constexpr std::size_t most_proven_pairs = 8192;
+template <class Schedule, std::size_t K, std::size_t M>
+inline constexpr bool proven_as_constant = K* cells_per_device<Schedule>* M <= most_proven_pairs;
 
 // A schedule's programs for K devices and M micro-batches.
 template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
@@ -155,7 +157,7 @@ template <class Schedule, std::size_t K, std::size_t M> consteval bool check_sch
         return CheckScheduleFunction<Schedule>::ok;
     else if constexpr (M < least)
         return CheckMicroBatchesOf<Schedule, K, M, least>::ok;
-    else if constexpr (K * cells_per_device<Schedule> * M > most_proven_pairs)
+    else if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;
     else
         return check_programs<Schedule, SchedulePrograms<Schedule, K, M>>();
@@ -164,7 +166,7 @@ template <class Schedule, std::size_t K, std::size_t M> consteval bool check_sch
 // The same programs, which have passed, with the recomputes of a pass, and with messages.
 template <class Schedule, class Pass, std::size_t K, std::size_t M> consteval bool check_lowered() {
     using Source = LoweredPrograms<Schedule, Pass, K, M>;
-    if constexpr (K * cells_per_device<Schedule> * M > most_proven_pairs)
+    if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;
     else if constexpr (!check_programs<Pass, Source>())
         return false;
