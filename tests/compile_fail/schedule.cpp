@@ -186,7 +186,8 @@ using Checkpointing = LatePass;
 #else
 using Checkpointing = gpipe::checkpoint::Never;
 #endif
-using Net = gpipe::Pipeline<blank::Linear<4>, blank::Linear<4>>;
+using Layer = blank::Linear<4>;
+using Net = gpipe::Pipeline<Layer, Layer, Layer, Layer>;
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<3>, Schedule, Checkpointing,
                               gpipe::Loss<blank::Loss<4>>>;
 static_assert(Train::cell_count == 2);
