@@ -100,6 +100,32 @@ std::vector<std::vector<long>> starts(Programs const& programs) {
     return result;
 }
 
+// When the last device is done at unit costs if messages take no time, and nothing is buffered.
+long makespan_of_meetings(Programs const& programs) {
+    std::vector<long> clock(programs.devices());
+    std::vector<std::size_t> at(programs.devices());
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (std::size_t d = 0; d < programs.devices(); ++d)
+            while (at[d] < programs.size(d)) {
+                Action const& a = programs.program(d)[at[d]];
+                if (is_message(a)) {
+                    std::size_t const e = programs.device_of(gpipe::other_cell(a));
+                    if (at[e] == programs.size(e)) break;
+                    Action const& b = programs.program(e)[at[e]];
+                    if (!is_message(b) || programs.device_of(gpipe::other_cell(b)) != d) break;
+                    clock[d] = clock[e] = std::max(clock[d], clock[e]);
+                    ++at[e];
+                } else {
+                    clock[d] += a.kind == Kind::backward ? 2 : 1;
+                }
+                ++at[d];
+                moved = true;
+            }
+    }
+    return *std::max_element(clock.begin(), clock.end());
+}
+
 // The most tensors of each pool that are between their receive and their last use.
 std::vector<std::size_t> most_live(Programs const& programs, Kind receive) {
     std::vector<std::size_t> most(programs.cells());
@@ -223,6 +249,27 @@ TEST_CASE("were sends to wait for nobody, receives would make no action late") {
             CHECK(computing == before[d]);
         }
     });
+}
+
+TEST_CASE("with nothing buffered one cell per device takes as long as with everything buffered") {
+    std::size_t slower = 0;
+    toy::each_schedule(8, 24, 2, [&](auto const& schedule, std::size_t k, std::size_t m) {
+        std::string const name(schedule.name());
+        CAPTURE(name);
+        CAPTURE(k);
+        CAPTURE(m);
+        Programs const programs = schedule.programs(k, m);
+        long buffered = 0;
+        auto const all = starts(programs);
+        for (std::size_t d = 0; d < k; ++d)
+            buffered = std::max(
+                buffered, all[d].back() + (programs.program(d).back().kind == Kind::backward) + 1);
+        long const met = makespan_of_meetings(with_messages(programs).programs);
+        CHECK(met >= buffered);
+        if (schedule.cells_per_device() == 1) CHECK(met == buffered);
+        slower += met > buffered;
+    });
+    MESSAGE(slower << " of several cells per device take longer");
 }
 
 TEST_CASE("a receive comes as late as its sender's next action and its use allow") {
