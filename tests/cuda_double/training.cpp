@@ -214,31 +214,33 @@ TEST_CASE("P1 every schedule there is gives on streams what it gives on the host
     Expected const ascending(micro_batches, gpipe::schedule::GPipeAscending{}, sizes);
     std::size_t point = 0;
     std::size_t halves = 0;
-    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
-        if (cells > 4) return;
-        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
-            for (std::size_t gpus : {std::size_t{1}, (cells + 1) / 2, cells})
-                for (std::size_t w = 0; w < 4; ++w) {
-                    if (point++ % toy::one_of(9) != 0) continue;
-                    Way way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
-                    if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
-                    cuda_double::Session session(session_options(way, gpus, point % 4));
-                    auto o = options(8, cells, micro_batches, gpus);
-                    set_way(o, way);
-                    o.schedule = schedule;
-                    o.checkpointing = checkpointing.policy;
-                    toy::Watch watch;
-                    Train train(make_net(watch), {}, Adam{1e-2f}, o);
-                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
-                         " cells per device, ", checkpointing.name, ", K = ", cells, ", ", gpus,
-                         " GPUs, peers ", way.peers, ", graphs ", way.graphs, ", together ",
-                         way.together);
-                    bool const descends = schedule.name() == "GPipe";
-                    CHECK((descends ? descending : ascending).differs(train, way.together) == "");
-                    CHECK(cuda_double::races() == std::vector<std::string>{});
-                    halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
-                }
-    });
+    toy::each_of_catalogue(
+        L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
+            if (cells > 4) return;
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (std::size_t gpus : {std::size_t{1}, (cells + 1) / 2, cells})
+                    for (std::size_t w = 0; w < 4; ++w) {
+                        if (point++ % toy::one_of(9) != 0) continue;
+                        Way way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
+                        if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
+                        cuda_double::Session session(session_options(way, gpus, point % 4));
+                        auto o = options(8, cells, micro_batches, gpus);
+                        set_way(o, way);
+                        o.schedule = schedule;
+                        o.checkpointing = checkpointing.policy;
+                        toy::Watch watch;
+                        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                        INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                             " cells per device, ", checkpointing.name, ", K = ", cells, ", ", gpus,
+                             " GPUs, peers ", way.peers, ", graphs ", way.graphs, ", together ",
+                             way.together);
+                        bool const descends = schedule.name() == "GPipe";
+                        CHECK((descends ? descending : ascending).differs(train, way.together) ==
+                              "");
+                        CHECK(cuda_double::races() == std::vector<std::string>{});
+                        halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
+                    }
+        });
     CHECK(halves > 10);
 }
 
@@ -247,25 +249,26 @@ TEST_CASE("P1 with immediate updates, too") {
     Expected const descending(micro_batches, gpipe::schedule::GPipe{}, {8, 8, 8, 5, 8});
     Expected const ascending(micro_batches, gpipe::schedule::GPipeAscending{}, {8, 8, 8, 5, 8});
     std::size_t point = 0;
-    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
-        if (cells > 4) return;
-        for (std::size_t gpus : {std::size_t{1}, cells})
-            for (std::size_t w = 0; w < 4; ++w) {
-                if (point++ % toy::one_of(5) != 0) continue;
-                Way const way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
-                cuda_double::Session session(session_options(way, gpus, point % 4));
-                auto o = options<Immediately>(8, cells, micro_batches, gpus);
-                set_way(o, way);
-                o.schedule = schedule;
-                toy::Watch watch;
-                Immediately train(make_net(watch), {}, Adam{1e-2f}, o);
-                INFO(schedule.name(), ", K = ", cells, ", ", gpus, " GPUs, peers ", way.peers,
-                     ", graphs ", way.graphs, ", together ", way.together);
-                bool const descends = schedule.name() == "GPipe";
-                CHECK((descends ? descending : ascending).differs(train, way.together) == "");
-                CHECK(cuda_double::races() == std::vector<std::string>{});
-            }
-    });
+    toy::each_of_catalogue(
+        L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t cells) {
+            if (cells > 4) return;
+            for (std::size_t gpus : {std::size_t{1}, cells})
+                for (std::size_t w = 0; w < 4; ++w) {
+                    if (point++ % toy::one_of(5) != 0) continue;
+                    Way const way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
+                    cuda_double::Session session(session_options(way, gpus, point % 4));
+                    auto o = options<Immediately>(8, cells, micro_batches, gpus);
+                    set_way(o, way);
+                    o.schedule = schedule;
+                    toy::Watch watch;
+                    Immediately train(make_net(watch), {}, Adam{1e-2f}, o);
+                    INFO(schedule.name(), ", K = ", cells, ", ", gpus, " GPUs, peers ", way.peers,
+                         ", graphs ", way.graphs, ", together ", way.together);
+                    bool const descends = schedule.name() == "GPipe";
+                    CHECK((descends ? descending : ascending).differs(train, way.together) == "");
+                    CHECK(cuda_double::races() == std::vector<std::string>{});
+                }
+        });
 }
 
 namespace {

@@ -113,26 +113,28 @@ TEST_CASE_TEMPLATE("P1 every schedule there is trains the same, with every numbe
     std::size_t point = 0;
     std::size_t trained = 0;
     std::size_t halves = 0;
-    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
-            for (auto const& run : toy::runs<Device>()) {
-                if (point++ % toy::one_of(3) != 0) continue;
-                auto o = options<Device>(13, k, micro_batches);
-                o.schedule = schedule;
-                o.checkpointing = checkpointing.policy;
-                o.device = run;
-                toy::Watch watch;
-                Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
-                INFO(schedule.name(), " of ", schedule.cells_per_device(), " cells per device, ",
-                     checkpointing.name, ", K = ", k, ", ", toy::describe(run));
-                bool const descends = schedule.name() == "GPipe";
-                CHECK((descends ? descending : ascending).differs(train) == "");
-                CHECK(train.devices() == k);
-                CHECK(train.cells() == k * schedule.cells_per_device());
-                ++trained;
-                halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
-            }
-    });
+    toy::each_of_catalogue(
+        L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (auto const& run : toy::runs<Device>()) {
+                    if (point++ % toy::one_of(3) != 0) continue;
+                    auto o = options<Device>(13, k, micro_batches);
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    o.device = run;
+                    toy::Watch watch;
+                    Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                         " cells per device, ", checkpointing.name, ", K = ", k, ", ",
+                         toy::describe(run));
+                    bool const descends = schedule.name() == "GPipe";
+                    CHECK((descends ? descending : ascending).differs(train) == "");
+                    CHECK(train.devices() == k);
+                    CHECK(train.cells() == k * schedule.cells_per_device());
+                    ++trained;
+                    halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
+                }
+        });
     MESSAGE(trained << " trainings, " << halves << " with the halves of backward apart");
     CHECK(halves > trained / 4);
     CHECK(halves < trained);

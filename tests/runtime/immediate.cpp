@@ -93,23 +93,24 @@ TEST_CASE_TEMPLATE("with immediate updates every schedule trains as the plain lo
     Expected const descending(micro_batches, Backward::descending);
     Expected const ascending(micro_batches, Backward::ascending);
     std::size_t point = 0;
-    toy::each_schedule(L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
-            for (auto const& run : toy::runs<Device>())
-                for (bool const overlaps : {false, true}) {
-                    if (point++ % toy::one_of(5) != 0) continue;
-                    auto o = options<Train<Device>>(schedule, k, micro_batches, 13);
-                    o.checkpointing = checkpointing.policy;
-                    o.device = run;
-                    toy::Watch watch;
-                    Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
-                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
-                         " cells per device, ", checkpointing.name, ", K = ", k, ", ",
-                         toy::describe(run), overlaps ? ", overlapping" : "");
-                    bool const descends = schedule.name() == "GPipe";
-                    CHECK((descends ? descending : ascending).differs(train, overlaps) == "");
-                }
-    });
+    toy::each_of_catalogue(
+        L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+                for (auto const& run : toy::runs<Device>())
+                    for (bool const overlaps : {false, true}) {
+                        if (point++ % toy::one_of(5) != 0) continue;
+                        auto o = options<Train<Device>>(schedule, k, micro_batches, 13);
+                        o.checkpointing = checkpointing.policy;
+                        o.device = run;
+                        toy::Watch watch;
+                        Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                        INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                             " cells per device, ", checkpointing.name, ", K = ", k, ", ",
+                             toy::describe(run), overlaps ? ", overlapping" : "");
+                        bool const descends = schedule.name() == "GPipe";
+                        CHECK((descends ? descending : ascending).differs(train, overlaps) == "");
+                    }
+        });
 }
 
 namespace {

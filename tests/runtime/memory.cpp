@@ -163,8 +163,8 @@ template <class N, class Device> void every_line_is_used() {
 template <class N, class Device> void every_line_is_used_by_all() {
     std::size_t point = 0;
     for (std::size_t micro_batches : {1, 2, 6})
-        toy::each_schedule(
-            N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        toy::each_of_catalogue(
+            N::size, N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
                     if (point++ % toy::one_of(10) != 0) continue;
                     check_lines<N, Device>(
@@ -291,11 +291,17 @@ TEST_CASE_TEMPLATE(
 namespace {
 
 // Some backwards whole and some in halves, in one cell, in any order.
-struct Mixed {
+template <std::size_t v> struct Mixed {
     using policy_kind = gpipe::policy::Schedule;
-    static gpipe::Programs programs(std::size_t cells, std::size_t micro_batches) {
+    static constexpr std::size_t cells_per_device = v;
+    static gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
         std::mt19937_64 random(toy::chance);
-        return toy::mixed_by_chance(cells, micro_batches, 50, random);
+        gpipe::Programs placed(devices, devices * v, micro_batches, 0);
+        std::vector<std::size_t> cells;
+        for (std::size_t c = 0; c < devices * v; ++c) cells.push_back(c);
+        std::shuffle(cells.begin(), cells.end(), random);
+        for (std::size_t c = 0; c < cells.size(); ++c) placed.place(cells[c], c % devices);
+        return toy::mixed_by_chance(placed, 50, random);
     }
 };
 
@@ -335,7 +341,10 @@ TEST_CASE_TEMPLATE("whole backwards among halves overwrite nothing that anybody 
     };
     for (std::size_t k = 1; k <= 3; ++k) check(gpipe::schedule::DualPipeV{}, k);
     for (toy::chance = 0; toy::chance < (toy::long_tests() ? 500 : 20); ++toy::chance)
-        check(Mixed{}, 1 + toy::chance % 9);
+        if (toy::chance % 2 == 0)
+            check(Mixed<1>{}, 1 + toy::chance / 2 % 9);
+        else
+            check(Mixed<3>{}, 1 + toy::chance / 2 % 3);
 }
 
 TEST_CASE("work on a device with memory of its own never touches the caller's arrays, and gives "
@@ -465,8 +474,8 @@ TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inp
             for (std::size_t cells = 1; cells <= 16; ++cells)
                 for (toy::NamedSchedule const& schedule : toy::schedules)
                     check(schedule.name, schedule.policy, checkpointing, cells, micro_batches);
-            toy::each_schedule(
-                16, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            toy::each_of_catalogue(
+                16, 16, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                     check(std::string(schedule.name()), schedule, checkpointing, k, micro_batches);
                 });
         }

@@ -3,7 +3,6 @@
 #include "schedules.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/lowered.hpp>
 
@@ -58,32 +57,17 @@ template <class F> void each_lowering(std::size_t cells, std::size_t micro_batch
             f(lower(schedule));
 }
 
-/// Calls f(schedule, K) for every schedule of the library, those in loops with 1 to 3 cells per
-/// device, and every K from 1 to `most_devices` for which there are no more than `most_cells` cells
-/// and enough micro-batches.
-template <class F>
-void each_of_catalogue(std::size_t most_devices, std::size_t most_cells, std::size_t micro_batches,
-                       F f) {
-    std::size_t const others = gpipe::schedule::catalogue(0).size(); // then those in loops
-    for (std::size_t v = 0; v <= 3; ++v) {
-        auto const catalogue = gpipe::schedule::catalogue(v);
-        for (std::size_t s = v == 0 ? 0 : others; s < catalogue.size(); ++s)
-            for (std::size_t k = 1; k <= most_devices; ++k)
-                if (k * catalogue[s].cells_per_device() <= most_cells &&
-                    micro_batches >= catalogue[s].least_micro_batches(k))
-                    f(catalogue[s], k);
-    }
-}
-
-/// Any order that is possible at all: cells on devices by chance, and a walk by chance in which
-/// each backward is whole with `percent_whole`, else in halves.
-inline gpipe::Programs mixed_by_chance(std::size_t cells, std::size_t micro_batches,
-                                       int percent_whole, std::mt19937_64& random) {
+/// Any order that is possible at all: a walk by chance in which each backward is whole with
+/// `percent_whole`, else in halves. The cells are where they are in `placed`.
+inline gpipe::Programs mixed_by_chance(gpipe::Programs const& placed, int percent_whole,
+                                       std::mt19937_64& random) {
     using gpipe::Kind;
-    std::size_t const devices = 1 + random() % cells;
+    std::size_t const devices = placed.devices();
+    std::size_t const cells = placed.cells();
+    std::size_t const micro_batches = placed.micro_batches();
     std::size_t const pairs = cells * micro_batches;
     gpipe::Programs result(devices, cells, micro_batches, 3 * pairs);
-    for (std::size_t c = 0; c < cells; ++c) result.place(c, random() % devices);
+    for (std::size_t c = 0; c < cells; ++c) result.place(c, placed.device_of(c));
     // What comes next for each pair; `reduce` where nothing does.
     std::vector<Kind> next(pairs, Kind::forward);
     auto const needs_no_more = [&](std::size_t c, std::size_t m) {
@@ -116,6 +100,15 @@ inline gpipe::Programs mixed_by_chance(std::size_t cells, std::size_t micro_batc
         result.next_device();
     }
     return result;
+}
+
+/// The same with cells on devices by chance.
+inline gpipe::Programs mixed_by_chance(std::size_t cells, std::size_t micro_batches,
+                                       int percent_whole, std::mt19937_64& random) {
+    std::size_t const devices = 1 + random() % cells;
+    gpipe::Programs placed(devices, cells, micro_batches, 0);
+    for (std::size_t c = 0; c < cells; ++c) placed.place(c, random() % devices);
+    return mixed_by_chance(placed, percent_whole, random);
 }
 
 /// The same link at every boundary between two devices.

@@ -108,7 +108,7 @@ void each_schedule(std::size_t most_k, std::size_t most_m, std::size_t most_v, F
 
 /// The forms that a schedule's programs take: calls f(index of the form, draft) for each.
 inline std::string const forms[] = {"as they are", "with recomputes", "with messages",
-                                        "with recomputes and messages"};
+                                    "with recomputes and messages"};
 template <class F> void each_form(gpipe::Programs const& programs, F f) {
     auto const recomputing = gpipe::checkpoint::ExceptLast::lower(programs);
     std::vector<bool> const crosses(programs.cells(), true);

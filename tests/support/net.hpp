@@ -76,18 +76,6 @@ inline NamedSchedule const schedules[] = {
     {"one by one", OneByOne{}, Backward::ascending},
     {"zero bubble", gpipe::schedule::ZeroBubbleH1{}, Backward::ascending}};
 
-/// Calls f(schedule, K) for every schedule of the library, with up to three cells per device, and
-/// every K for which there are enough layers and micro-batches.
-template <class F> void each_schedule(std::size_t layers, std::size_t micro_batches, F f) {
-    std::size_t const others = gpipe::schedule::catalogue(0).size();
-    for (std::size_t v = 0; v <= 3; ++v) { // with v cells: the loops, behind all others
-        auto const catalogue = gpipe::schedule::catalogue(v);
-        for (std::size_t s = v == 0 ? 0 : others; s < catalogue.size(); ++s)
-            for (std::size_t k = 1; k * catalogue[s].cells_per_device() <= layers; ++k)
-                if (micro_batches >= catalogue[s].least_micro_batches(k)) f(catalogue[s], k);
-    }
-}
-
 /// How to run on each device: threads of Host, seeds and links of Deferred and Remote.
 inline std::vector<gpipe::device::Host::Options> runs(gpipe::device::Host const*) {
     return {{1}, {2}, {3}, {4}};

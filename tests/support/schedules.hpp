@@ -2,6 +2,7 @@
 
 // Schedules as a user would write them.
 
+#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
@@ -106,5 +107,22 @@ struct ByChance {
         return result;
     }
 };
+
+/// Calls f(schedule, K) for every schedule of the library, those in loops with 1 to 3 cells per
+/// device, and every K from 1 to `most_devices` for which there are no more than `most_cells` cells
+/// and enough micro-batches.
+template <class F>
+void each_of_catalogue(std::size_t most_devices, std::size_t most_cells, std::size_t micro_batches,
+                       F f) {
+    std::size_t const others = gpipe::schedule::catalogue(0).size(); // then those in loops
+    for (std::size_t v = 0; v <= 3; ++v) {
+        auto const catalogue = gpipe::schedule::catalogue(v);
+        for (std::size_t s = v == 0 ? 0 : others; s < catalogue.size(); ++s)
+            for (std::size_t k = 1; k <= most_devices; ++k)
+                if (k * catalogue[s].cells_per_device() <= most_cells &&
+                    micro_batches >= catalogue[s].least_micro_batches(k))
+                    f(catalogue[s], k);
+    }
+}
 
 } // namespace toy
