@@ -157,13 +157,15 @@ template <class Net, class... Policies> class Training {
 
     // Whether that is another than the schedule itself, whose constant programs there are already.
     static consteval bool joins() {
-        auto const& programs =
-            detail::SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
-        Array<bool> halves; // found only if it matters: the layers may be many
-        for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
-            if (programs.actions[i].kind != Kind::weight_gradient) continue;
-            if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
-            if (!halves[programs.actions[i].cell]) return true;
+        if constexpr (detail::proven_as_constant<Schedule, device_count, micro_batch_count>) {
+            auto const& programs =
+                detail::SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
+            Array<bool> halves; // found only if it matters: the layers may be many
+            for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
+                if (programs.actions[i].kind != Kind::weight_gradient) continue;
+                if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
+                if (!halves[programs.actions[i].cell]) return true;
+            }
         }
         return false;
     }
