@@ -79,6 +79,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
+    include/gpipe/runtime/policies.hpp
     include/gpipe/runtime/run_action.hpp
     include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/table.hpp

@@ -1,24 +1,15 @@
 #pragma once
 
-#include <gpipe/balance/balance.hpp>
-#include <gpipe/balance/check.hpp>
-#include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/core/policy.hpp>
-#include <gpipe/device/host.hpp>
+#include <gpipe/balance/validate.hpp>
 #include <gpipe/layer/batch.hpp>
-#include <gpipe/optimizer/sgd.hpp>
-#include <gpipe/optimizer/when.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
-#include <gpipe/schedule/check.hpp>
-#include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/halves.hpp>
+#include <gpipe/runtime/policies.hpp>
 #include <gpipe/trace/timeline.hpp>
-#include <gpipe/transport/local.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -36,12 +27,6 @@ namespace detail {
 
 template <class T> inline constexpr bool is_pipeline = false;
 template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
-
-// What stands for a missing loss once its sentence is said.
-struct NoLoss {
-    using Target = Tensors<>;
-    LossValue<> operator()(auto&&...) const { return {}; }
-};
 
 } // namespace detail
 
@@ -62,65 +47,27 @@ struct NoLoss {
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.
 template <class Net, class... Policies> class Training {
-    using Cut = detail::policy_or<policy::Cut, Cells<1>, Policies...>;
-    using Schedule = detail::policy_or<policy::Schedule, schedule::GPipe, Policies...>;
-    using Checkpointing =
-        detail::policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
-    using Update = detail::policy_or<policy::Update, update::AfterCommit, Policies...>;
-    using Device = detail::policy_or<policy::Device, device::Host, Policies...>;
-    using LossFunctor =
-        typename detail::policy_or<policy::Loss, Loss<detail::NoLoss>, Policies...>::functor;
-    using OptimizerFunctor_ =
-        typename detail::policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
-    // The number of cells on a device, and K where it does not hang on a schedule that is chosen at
-    // construction.
-    static constexpr bool knows_schedule = !std::is_same_v<Schedule, schedule::Dynamic>;
-    static constexpr std::size_t per_device = gpipe::cells_per_device<Schedule>;
-    static constexpr std::size_t known_devices =
-        knows_schedule || !cuts_by_hand<Cut> ? devices_of<Cut>(per_device) : dynamic;
-    static constexpr std::size_t default_micro_batches =
-        known_devices == dynamic ? dynamic : 4 * (known_devices ? known_devices : 1);
-    using MicroBatchesPolicy =
-        detail::policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
-    using Stream = typename Device::Stream;
-
     static_assert(detail::is_pipeline<Net>,
                   "gpipe: the first argument of Training is the model: a gpipe::Pipeline");
-    static_assert(
-        detail::check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
-                               policy::Optimizer, policy::Schedule, policy::Checkpointing,
-                               policy::Update, policy::Transport, policy::Device>());
-    static_assert(!std::is_same_v<LossFunctor, detail::NoLoss>,
-                  "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
-    static_assert(std::is_same_v<LossFunctor, detail::NoLoss> || CheckLoss<LossFunctor, Net>::ok);
-    static_assert(
-        !Device::calls_enqueue || requires { sizeof(StepWork<Device>); },
-        "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through nvcc");
-    static_assert(!Device::calls_enqueue || !detail::returns_value<LossFunctor, Net>,
-                  "gpipe: on this device a loss returns nothing: its work writes sum, weight and "
-                  "metrics to context.value()");
-    static_assert(CheckOptimizer<OptimizerFunctor_>::ok);
-    static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor_>,
-                  "gpipe: an optimizer must be trivially copyable to be copied to this device");
-    static_assert(!Update::immediate || std::is_trivially_copyable_v<OptimizerFunctor_>,
-                  "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
-                  "step that is under way has its own");
-    static_assert(detail::check_trainable<Net>());
-    static_assert(CheckCut<Cut, Net::size, per_device>::ok);
-    static_assert(MicroBatchesPolicy::count != 0,
-                  "gpipe: MicroBatches<M> needs at least one micro-batch");
+    using Chosen = detail::ChosenPolicies<Net, Policies...>;
+    using Cut = typename Chosen::Cut;
+    using Schedule = typename Chosen::Schedule;
+    using Checkpointing = typename Chosen::Checkpointing;
+    using Update = typename Chosen::Update;
+    using Device = typename Chosen::Device;
+    using LossFunctor = typename Chosen::LossFunctor;
+    using OptimizerFunctor_ = typename Chosen::OptimizerFunctor;
+    using Stream = typename Device::Stream;
 
   public:
     /// L, K, the cells on all of the devices, and M; `dynamic` where they are chosen at
     /// construction.
     static constexpr std::size_t layer_count = Net::size;
-    static constexpr std::size_t device_count = known_devices;
-    static constexpr std::size_t cell_count =
-        knows_schedule && device_count != dynamic ? device_count * per_device : dynamic;
-    static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
+    static constexpr std::size_t device_count = Chosen::device_count;
+    static constexpr std::size_t cell_count = Chosen::cell_count;
+    static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count;
     /// Whether everything but the number of samples is in the type.
-    static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
-                                     !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+    static constexpr bool constant = Chosen::constant;
 
     using Input = typename Net::Input;
     using Target = typename LossFunctor::Target;
@@ -128,65 +75,6 @@ template <class Net, class... Policies> class Training {
     using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>;
 
   private:
-    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
-        Array<std::size_t> first(cells + 1);
-        Cut::cut(costs.data(), costs.size(), cells, first.data());
-        return first;
-    }
-    // Which cells have a layer whose backward comes in halves, of those that have a backward.
-    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
-                                        Array<std::size_t> const& first) {
-        Array<bool> result(first.size() - 1);
-        std::size_t const learner = lowest_learner(layers.data(), layers.size());
-        for (std::size_t c = 0; c + 1 < first.size(); ++c)
-            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
-                if (i >= learner && layers[i].splits) result[c] = true;
-        return result;
-    }
-    // The schedule as it runs over these layers: see join_halves().
-    struct OverLayers {
-        static constexpr std::size_t cells_per_device = per_device;
-        static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-            return join_halves(Schedule::programs(devices, micro_batches),
-                               splits(Net::layers(), cut(devices * per_device, Net::costs())));
-        }
-    };
-    static constexpr Programs schedule_programs() requires constant {
-        return OverLayers::programs(device_count, micro_batch_count);
-    }
-
-    // Whether that is another than the schedule itself, whose constant programs there are already.
-    static consteval bool joins() {
-        if constexpr (detail::proven_as_constant<Schedule, device_count, micro_batch_count>) {
-            auto const& programs =
-                detail::SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
-            Array<bool> halves; // found only if it matters: the layers may be many
-            for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
-                if (programs.actions[i].kind != Kind::weight_gradient) continue;
-                if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
-                if (!halves[programs.actions[i].cell]) return true;
-            }
-        }
-        return false;
-    }
-    // Without a sound number of cells or micro-batches, which has its own sentence, there is
-    // nothing to prove.
-    static consteval bool check_programs() {
-        if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
-                      micro_batch_count == 0)
-            return true;
-        else if constexpr (!detail::check_schedule<Schedule, device_count, micro_batch_count>())
-            return false;
-        else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-            return true;
-        else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
-            return false;
-        else
-            return detail::check_lowered<std::conditional_t<joins(), OverLayers, Schedule>,
-                                         Checkpointing, device_count, micro_batch_count>();
-    }
-    static_assert(check_programs());
-
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
         return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
                 detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>(),
@@ -196,25 +84,27 @@ template <class Net, class... Policies> class Training {
   public:
     /// The layer that each cell begins with, then L.
     static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
-        return cut(cell_count, Net::costs());
+        return Chosen::cut(cell_count, Net::costs());
     }
     /// The idle share of device time at unit costs (forward, input gradient and weight gradient of
     /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
     /// offers both halves of its backward that runs whole.
-    static constexpr Ratio bubble() requires constant { return gpipe::bubble(schedule_programs()); }
+    static constexpr Ratio bubble() requires constant {
+        return gpipe::bubble(Chosen::schedule_programs());
+    }
     /// The same where cost(action) is what each action takes (CellCosts, ChainCosts, or any
     /// function), with recomputation, which counts as work; see simulate() for the rest.
     template <class Cost>
     static constexpr double bubble(Cost const& cost, double latency = 0,
                                    double bandwidth = unlimited<double>) requires constant {
-        Programs const programs = Checkpointing::lower(schedule_programs());
+        Programs const programs = Checkpointing::lower(Chosen::schedule_programs());
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
     static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
-        return gpipe::peak_micro_batches(schedule_programs(), device);
+        return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples.
     static constexpr std::size_t peak_bytes(std::size_t device,
@@ -230,9 +120,9 @@ template <class Net, class... Policies> class Training {
                                    detail::sizes_of<detail::as_tensors<Target>>(),
                                    micro_batch_count * samples, micro_batch_count, 2 + metrics,
                                    sizeof(OptimizerFunctor_), Engine<Device>::slots);
-        return plan_memory(shape(layers), cut(cell_count, Net::costs()),
-                           Checkpointing::lower(schedule_programs()), OptimizerFunctor_::states,
-                           samples, staging);
+        return plan_memory(shape(layers), Chosen::cut(cell_count, Net::costs()),
+                           Checkpointing::lower(Chosen::schedule_programs()),
+                           OptimizerFunctor_::states, samples, staging);
     }
 
     /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
@@ -466,7 +356,7 @@ template <class Net, class... Policies> class Training {
         return norm;
     }
     static schedule::Dynamic chosen_schedule(Options const& options) {
-        if constexpr (knows_schedule)
+        if constexpr (Chosen::knows_schedule)
             return Schedule{};
         else if (!options.schedule)
             return schedule::GPipe{};
@@ -476,7 +366,7 @@ template <class Net, class... Policies> class Training {
     // K.
     static std::size_t chosen_devices(Options const& options) {
         std::size_t const cells_per_device = chosen_schedule(options).cells_per_device();
-        if constexpr (!knows_schedule && cuts_by_hand<Cut>)
+        if constexpr (!Chosen::knows_schedule && cuts_by_hand<Cut>)
             if (Cut::cells % cells_per_device != 0)
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: the schedule has %zu cells on each device, and the %zu entries of the "
@@ -498,7 +388,7 @@ template <class Net, class... Policies> class Training {
         check_cells(Net::size, cells);
         Array<double> const costs = declared_costs();
         check_costs(costs.data(), costs.size());
-        return cut(cells, costs);
+        return Chosen::cut(cells, costs);
     }
     static Programs chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
@@ -513,7 +403,7 @@ template <class Net, class... Policies> class Training {
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
         return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
-                               splits(layers, chosen_cut(options)));
+                               Chosen::splits(layers, chosen_cut(options)));
     }
 
     template <class Other>

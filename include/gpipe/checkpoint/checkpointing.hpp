@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <string_view>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -61,7 +62,9 @@ class Dynamic {
   public:
     using policy_kind = policy::Checkpointing;
     constexpr Dynamic() = default;
-    template <CheckpointingPass C> constexpr Dynamic(C) : lower_(&C::lower) {}
+    template <class C>
+        requires(!std::is_same_v<C, Dynamic> && CheckpointingPass<C>)
+    constexpr Dynamic(C) : lower_(&C::lower) {}
 
     constexpr explicit operator bool() const { return lower_ != nullptr; }
     constexpr Programs lower(Programs const& schedule) const { return lower_(schedule); }

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <string_view>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -54,7 +55,9 @@ class Dynamic {
   public:
     using policy_kind = policy::Schedule;
     constexpr Dynamic() = default;
-    template <ScheduleFunction S>
+    // Of Dynamic itself it must not be asked: clang 14 would take its programs() for a static one.
+    template <class S>
+        requires(!std::is_same_v<S, Dynamic> && ScheduleFunction<S>)
     constexpr Dynamic(S)
         : programs_(&S::programs), least_(&gpipe::least_micro_batches<S>),
           cells_per_device_(gpipe::cells_per_device<S>) {

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <gpipe/balance/balance.hpp>
+#include <gpipe/balance/check.hpp>
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/core/policy.hpp>
+#include <gpipe/device/host.hpp>
+#include <gpipe/layer/loss.hpp>
+#include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/optimizer/sgd.hpp>
+#include <gpipe/optimizer/when.hpp>
+#include <gpipe/runtime/loss_thunk.hpp>
+#include <gpipe/runtime/work.hpp>
+#include <gpipe/schedule/check.hpp>
+#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/halves.hpp>
+#include <gpipe/transport/local.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe::detail {
+
+// What stands for a missing loss once its sentence is said.
+struct NoLoss {
+    using Target = Tensors<>;
+    LossValue<> operator()(auto&&...) const { return {}; }
+};
+
+// The policies of a Training over the Pipeline Net, whatever their order, with the defaults filled
+// in; checked, and proven as far as they are constants.
+template <class Net, class... Policies> struct ChosenPolicies {
+    using Cut = policy_or<policy::Cut, Cells<1>, Policies...>;
+    using Schedule = policy_or<policy::Schedule, schedule::GPipe, Policies...>;
+    using Checkpointing = policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
+    using Update = policy_or<policy::Update, update::AfterCommit, Policies...>;
+    using Device = policy_or<policy::Device, device::Host, Policies...>;
+    using LossFunctor = typename policy_or<policy::Loss, Loss<NoLoss>, Policies...>::functor;
+    using OptimizerFunctor =
+        typename policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
+
+    // The number of cells on a device, and K where it does not hang on a schedule that is chosen at
+    // construction.
+    static constexpr bool knows_schedule = !std::is_same_v<Schedule, schedule::Dynamic>;
+    static constexpr std::size_t per_device = gpipe::cells_per_device<Schedule>;
+    static constexpr std::size_t device_count =
+        knows_schedule || !cuts_by_hand<Cut> ? devices_of<Cut>(per_device) : dynamic;
+    static constexpr std::size_t default_micro_batches =
+        device_count == dynamic ? dynamic : 4 * (device_count ? device_count : 1);
+    using MicroBatchesPolicy =
+        policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
+
+    static_assert(check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
+                                 policy::Optimizer, policy::Schedule, policy::Checkpointing,
+                                 policy::Update, policy::Transport, policy::Device>());
+    static_assert(!std::is_same_v<LossFunctor, NoLoss>,
+                  "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
+    static_assert(std::is_same_v<LossFunctor, NoLoss> || CheckLoss<LossFunctor, Net>::ok);
+    static_assert(
+        !Device::calls_enqueue || requires { sizeof(StepWork<Device>); },
+        "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through nvcc");
+    static_assert(!Device::calls_enqueue || !returns_value<LossFunctor, Net>,
+                  "gpipe: on this device a loss returns nothing: its work writes sum, weight and "
+                  "metrics to context.value()");
+    static_assert(CheckOptimizer<OptimizerFunctor>::ok);
+    static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor>,
+                  "gpipe: an optimizer must be trivially copyable to be copied to this device");
+    static_assert(!Update::immediate || std::is_trivially_copyable_v<OptimizerFunctor>,
+                  "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
+                  "step that is under way has its own");
+    static_assert(check_trainable<Net>());
+    static_assert(CheckCut<Cut, Net::size, per_device>::ok);
+    static_assert(MicroBatchesPolicy::count != 0,
+                  "gpipe: MicroBatches<M> needs at least one micro-batch");
+
+    static constexpr std::size_t cell_count =
+        knows_schedule && device_count != dynamic ? device_count * per_device : dynamic;
+    static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
+    // Whether everything but the number of samples is in the type.
+    static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
+                                     !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+
+    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
+        Array<std::size_t> first(cells + 1);
+        Cut::cut(costs.data(), costs.size(), cells, first.data());
+        return first;
+    }
+    // Which cells have a layer whose backward comes in halves, of those that have a backward.
+    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
+                                        Array<std::size_t> const& first) {
+        Array<bool> result(first.size() - 1);
+        std::size_t const learner = lowest_learner(layers.data(), layers.size());
+        for (std::size_t c = 0; c + 1 < first.size(); ++c)
+            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
+                if (i >= learner && layers[i].splits) result[c] = true;
+        return result;
+    }
+    // The schedule as it runs over these layers: see join_halves().
+    struct OverLayers {
+        static constexpr std::size_t cells_per_device = per_device;
+        static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+            return join_halves(Schedule::programs(devices, micro_batches),
+                               splits(Net::layers(), cut(devices * per_device, Net::costs())));
+        }
+    };
+    static constexpr Programs schedule_programs() requires constant {
+        return OverLayers::programs(device_count, micro_batch_count);
+    }
+
+    // Whether that is another than the schedule itself, whose constant programs there are already.
+    static consteval bool joins() {
+        if constexpr (proven_as_constant<Schedule, device_count, micro_batch_count>) {
+            auto const& programs =
+                SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
+            Array<bool> halves; // found only if it matters: the layers may be many
+            for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
+                if (programs.actions[i].kind != Kind::weight_gradient) continue;
+                if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
+                if (!halves[programs.actions[i].cell]) return true;
+            }
+        }
+        return false;
+    }
+    // Without a sound number of cells or micro-batches, which has its own sentence, there is
+    // nothing to prove.
+    static consteval bool check_programs() {
+        if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
+                      micro_batch_count == 0)
+            return true;
+        else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
+            return false;
+        else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            return true;
+        else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
+            return false;
+        else
+            return check_lowered<std::conditional_t<joins(), OverLayers, Schedule>, Checkpointing,
+                                 device_count, micro_batch_count>();
+    }
+    static_assert(check_programs());
+};
+
+} // namespace gpipe::detail
