@@ -347,6 +347,22 @@ TEST_CASE_TEMPLATE("whole backwards among halves overwrite nothing that anybody 
             check(Mixed<3>{}, 1 + toy::chance / 2 % 3);
 }
 
+TEST_CASE_TEMPLATE("an evaluation gives its loss room for a gradient where halves run apart",
+                   Device, Host, Deferred, Remote) {
+    using N = gpipe::Pipeline<toy::Linear<Real, 5, 6>, toy::Tanh<Real, 6>, toy::Linear<Real, 6, 4>>;
+    using T = toy::Training<N, toy::CrossEntropy<Real, 4>, Adam, Device>;
+    auto const x = toy::numbers<Real>(8 * 5, 1);
+    std::vector<std::int32_t> const classes(8, 1);
+    T plain(N{}, {}, Adam{},
+            options<T>(8, 2, 4, gpipe::schedule::GPipeAscending{}, gpipe::checkpoint::Never{}));
+    T train(N{}, {}, Adam{},
+            options<T>(8, 2, 4, gpipe::schedule::ZeroBubbleH1{}, gpipe::checkpoint::Never{}));
+    for (int step = 0; step < 2; ++step) {
+        CHECK(train.evaluate(x, classes).loss == plain.evaluate(x, classes).loss);
+        CHECK(train.step(x, classes).loss == plain.step(x, classes).loss);
+    }
+}
+
 TEST_CASE("work on a device with memory of its own never touches the caller's arrays, and gives "
           "what it gives on the host") {
     constexpr std::size_t samples = 13;

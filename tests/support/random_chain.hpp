@@ -172,6 +172,13 @@ inline void call_whole(ChainShape const& chain, std::size_t i, std::vector<Layer
 
 } // namespace detail
 
+/// The loss, which writes its gradient in an evaluation as well if it cannot do without.
+inline LayerCall call_of_loss(ChainShape const& chain) {
+    std::size_t const last = chain.size - 1;
+    return {{{TensorName::output, last}},
+            {{TensorName::gradient, last}, {TensorName::loss_scratch, last}}};
+}
+
 /// What an action of the cell with layers [first, last) calls, in order: from the definition of a
 /// layer's functions, and not from how the planner or the engine go about it. `rewrites`: whether a
 /// recompute has to write the output that crosses to the next cell as well, since backward reads it
@@ -197,9 +204,7 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
         }
         return calls;
     }
-    if (last_cell && kind != Kind::weight_gradient)
-        calls.push_back({{{TensorName::output, last - 1}},
-                         {{TensorName::gradient, last - 1}, {TensorName::loss_scratch, last - 1}}});
+    if (last_cell && kind != Kind::weight_gradient) calls.push_back(call_of_loss(chain));
     for (std::size_t i = last; i-- > first && learns(chain, i);) {
         LayerInfo const& layer = chain.layers[i];
         bool const whole = !layer.splits ? kind != Kind::weight_gradient

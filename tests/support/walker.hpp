@@ -104,8 +104,8 @@ class Walker {
     bool crosses(std::size_t boundary) const {
         return chain_.lowest_learner < plan_.first[boundary];
     }
-    /// What a step does, call by call.
-    std::vector<Effect> effects(gpipe::Step const& step) const {
+    /// What a step does, call by call; `evaluates`: a forward of the last cell then calls the loss.
+    std::vector<Effect> effects(gpipe::Step const& step, bool evaluates = false) const {
         std::vector<Effect> result;
         if (is_transfer(step.kind)) {
             bool const gradient = step.kind == gpipe::Kind::send_gradient ||
@@ -125,8 +125,9 @@ class Walker {
         std::size_t const c = step.cell;
         bool const last_cell = c + 2 == plan_.first.size();
         bool const rewrites = !last_cell && plan_.transfers[c + 1].keeps;
-        for (LayerCall const& call :
-             calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites)) {
+        auto calls = calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites);
+        if (evaluates && last_cell) calls.push_back(call_of_loss(chain_));
+        for (LayerCall const& call : calls) {
             Effect effect;
             for (auto const* names : {&call.reads, &call.writes})
                 for (TensorName const& name : *names) {
@@ -142,7 +143,7 @@ class Walker {
     /// Walks the table once; says what went wrong, or nothing. A call takes its time: others start
     /// and end before it ends, and what it reads has to stay as long.
     std::string walk(gpipe::StepTable const& table, std::size_t devices, Pace pace,
-                     std::mt19937_64& random) const {
+                     std::mt19937_64& random, bool evaluates = false) const {
         std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
         for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
         std::vector<std::size_t> done(table.streams);
@@ -176,7 +177,7 @@ class Walker {
             if (choice.empty()) return "everybody waits";
             std::size_t const s = choice[random() % choice.size()];
             gpipe::Step const& step = *streams[s][done[s]];
-            if (call[s] == 0 && !runs[s]) effects[s] = this->effects(step);
+            if (call[s] == 0 && !runs[s]) effects[s] = this->effects(step, evaluates);
             if (call[s] < effects[s].size()) {
                 bool const starts = !runs[s];
                 std::string const wrong =

@@ -312,6 +312,7 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
         }
         step.kept = at.arena(c) + plan.blocks_at[c];
         step.held = at.arena(c) + plan.held_at[c];
+        step.deferred = at.arena(c) + plan.deferred_at[c]; // the loss may write its gradient there
         if (c > 0) step.input = input(c);
         if (c + 1 < plan.lowered.programs.cells())
             step.output = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);
