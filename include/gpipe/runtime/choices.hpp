@@ -77,8 +77,8 @@ inline void prove(Programs const& programs, char const* policy, std::size_t devi
 }
 
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
-/// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong, or
-/// if the schedule needs more micro-batches.
+/// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong,
+/// or if the schedule needs more micro-batches.
 inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
                                 std::size_t devices, std::size_t micro_batches,
                                 Array<bool> const& splits) {
