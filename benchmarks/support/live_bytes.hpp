@@ -59,7 +59,7 @@ class LiveBytes {
     gpipe::LayerInfo const& layer(std::size_t i) const { return chain_.layers[i]; }
     bool learns(std::size_t i) const { return i < chain_.size && i >= chain_.lowest_learner; }
     std::size_t count(std::size_t m) const {
-        return gpipe::micro_batch_range(samples_, programs_.micro_batches(), m).count;
+        return gpipe::Split(samples_, programs_.micro_batches())[m].count;
     }
     static std::size_t bytes(gpipe::GroupSizes const& group, std::size_t samples) {
         std::size_t total = 0;

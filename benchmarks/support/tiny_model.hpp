@@ -60,7 +60,7 @@ template <std::size_t K> class TinyCells {
     TinyCells(std::size_t samples, std::size_t micro_batches)
         : ranges_(micro_batches), losses_(micro_batches), weights_(micro_batches) {
         for (std::size_t m = 0; m < micro_batches; ++m)
-            ranges_[m] = gpipe::micro_batch_range(samples, micro_batches, m);
+            ranges_[m] = gpipe::Split(samples, micro_batches)[m];
         // Whole cache lines, so that neighbouring micro-batches do not share one.
         stride_ = (ranges_[0].count * Tiny::width + 15) / 16 * 16;
         outputs_.resize(K * micro_batches * stride_ + 16);

@@ -56,10 +56,13 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     gpipe::LayerRow row;
     row.layer = &layer;
     row.parameters = w.data();
+    gpipe::StepFrame shared;
+    shared.capacity = 2;
+    shared.stream = &stream;
+    shared.handles = &handles;
     gpipe::Frame frame;
-    frame.samples = frame.capacity = 2;
-    frame.stream = &stream;
-    frame.handles = &handles;
+    frame.shared = &shared;
+    frame.samples = 2;
     functions.forward(row, frame, {x.data()}, y.data());
     stream.synchronize();
     std::vector<float> const result = toy::read<float>(y, 2 * N);

@@ -322,7 +322,7 @@ TEST_CASE("P5 micro-batches differ by at most one sample, the larger first, in o
             auto const sizes = toy::deal(samples, micro_batches);
             std::size_t first = 0;
             for (std::size_t m = 0; m < micro_batches; ++m) {
-                auto const range = gpipe::micro_batch_range(samples, micro_batches, m);
+                auto const range = gpipe::Split(samples, micro_batches)[m];
                 CHECK(range.count == sizes[m]);
                 CHECK(range.first == first);
                 first += range.count;

@@ -59,7 +59,14 @@ template <class Context, class... Tensors> Ranges of_loss(Context& context, Tens
 
 /// A context that outlives the call that it was made for.
 struct KeptFrame {
-    gpipe::Frame kept{};
+    explicit KeptFrame(gpipe::Frame const& of) : shared(*of.shared), kept(of) {
+        kept.shared = &shared;
+    }
+    KeptFrame(KeptFrame const&) = delete;
+    KeptFrame& operator=(KeptFrame const&) = delete;
+
+    gpipe::StepFrame shared;
+    gpipe::Frame kept;
 };
 template <class Context> class KeptLayer : KeptFrame, public Context {
   public:

@@ -160,16 +160,11 @@ template <class Net, class Loss, class Optimizer> class Reference {
     };
 
     gpipe::Frame frame(MicroBatch const& batch, gpipe::Phase phase, Memory const& saved,
-                       Memory const& scratch) const {
-        return {batch.samples,
-                batch.samples,
-                batch.first,
-                seed_,
-                steps_,
-                phase,
-                phase != gpipe::Phase::evaluate,
-                {saved.data(), scratch.data()},
-                &stream_};
+                       Memory const& scratch) {
+        shared_ = {batch.samples, seed_, steps_, &stream_};
+        return {&shared_,      batch.first,
+                batch.samples, {saved.data(), scratch.data()},
+                phase,         phase != gpipe::Phase::evaluate};
     }
     gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
                                  std::vector<std::byte*>& table) const {
@@ -305,6 +300,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     std::uint64_t steps_ = 0;
     double weight_ = 0;
     Stream stream_;
+    gpipe::StepFrame shared_;
     std::size_t leaf_[size] = {};
     gpipe::LayerRow rows_[size];
     std::vector<Memory> parameters_, gradients_, states_;

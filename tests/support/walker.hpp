@@ -221,13 +221,9 @@ class Walker {
             return tensor;
         }
         gpipe::Place const place = place_of(plan_.layouts[c], first, name);
-        std::byte* const base[] = {step.kept, temporaries(c), step.held, step.deferred};
-        std::byte const* const region = base[static_cast<std::size_t>(place.region)];
+        std::byte const* const region = step.base[static_cast<std::size_t>(place.region)];
         tensor.at = region ? region + place.offset : nullptr;
         return tensor;
-    }
-    std::byte* temporaries(std::size_t cell) const {
-        return places_.arenas[plan_.lowered.programs.device_of(cell)] + plan_.temporaries_at[cell];
     }
 
     // Begins or ends a call: what it reads must be there at both ends, what it writes must be its

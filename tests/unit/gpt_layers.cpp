@@ -75,16 +75,17 @@ template <class L> struct Driven {
         row.deferred.region = Region::deferred;
         row.index = 3;
         frame.samples = samples;
-        frame.capacity = samples + 1;
         frame.first_sample = 2;
-        frame.seed = 5;
-        frame.step = 11;
+        shared.capacity = samples + 1;
+        shared.seed = 5;
+        shared.step = 11;
+        shared.stream = &stream;
+        frame.shared = &shared;
         frame.phase = Phase::forward;
         frame.saving = true;
         frame.base[0] = saved.data();
         frame.base[1] = scratch.data();
         frame.base[3] = deferred.data();
-        frame.stream = &stream;
     }
 
     void forward() {
@@ -131,6 +132,7 @@ template <class L> struct Driven {
     std::vector<Element> y, dy;
     std::vector<InputElement> dx;
     LayerRow row;
+    StepFrame shared;
     Frame frame;
     AnyStream stream;
     LayerFunctions functions = detail::layer_functions<L, AnyStream>();
@@ -700,6 +702,7 @@ TEST_CASE("a model trains the same bits under every schedule, descending backwar
 // Two positions, three samples; classes 0 to 3 of 6.
 using Loss = gpt::CrossEntropy<double, 2, 6>;
 struct LossRun {
+    StepFrame shared;
     Frame frame;
     std::vector<double> y = std::vector<double>(36), dy = std::vector<double>(36);
     std::vector<std::int32_t> target{0, 3, -1, 2, 1, -1};
@@ -707,7 +710,8 @@ struct LossRun {
     Loss loss{4};
 
     LossRun() {
-        frame.samples = frame.capacity = 3;
+        frame.samples = shared.capacity = 3;
+        frame.shared = &shared;
         frame.phase = Phase::forward;
         fill_normal(y, 4, 2);
         fill_normal(dy, 5);

@@ -156,10 +156,13 @@ TEST_CASE_FIXTURE(Fresh, "layers of one device work with the same handle, the lo
     alignas(gpipe::slot_alignment) std::byte memory[planned(true)];
     HandleSet set;
     make(set, one, memory);
+    gpipe::StepFrame shared;
+    shared.capacity = 1;
+    shared.stream = &one;
+    shared.handles = &set;
     gpipe::Frame frame;
-    frame.samples = frame.capacity = 1;
-    frame.stream = &one;
-    frame.handles = &set;
+    frame.shared = &shared;
+    frame.samples = 1;
     WithB const b;
     WithAll const all;
     gpipe::LayerRow row;

@@ -233,7 +233,7 @@ TEST_CASE("micro-batches cover a mini-batch in order, differ by one sample, the 
             std::size_t next = 0;
             std::size_t before = n;
             for (std::size_t i = 0; i < m; ++i) {
-                auto const range = gpipe::micro_batch_range(n, m, i);
+                auto const range = gpipe::Split(n, m)[i];
                 CHECK(range.first == next);
                 CHECK(range.count <= before);
                 CHECK((range.count == n / m || range.count == n / m + 1));

@@ -21,19 +21,24 @@ enum class Phase : std::uint8_t {
     weight_gradient
 };
 
-/// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
-struct Frame {
-    std::size_t samples = 0;      ///< in this micro-batch; never 0 when a layer is called
-    std::size_t capacity = 0;     ///< samples that every slot has room for
-    std::size_t first_sample = 0; ///< position of the first sample in the mini-batch
+/// What all actions of a step on one device share.
+struct StepFrame {
+    std::size_t capacity = 0; ///< samples that every slot has room for
     std::uint64_t seed = 0;
     std::uint64_t step = 0;
-    Phase phase = Phase::evaluate;
-    bool saving = false;                ///< whether a backward will read what this call saves
-    std::byte* base[4] = {};            ///< address of each Region
     void const* stream = nullptr;       ///< the device's stream, as the type that the engine knows
     StepState const* state = nullptr;   ///< in memory that work on the stream can read
     HandleSet const* handles = nullptr; ///< those of the device
+};
+
+/// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
+struct Frame {
+    StepFrame const* shared = nullptr;
+    std::size_t first_sample = 0; ///< position of the first sample in the mini-batch
+    std::size_t samples = 0;      ///< in this micro-batch; never 0 when a layer is called
+    std::byte* base[4] = {};      ///< address of each Region
+    Phase phase = Phase::evaluate;
+    bool saving = false; ///< whether a backward will read what this call saves
 };
 
 /// How long what lies there lives. Where backwards are whole, nothing is held or deferred.

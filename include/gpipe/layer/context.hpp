@@ -37,29 +37,35 @@ template <class Parameters, class Stream, class Handles> class CallContext {
         static_assert(!replays<Stream>,
                       "gpipe: on this device the work of one step is replayed in others, in which "
                       "context.step() would not change: have it read context.state()->step");
-        return frame_.step;
+        return frame_.shared->step;
     }
     /// Seed and number of the step, to be read by the work on the stream.
-    StepState const* state() const { return frame_.state; }
+    StepState const* state() const { return frame_.shared->state; }
     /// Position of the layer in the chain.
     std::size_t layer() const { return row_.index; }
     Phase phase() const { return frame_.phase; }
     /// False in evaluate() and predict(): no dropout.
     bool training() const { return frame_.phase != Phase::evaluate; }
     /// The stream that the layer's work goes on.
-    Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    Stream const& stream() const { return *static_cast<Stream const*>(frame_.shared->stream); }
     /// For gpipe::handle<H>(context).
-    HandleSet const* handles() const { return frame_.handles; }
+    HandleSet const* handles() const { return frame_.shared->handles; }
     /// This layer's random numbers in this step, by sample: the same in forward, recompute and
     /// backward. A StepRandom where the work of one step is replayed in others.
     auto random() const {
         if constexpr (replays<Stream>)
-            return StepRandom{frame_.state, row_.index, frame_.first_sample};
+            return StepRandom{frame_.shared->state, row_.index, frame_.first_sample};
         else
-            return SampleRandom{frame_.seed, frame_.step, row_.index, frame_.first_sample};
+            return SampleRandom{frame_.shared->seed, frame_.shared->step, row_.index,
+                                frame_.first_sample};
     }
 
   protected:
+    template <class Tensors, Access access> auto views(Place const& place) const {
+        return batch_views<Tensors, access>({place.in(frame_)}, frame_.samples,
+                                            frame_.shared->capacity);
+    }
+
     LayerRow const& row_;
     Frame const& frame_;
 };
@@ -74,14 +80,11 @@ class ForwardContext : public detail::CallContext<Parameters, Stream, Handles> {
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
-        return batch_views<Saved, detail::Access::write>(
-            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+        return this->template views<Saved, detail::Access::write>(this->row_.saved);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<Scratch, detail::Access::write>(
-            {this->row_.forward_scratch.in(this->frame_)}, this->frame_.samples,
-            this->frame_.capacity);
+        return this->template views<Scratch, detail::Access::write>(this->row_.forward_scratch);
     }
     /// False where no backward will read what this call saves: in evaluation, and where a
     /// recomputation will run before the backward. Filling saved() may then be left out.
@@ -100,14 +103,11 @@ class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> 
     }
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
-        return batch_views<Saved, detail::Access::read>(
-            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+        return this->template views<Saved, detail::Access::read>(this->row_.saved);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<Scratch, detail::Access::write>(
-            {this->row_.backward_scratch.in(this->frame_)}, this->frame_.samples,
-            this->frame_.capacity);
+        return this->template views<Scratch, detail::Access::write>(this->row_.backward_scratch);
     }
 };
 
@@ -119,19 +119,15 @@ class InputGradientContext : public detail::CallContext<Parameters, Stream, Hand
 
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
-        return batch_views<Saved, detail::Access::read>(
-            {this->row_.saved.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+        return this->template views<Saved, detail::Access::read>(this->row_.saved);
     }
     /// Where to leave what weight_gradient will read (declared as Layer::Deferred).
     auto deferred() const {
-        return batch_views<Deferred, detail::Access::write>(
-            {this->row_.deferred.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+        return this->template views<Deferred, detail::Access::write>(this->row_.deferred);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<Scratch, detail::Access::write>(
-            {this->row_.backward_scratch.in(this->frame_)}, this->frame_.samples,
-            this->frame_.capacity);
+        return this->template views<Scratch, detail::Access::write>(this->row_.backward_scratch);
     }
 };
 
@@ -143,14 +139,11 @@ class WeightGradientContext : public BackwardContext<Parameters, Saved, Scratch,
 
     /// What input_gradient left for this micro-batch.
     auto deferred() const {
-        return batch_views<Deferred, detail::Access::read>(
-            {this->row_.deferred.in(this->frame_)}, this->frame_.samples, this->frame_.capacity);
+        return this->template views<Deferred, detail::Access::read>(this->row_.deferred);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return batch_views<Scratch, detail::Access::write>(
-            {this->row_.weight_scratch.in(this->frame_)}, this->frame_.samples,
-            this->frame_.capacity);
+        return this->template views<Scratch, detail::Access::write>(this->row_.weight_scratch);
     }
 };
 

@@ -53,13 +53,13 @@ template <class Loss, class Stream> class LossContext {
     /// False in evaluate(): no gradient is wanted.
     bool training() const { return frame_.phase != Phase::evaluate; }
     /// The stream that the loss's work goes on.
-    Stream const& stream() const { return *static_cast<Stream const*>(frame_.stream); }
+    Stream const& stream() const { return *static_cast<Stream const*>(frame_.shared->stream); }
     /// For gpipe::handle<H>(context).
-    HandleSet const* handles() const { return frame_.handles; }
+    HandleSet const* handles() const { return frame_.shared->handles; }
     /// Room for this call only (declared as Loss::Scratch, shape of one sample).
     auto scratch() const {
         return batch_views<typename detail::ScratchOf<Loss>::type, detail::Access::write>(
-            {scratch_}, frame_.samples, frame_.capacity);
+            {scratch_}, frame_.samples, frame_.shared->capacity);
     }
     /// Where a loss that returns nothing has its work write what a LossValue has: sum, weight, and
     /// as many metrics as it declares (`static constexpr std::size_t metrics`).

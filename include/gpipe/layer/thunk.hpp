@@ -7,7 +7,7 @@ namespace gpipe::detail {
 // A stream that calls only enqueue on can say whether the last one could.
 template <class Stream> void check_call([[maybe_unused]] Frame const& frame) {
     if constexpr (requires(Stream const& stream) { stream.check_launch(); })
-        static_cast<Stream const*>(frame.stream)->check_launch();
+        static_cast<Stream const*>(frame.shared->stream)->check_launch();
 }
 
 // The functions of a layer behind one signature each: from here on a layer is a row of a table.
@@ -16,8 +16,9 @@ template <class L, class Stream>
 void forward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std::byte* y) {
     ForwardContextOf<L, Stream> context{row, frame};
     static_cast<L const*>(row.layer)->forward(
-        context, batch_views<typename L::Input, Access::read>(x, frame.samples, frame.capacity),
-        batch_views<typename L::Output, Access::write>({y}, frame.samples, frame.capacity));
+        context,
+        batch_views<typename L::Input, Access::read>(x, frame.samples, frame.shared->capacity),
+        batch_views<typename L::Output, Access::write>({y}, frame.samples, frame.shared->capacity));
     check_call<Stream>(frame);
 }
 
@@ -28,7 +29,7 @@ void call_half(LayerRow const& row, Frame const& frame, GroupAddress x, std::byt
     constexpr Access read = Access::read;
     constexpr Reads reads = declared_reads<L>;
     std::size_t const n = frame.samples;
-    std::size_t const room = frame.capacity;
+    std::size_t const room = frame.shared->capacity;
     Context context{row, frame};
     auto const& layer = *static_cast<L const*>(row.layer);
     if constexpr (reads == Reads::neither)
@@ -49,8 +50,8 @@ void input_gradient_thunk(LayerRow const& row, Frame const& frame, GroupAddress 
     using DX = std::conditional_t<leaves_out, void, typename L::Input>;
     call_half<L, CallInputGradient, InputGradientContextOf<L, Stream>>(
         row, frame, x, y,
-        gradient_views<typename L::Output, Access::read>(dy, frame.samples, frame.capacity),
-        gradient_views<DX, Access::write>(dx, frame.samples, frame.capacity));
+        gradient_views<typename L::Output, Access::read>(dy, frame.samples, frame.shared->capacity),
+        gradient_views<DX, Access::write>(dx, frame.samples, frame.shared->capacity));
     check_call<Stream>(frame);
 }
 
@@ -59,7 +60,8 @@ void weight_gradient_thunk(LayerRow const& row, Frame const& frame, GroupAddress
                            std::byte* dy, std::byte*) {
     call_half<L, CallWeightGradient, WeightGradientContextOf<L, Stream>>(
         row, frame, x, y,
-        gradient_views<typename L::Output, Access::read>(dy, frame.samples, frame.capacity));
+        gradient_views<typename L::Output, Access::read>(dy, frame.samples,
+                                                         frame.shared->capacity));
     check_call<Stream>(frame);
 }
 
@@ -82,7 +84,7 @@ void backward_thunk(LayerRow const& row, Frame const& frame, GroupAddress x, std
     constexpr Reads reads = declared_reads<L>;
     using DX = std::conditional_t<leaves_out, void, typename L::Input>;
     std::size_t const n = frame.samples;
-    std::size_t const room = frame.capacity;
+    std::size_t const room = frame.shared->capacity;
     BackwardContextOf<L, Stream> context{row, frame};
     auto const& layer = *static_cast<L const*>(row.layer);
     if constexpr (reads == Reads::neither)

@@ -47,8 +47,6 @@ struct CellRow {
     LayerRow const* first = nullptr;
     LayerRow const* last = nullptr;    ///< one past
     LayerRow const* learner = nullptr; ///< the first that has a backward; `last` if none
-    std::byte* temporaries = nullptr;
-    HandleSet const* handles = nullptr; ///< of the device
     bool is_first = false;
     bool is_last = false;
     /// One past the last layer that a recompute runs: `last`; one less where only the next cell
@@ -63,8 +61,12 @@ struct CellRow {
 /// One action with every address that it needs: a row of a lane's program.
 struct Step {
     Kind kind = Kind::forward;
-    bool publishes = false;
+    Phase phase = Phase::evaluate;
     bool saving = false;
+    bool waits = false;       ///< whether there is any wait below
+    bool more = false;        ///< whether there is anything to do behind it: any of the next four
+    bool publishes = false;   ///< its position
+    bool delivers = false;    ///< an evaluation's output
     bool commits = false;     ///< where updates are immediate: the last that calls the loss
     bool ends_device = false; ///< likewise: the last of its device
     std::uint32_t cell = 0;
@@ -78,9 +80,7 @@ struct Step {
     std::uint32_t device = 0;
     /// What it waits for where the step before may be under way: a position in that.
     Wait last_step;
-    std::byte* kept = nullptr; ///< where the micro-batch's blocks are
-    std::byte* held = nullptr;
-    std::byte* deferred = nullptr;
+    std::byte* base[4] = {}; ///< where the micro-batch's block of each Region is
     /// Of the cell; null for the first. For a transfer: where from, and `output` where to.
     std::byte* input = nullptr;
     std::byte* output = nullptr;          ///< in a slot; null where it has its place in the cell

@@ -38,7 +38,10 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         this->clip_ = clip;
         this->immediate_ = immediate;
         first_feed_ = first_feed;
-        for (Run& run : runs_) run.ranges = Array<SampleRange>(tables_.micro_batches);
+        for (Run& run : runs_) {
+            run.ranges = Array<SampleRange>(tables_.micro_batches);
+            run.frames = Array<StepFrame>(tables_.gradients.size());
+        }
         auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
         std::size_t const sums = tables_.sums;
         exchange_ = {{sums + 1, clips() ? tables_.updates.size() : 0,
@@ -147,9 +150,17 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                 "interrupted an update: some parameters are new, some old, and this object is of "
                 "no use");
         Run& run = runs_[arguments.slot];
-        if (arguments.samples != run.arguments.samples)
-            for (std::size_t m = 0; m < run.ranges.size(); ++m)
-                run.ranges[m] = micro_batch_range(arguments.samples, run.ranges.size(), m);
+        if (arguments.samples != run.arguments.samples) {
+            Split const split(arguments.samples, run.ranges.size());
+            for (std::size_t m = 0; m < run.ranges.size(); ++m) run.ranges[m] = split[m];
+        }
+        for (std::size_t d = 0; d < run.frames.size(); ++d)
+            run.frames[d] = {tables_.capacity,
+                             arguments.seed,
+                             arguments.step,
+                             &device_.stream(table.stream_of_device[d]),
+                             this->state_of(arguments.slot, d),
+                             tables_.handles + d};
         run.batch = &batch;
         run.arguments = arguments;
         run.failure.reset();
@@ -178,18 +189,12 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         RunArguments const& arguments = run.arguments;
-        std::uint32_t const base = run.base;
-        bool const predicts = !arguments.training() && !arguments.measures;
+        Step const* near = step; // for the handler, so that `step` may stay in a register
         try {
             this->begin(run, table, lane);
             for (; step != end; ++step) {
-                for (std::size_t w = 0; w < 2; ++w)
-                    if (step->wait_position[w])
-                        device_.wait(step->stream, step->wait_stream[w],
-                                     base + step->wait_position[w]);
-                if (run.follows && step->last_step.position)
-                    device_.wait(step->stream, step->last_step.stream,
-                                 base - marks(table.longest) + step->last_step.position);
+                near = step;
+                if (step->waits) wait(run, table, *step);
                 if (run.ranges[step->micro_batch].count > 0) {
                     // Only on a device that enqueues may a device not share another's memory.
                     if (Device::enqueues && is_transfer(step->kind))
@@ -198,15 +203,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                         device_.launch(step->stream, [this, &run, step, lane] {
                             execute<timed>(run, *step, lane);
                         });
-                    if (predicts && delivers(*step)) deliver(run, *step);
                 }
-                if (step->commits) {
-                    this->commit(run, step->stream);
-                    if constexpr (!Device::reads_host)
-                        device_.record(step->stream, base + table.longest + 1);
-                }
-                if (step->publishes) device_.record(step->stream, base + step->position);
-                if (step->ends_device) this->finish_device(run, table, step->device);
+                if (step->more) do_more(run, table, *step);
             }
             if (Device::calls_enqueue && run.failed()) return false; // all layers have been called
             std::size_t const last = table.stream_of_device[tables_.last_device];
@@ -215,10 +213,30 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             else if (!arguments.training() && arguments.measures && table.serves(lane, last))
                 this->commit(run, last);
         } catch (...) { // the device refuses: near this action
-            Step const& near = step == end ? *(step - 1) : *step;
-            fail(run, near, tables_.cells[near.cell].first);
+            fail(run, *near, tables_.cells[near->cell].first);
         }
         return !run.failed();
+    }
+
+    void wait(Run const& run, StepTable const& table, Step const& step) {
+        for (std::size_t w = 0; w < 2; ++w)
+            if (step.wait_position[w])
+                device_.wait(step.stream, step.wait_stream[w], run.base + step.wait_position[w]);
+        if (run.follows && step.last_step.position)
+            device_.wait(step.stream, step.last_step.stream,
+                         run.base - marks(table.longest) + step.last_step.position);
+    }
+    // What few steps have behind their action, in this order.
+    void do_more(Run& run, StepTable const& table, Step const& step) {
+        if (step.delivers && !run.arguments.measures && run.ranges[step.micro_batch].count > 0)
+            deliver(run, step);
+        if (step.commits) {
+            this->commit(run, step.stream);
+            if constexpr (!Device::reads_host)
+                device_.record(step.stream, run.base + table.longest + 1);
+        }
+        if (step.publishes) device_.record(step.stream, run.base + step.position);
+        if (step.ends_device) this->finish_device(run, table, step.device);
     }
 
     void transfer(Run const& run, Step const& step) {
@@ -231,16 +249,20 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         device_.copy(step.stream, step.output, step.input, bytes);
     }
 
-    bool delivers(Step const& step) const {
-        return tables_.cells[step.cell].is_last && !is_transfer(step.kind);
+    static Frame frame_of(Run const& run, Step const& step) {
+        SampleRange const range = run.ranges[step.micro_batch];
+        return {&run.frames[step.device],
+                range.first,
+                range.count,
+                {step.base[0], step.base[1], step.base[2], step.base[3]},
+                step.phase,
+                step.saving};
     }
+
     // Copies the chain's output to the caller's arrays.
     void deliver(Run const& run, Step const& step) {
         CellRow const& cell = tables_.cells[step.cell];
-        Frame frame;
-        frame.base[static_cast<std::size_t>(Region::kept)] = step.kept;
-        frame.base[static_cast<std::size_t>(Region::temporary)] = cell.temporaries;
-        frame.base[static_cast<std::size_t>(Region::held)] = step.held;
+        Frame const frame = frame_of(run, step);
         std::byte const* from = (cell.last - 1)->output.in(frame);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
             device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
@@ -254,42 +276,18 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     // the timing.
     template <bool timed> void execute(Run& run, Step const& step, std::size_t lane) noexcept {
         if (run.failure.precedes(step.rank)) return;
-        RunArguments const& arguments = run.arguments;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
-        CellRow const& cell = tables_.cells[step.cell];
-        SampleRange const range = run.ranges[step.micro_batch];
-        Frame const frame{range.count,
-                          tables_.capacity,
-                          range.first,
-                          arguments.seed,
-                          arguments.step,
-                          phase_of(arguments, step.kind),
-                          step.saving,
-                          {step.kept, cell.temporaries, step.held, step.deferred},
-                          &device_.stream(step.stream),
-                          // where devices have states of their own, each is a stream
-                          this->state_of(run, step.stream),
-                          cell.handles};
+        Frame const frame = frame_of(run, step);
         double const start = timed ? seconds_in(run) : 0;
         LayerRow const* at = nullptr;
         try {
-            detail::run_action(tables_, *run.batch, step, frame,
-                               !arguments.training() && arguments.measures, at);
+            detail::run_action(tables_, *run.batch, step, frame, run.arguments.measures, at);
         } catch (...) {
             fail(run, step, at);
         }
         if constexpr (timed)
             run.times[step.action] = {
                 {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
-    }
-
-    static Phase phase_of(RunArguments const& arguments, Kind kind) {
-        if (!arguments.training()) return Phase::evaluate;
-        return kind == Kind::forward          ? Phase::forward
-               : kind == Kind::recompute      ? Phase::recompute
-               : kind == Kind::input_gradient ? Phase::input_gradient
-               : kind == Kind::backward       ? Phase::backward
-                                              : Phase::weight_gradient;
     }
 
     void fail(Run& run, Step const& step, LayerRow const* at) noexcept {

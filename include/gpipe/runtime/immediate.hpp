@@ -23,9 +23,9 @@ inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
         last[programs.device_of(step.cell)] = &step;
         if (step.cell + 1 == programs.cells() && gives_gradient(step.kind)) loss = &step;
     }
-    loss->commits = true;
+    loss->commits = loss->more = true;
     for (std::size_t d = 0; d < last.size(); ++d)
-        if (last[d]) last[d]->ends_device = true;
+        if (last[d]) last[d]->ends_device = last[d]->more = true;
 
     for (std::size_t c = 1; c < programs.cells(); ++c) {
         if (plan.links[c] != Link::shared) continue;
@@ -35,7 +35,8 @@ inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
                 if (user == no_action || step_of[user]->stream == writer.stream) continue;
                 if (writer.last_step.position)
                     throw std::logic_error("gpipe: one action is the first in two slots");
-                step_of[user]->publishes = true;
+                step_of[user]->publishes = step_of[user]->more = true;
+                writer.waits = true;
                 writer.last_step = {step_of[user]->stream, step_of[user]->position};
             }
         }

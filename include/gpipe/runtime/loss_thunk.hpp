@@ -47,14 +47,15 @@ void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress
             return None{};
         else
             return gradient_views<typename Net::Output, Access::write>(dy, frame.samples,
-                                                                       frame.capacity);
+                                                                       frame.shared->capacity);
     }();
     auto const measure = [&] {
-        return (*static_cast<Loss const*>(loss))(
-            context,
-            batch_views<typename Net::Output, Access::read>({y}, frame.samples, frame.capacity),
-            batch_views<typename Loss::Target, Access::read>(target, frame.samples, frame.capacity),
-            output_gradient);
+        return (*static_cast<Loss const*>(loss))(context,
+                                                 batch_views<typename Net::Output, Access::read>(
+                                                     {y}, frame.samples, frame.shared->capacity),
+                                                 batch_views<typename Loss::Target, Access::read>(
+                                                     target, frame.samples, frame.shared->capacity),
+                                                 output_gradient);
     };
     if constexpr (returns_value<Loss, Net>) {
         auto const value = measure();

@@ -6,7 +6,7 @@
 
 namespace gpipe {
 
-/// The samples of micro-batch `m`.
+/// The samples of a micro-batch.
 struct SampleRange {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -14,11 +14,19 @@ struct SampleRange {
 
 /// How a mini-batch of `samples` is split: sizes differ by at most one, the larger first; with
 /// fewer samples than micro-batches the last ones are empty (promise P5).
-constexpr SampleRange micro_batch_range(std::size_t samples, std::size_t micro_batches,
-                                        std::size_t m) {
-    std::size_t const share = samples / micro_batches;
-    std::size_t const rest = samples % micro_batches;
-    return {m * share + (m < rest ? m : rest), share + (m < rest ? 1 : 0)};
-}
+class Split {
+  public:
+    constexpr Split(std::size_t samples, std::size_t micro_batches)
+        : share_(samples / micro_batches), rest_(samples % micro_batches) {}
+
+    /// The samples of micro-batch `m`.
+    constexpr SampleRange operator[](std::size_t m) const {
+        return {m * share_ + (m < rest_ ? m : rest_), share_ + (m < rest_ ? 1 : 0)};
+    }
+
+  private:
+    std::size_t share_;
+    std::size_t rest_;
+};
 
 } // namespace gpipe

@@ -94,6 +94,7 @@ class MiniBatch {
                std::size_t slot) {
         std::byte* staged = side.staged + (stages ? slot * side.bytes : 0);
         std::size_t pinned = side.pinned_at;
+        Split const split(count, micro_batches_);
         for (std::size_t t = 0; t < from.size(); ++t) {
             std::size_t const bytes = from[t].sample_bytes;
             std::byte* data = from[t].data + first * bytes;
@@ -104,8 +105,7 @@ class MiniBatch {
                 pinned += slot_bytes(samples_ * bytes);
             }
             for (std::size_t m = 0; m < micro_batches_; ++m)
-                side.table[m * side.tensors + t] =
-                    data + micro_batch_range(count, micro_batches_, m).first * bytes;
+                side.table[m * side.tensors + t] = data + split[m].first * bytes;
         }
     }
 

@@ -50,8 +50,8 @@ inline void call_loss(LossFunction function, Tables const& tables, MiniBatch con
              tables.loss.scratch.in(frame), tables.loss_sums + step.micro_batch * tables.sums);
 }
 
-// Calls everything that an action consists of. `measures`: whether a forward of the last cell calls
-// the loss. Where something throws, `at` is the layer, null for the loss.
+// Calls everything that an action consists of. `measures`: whether an evaluation calls the loss.
+// Where something throws, `at` is the layer, null for the loss.
 [[gnu::always_inline]] inline void run_action(Tables const& tables, MiniBatch const& batch,
                                               Step const& step, Frame const& frame, bool measures,
                                               LayerRow const*& at) {
@@ -74,7 +74,7 @@ inline void call_loss(LossFunction function, Tables const& tables, MiniBatch con
         run_backward<&LayerRow::weight_gradient>(cell, step, frame, input, dy, at);
     } else {
         run_forward(cell, step, frame, input, at);
-        if (!cell.is_last || !measures) return;
+        if (!cell.is_last || !measures || frame.phase != Phase::evaluate) return;
         at = nullptr;
         call_loss(tables.loss.evaluate, tables, batch, step, frame,
                   (cell.last - 1)->output_gradient.in(frame));

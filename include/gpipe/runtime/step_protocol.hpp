@@ -43,6 +43,7 @@ struct Run {
     RunArguments arguments;
     MiniBatch const* batch = nullptr;
     Array<SampleRange> ranges; ///< by micro-batch
+    Array<StepFrame> frames;   ///< by device
     FirstFailure failure;
     std::uint32_t base = 0; ///< what positions count from
     bool follows = false;   ///< whether the run before may be under way, over the same table
@@ -62,8 +63,8 @@ template <DeviceRuntime Device> class StepProtocol {
     explicit StepProtocol(Device& device) : device_(device) {}
 
     bool clips() const { return clip_ > 0; }
-    StepState* state_of(Run const& run, std::size_t device) const {
-        return Device::reads_host ? &exchange_.state(run.arguments.slot) : tables_.states[device];
+    StepState* state_of(std::size_t slot, std::size_t device) const {
+        return Device::reads_host ? &exchange_.state(slot) : tables_.states[device];
     }
 
     void const* optimizer_of(Run const& run, std::size_t device) const {
@@ -177,7 +178,7 @@ template <DeviceRuntime Device> class StepProtocol {
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
     void commit(Run const& run, std::size_t stream) {
         RunArguments const& arguments = run.arguments;
-        StepState* const state = state_of(run, tables_.last_device);
+        StepState* const state = state_of(run.arguments.slot, tables_.last_device);
         device_.launch(stream, [this, &run, &arguments, state, stream] {
             if (run.failed()) {
                 state->committed = 0;
@@ -226,7 +227,8 @@ template <DeviceRuntime Device> class StepProtocol {
                 if (run.failed()) return; // gradients may be missing
                 run.updated.store(true, std::memory_order_relaxed);
             }
-            UpdateCall const call{optimizer_of(run, d), state_of(run, d), &device_.stream(stream)};
+            UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
+                                  &device_.stream(stream)};
             for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
                 tables_.updates[i].update(call, tables_.updates[i]);
         });

@@ -91,7 +91,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     Action const& a = programs[lane_step.action];
     Step step;
     step.kind = a.kind;
-    step.publishes = lane_step.publishes;
+    step.publishes = step.more = lane_step.publishes;
     step.cell = a.cell;
     step.micro_batch = a.micro_batch;
     step.stream = lane_step.stream;
@@ -99,6 +99,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     for (std::size_t w = 0; w < 2; ++w) {
         step.wait_stream[w] = lane_step.waits[w].stream;
         step.wait_position[w] = lane_step.waits[w].position;
+        step.waits = step.waits || lane_step.waits[w].position > 0;
     }
     step.rank = static_cast<std::uint32_t>(rank);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
@@ -159,6 +160,10 @@ StepTable fill_table(Lowered const& lowered, Placement const& placement, Lanes c
         fill(table.steps[i]);
     }
     return table;
+}
+
+inline std::byte*& base(Step& step, Region region) {
+    return step.base[static_cast<std::size_t>(region)];
 }
 
 // Where a plan's tensors are.
@@ -256,14 +261,21 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             detail::fill_transfer(step, ends);
             return;
         }
+        step.phase = step.kind == Kind::forward          ? Phase::forward
+                     : step.kind == Kind::recompute      ? Phase::recompute
+                     : step.kind == Kind::input_gradient ? Phase::input_gradient
+                     : step.kind == Kind::backward       ? Phase::backward
+                                                         : Phase::weight_gradient;
         step.saving = plan.blocks.keeps[step.action];
         auto const block = [&](std::size_t first, BlockUse const& use, std::size_t size) {
             return at.arena(c) + first + use.of_action[step.action] * size;
         };
         CellLayout const& layout = plan.layouts[c];
-        step.kept = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
-        step.held = block(plan.held_at[c], plan.blocks.held, layout.held);
-        step.deferred = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
+        detail::base(step, Region::kept) = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
+        detail::base(step, Region::temporary) = at.arena(c) + plan.temporaries_at[c];
+        detail::base(step, Region::held) = block(plan.held_at[c], plan.blocks.held, layout.held);
+        detail::base(step, Region::deferred) =
+            block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
             step.input = at.slot(c, plan.boundaries[c].input[m]);
             step.input_gradient = at.gradient(c, m);
@@ -310,9 +322,13 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
             detail::fill_transfer(step, ends);
             return;
         }
-        step.kept = at.arena(c) + plan.blocks_at[c];
-        step.held = at.arena(c) + plan.held_at[c];
-        step.deferred = at.arena(c) + plan.deferred_at[c]; // the loss may write its gradient there
+        step.delivers = c + 1 == plan.lowered.programs.cells();
+        step.more = step.more || step.delivers;
+        detail::base(step, Region::kept) = at.arena(c) + plan.blocks_at[c];
+        detail::base(step, Region::temporary) = at.arena(c) + plan.temporaries_at[c];
+        detail::base(step, Region::held) = at.arena(c) + plan.held_at[c];
+        // The loss may write its gradient there.
+        detail::base(step, Region::deferred) = at.arena(c) + plan.deferred_at[c];
         if (c > 0) step.input = input(c);
         if (c + 1 < plan.lowered.programs.cells())
             step.output = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);

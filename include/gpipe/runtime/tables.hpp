@@ -36,10 +36,11 @@ struct Tables {
     Array<std::byte*> squares;
     double* all_squares = nullptr;
     std::uint32_t* order_there = nullptr;
-    Array<StepState*> states;     ///< by device
-    Array<std::byte*> optimizers; ///< by device, where it is copied to
-    double* loss_sums = nullptr;  ///< [micro-batch][sums], then a row for their totals
-    std::size_t sums = 2;         ///< numbers that the loss leaves per micro-batch
+    HandleSet const* handles = nullptr; ///< by device
+    Array<StepState*> states;           ///< by device
+    Array<std::byte*> optimizers;       ///< by device, where it is copied to
+    double* loss_sums = nullptr;        ///< [micro-batch][sums], then a row for their totals
+    std::size_t sums = 2;               ///< numbers that the loss leaves per micro-batch
     std::size_t micro_batches = 0;
     std::size_t capacity = 0; ///< samples that a micro-batch has room for
     std::size_t optimizer_bytes = 0;
@@ -133,8 +134,7 @@ namespace detail {
 }
 
 [[gnu::cold]] inline void fill_cells(Tables& tables, Model const& model, MemoryPlan const& plan,
-                                     Array<std::byte*> const& arenas,
-                                     Array<HandleSet> const& handles, std::size_t learner) {
+                                     std::size_t learner) {
     Programs const& programs = plan.lowered.programs;
     std::size_t const cells = programs.cells();
     tables.cells = Array<CellRow>(cells);
@@ -146,9 +146,6 @@ namespace detail {
         cell.first = rows + first;
         cell.last = rows + last;
         cell.learner = rows + std::clamp(learner, first, last);
-        std::size_t const device = programs.device_of(c);
-        cell.temporaries = arenas[device] + plan.temporaries_at[c];
-        cell.handles = &handles[device];
         cell.is_first = c == 0;
         cell.is_last = c + 1 == cells;
         bool const recomputes_last_layer =
@@ -194,7 +191,8 @@ namespace detail {
     Tables tables;
     detail::fill_layers(tables, model, plan, arenas, learner);
     detail::fill_updates(tables, model, plan, arenas);
-    detail::fill_cells(tables, model, plan, arenas, handles, learner);
+    detail::fill_cells(tables, model, plan, learner);
+    tables.handles = handles.data();
     if (stages) detail::fill_staging(tables, plan, arenas);
     tables.sums = model.sums;
     tables.micro_batches = plan.lowered.programs.micro_batches();
