@@ -394,16 +394,22 @@ template <class Net, class... Policies> class Training {
         std::size_t const devices = chosen_devices(options);
         std::size_t const micro_batches =
             chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * devices);
-        checkpoint::Dynamic checkpointing = options.checkpointing;
-        if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-            checkpointing = Checkpointing{};
-        else if (!checkpointing)
-            checkpointing = checkpoint::ExceptLast{};
         Array<LayerInfo> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
-        return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
-                               Chosen::splits(layers, chosen_cut(options)));
+        Array<bool> const splits = Chosen::splits(layers, chosen_cut(options));
+        if constexpr (Chosen::proven) {
+            return Checkpointing::lower(
+                join_halves(Schedule::programs(devices, micro_batches), splits));
+        } else {
+            checkpoint::Dynamic checkpointing = options.checkpointing;
+            if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+                checkpointing = Checkpointing{};
+            else if (!checkpointing)
+                checkpointing = checkpoint::ExceptLast{};
+            return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
+                                   splits);
+        }
     }
 
     template <class Other>

@@ -80,6 +80,14 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
                                      !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
 
+    // Whether the programs have been proven, as constants.
+    static constexpr bool proven = [] {
+        if constexpr (constant)
+            return proven_as_constant<Schedule, device_count, micro_batch_count>;
+        else
+            return false;
+    }();
+
     static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
         Array<std::size_t> first(cells + 1);
         Cut::cut(costs.data(), costs.size(), cells, first.data());

@@ -60,9 +60,11 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
         devices[d].end = programs.end(d);
         ready[ready_count++] = d;
     }
-    bool const ways = bandwidth != unlimited<Time>;
+    constexpr bool has_bytes = requires(Action const& action) { cost.bytes(action); };
+    bool const ways = has_bytes && bandwidth != unlimited<Time>;
     DevicePairs pairs;
-    if (ways) pairs = DevicePairs(programs);
+    if constexpr (has_bytes)
+        if (ways) pairs = DevicePairs(programs);
     Array<Time> way_free(pairs.count());
 
     // Addresses: in constant evaluation a call costs as much as the rest of a line.
@@ -97,7 +99,7 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
             std::size_t const receiver = owner[gradient ? a.cell - 1 : a.cell + 1];
             Time arrival = clock;
             if (receiver != d) {
-                if constexpr (requires { cost.bytes(a); }) {
+                if constexpr (has_bytes) {
                     if (ways) {
                         Time& free = way_free[pairs(a.cell, gradient)];
                         if (free < clock) free = clock;
