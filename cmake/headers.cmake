@@ -62,6 +62,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
+    include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/cuda_work.cuh
@@ -80,7 +81,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/policies.hpp
-    include/gpipe/runtime/run_action.hpp
     include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/tables.hpp

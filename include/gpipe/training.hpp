@@ -315,7 +315,6 @@ template <class Net, class... Policies> class Training {
                       &detail::loss_thunk<LossFunctor, Net, Stream, false>,
                       &loss_,
                       type_name<LossFunctor>,
-                      {},
                       detail::handle_specs<LossFunctor, Stream>()};
         model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
         model.loss_handles = detail::handle_needs<LossFunctor>();

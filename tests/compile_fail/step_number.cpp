@@ -18,6 +18,4 @@ struct Warm : blank::Map<4> {
 #endif
     }
 };
-template void gpipe::detail::forward_thunk<Warm, Stream>(gpipe::LayerRow const&,
-                                                         gpipe::Frame const&, gpipe::GroupAddress,
-                                                         std::byte*);
+template void gpipe::detail::forward_thunk<Warm, Stream>(gpipe::Call const&, gpipe::Frame const&);

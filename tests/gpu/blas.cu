@@ -53,9 +53,9 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     auto const functions = gpipe::detail::layer_functions<Product, Stream>();
     handles.add(functions.handles, &stream, workspace.data());
     Product const layer;
-    gpipe::LayerRow row;
-    row.layer = &layer;
-    row.parameters = w.data();
+    gpipe::Call call;
+    call.layer = &layer;
+    call.parameters = w.data();
     gpipe::StepFrame shared;
     shared.capacity = 2;
     shared.stream = &stream;
@@ -63,7 +63,9 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     gpipe::Frame frame;
     frame.shared = &shared;
     frame.samples = 2;
-    functions.forward(row, frame, {x.data()}, y.data());
+    frame[gpipe::Region::input] = x.data();
+    frame[gpipe::Region::output] = y.data();
+    functions.forward(call, frame);
     stream.synchronize();
     std::vector<float> const result = toy::read<float>(y, 2 * N);
     for (std::size_t s = 0; s < 2; ++s)

@@ -73,7 +73,7 @@ template <class Context> class KeptLayer : KeptFrame, public Context {
     // The casts say nothing but that protected members may be looked at.
     explicit KeptLayer(Context const& of)
         : KeptFrame{static_cast<KeptLayer const&>(of).frame_},
-          Context(static_cast<KeptLayer const&>(of).row_, kept) {}
+          Context(static_cast<KeptLayer const&>(of).call_, kept) {}
     KeptLayer(KeptLayer const& other) : KeptLayer(static_cast<Context const&>(other)) {}
 };
 template <class Context> class KeptLoss : KeptFrame, public Context {

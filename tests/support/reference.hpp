@@ -91,17 +91,17 @@ template <class Net, class Loss, class Optimizer> class Reference {
             parameters_.emplace_back(bytes, 0);
             gradients_.emplace_back(bytes, 0);
             states_.emplace_back(bytes * Optimizer::states, 0);
-            auto& row = rows_[i];
-            row.layer = objects[leaf];
-            row.parameters = parameters_[i].data();
-            row.gradients = gradients_[i].data();
-            row.index = static_cast<std::uint32_t>(i);
-            Net::template leaf_functions<Stream>[leaf].initialize(row.layer, row.parameters, seed_,
-                                                                  i, size);
+            auto& call = calls_[i];
+            call.layer = objects[leaf];
+            call.parameters = parameters_[i].data();
+            call.gradients = gradients_[i].data();
+            call.index = static_cast<std::uint32_t>(i);
+            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters,
+                                                                  seed_, i, size);
         });
     }
 
-    Reference(Reference const&) = delete; // rows point to the net's layers
+    Reference(Reference const&) = delete; // calls point to the net's layers
     Reference& operator=(Reference const&) = delete;
 
     Optimizer& optimizer() { return optimizer_; }
@@ -159,12 +159,15 @@ template <class Net, class Loss, class Optimizer> class Reference {
         double sum = 0, weight = 0;
     };
 
-    gpipe::Frame frame(MicroBatch const& batch, gpipe::Phase phase, Memory const& saved,
-                       Memory const& scratch) {
+    gpipe::Frame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
+                       gpipe::GroupAddress input, Memory const& scratch) {
         shared_ = {batch.samples, seed_, steps_, &stream_};
-        return {&shared_,      batch.first,
-                batch.samples, {saved.data(), scratch.data()},
-                phase,         phase != gpipe::Phase::evaluate};
+        gpipe::Frame frame{&shared_, batch.first, batch.samples, {}, phase, input.table};
+        frame[gpipe::Region::input] = input.base;
+        frame[gpipe::Region::output] = batch.output[layer].data();
+        frame[gpipe::Region::kept] = batch.saved[layer].data();
+        frame[gpipe::Region::temporary] = scratch.data();
+        return frame;
     }
     gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
                                  std::vector<std::byte*>& table) const {
@@ -185,12 +188,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
             batch.output_gradient.emplace_back(info.output_gradient.slots(samples));
             batch.saved.emplace_back(info.saved.slots(samples));
             Memory const scratch(info.scratch.slots(samples));
-            auto row = rows_[i];
-            row.saved = {0, gpipe::Region::kept};
-            row.forward_scratch = {0, gpipe::Region::temporary};
+            auto call = calls_[i];
+            call.saving = phase != gpipe::Phase::evaluate;
             Net::template leaf_functions<Stream>[leaf_[i]].forward(
-                row, frame(batch, phase, batch.saved[i], scratch),
-                input_of(batch, i, inputs, table), batch.output[i].data());
+                call, frame(batch, i, phase, input_of(batch, i, inputs, table), scratch));
         }
     }
     void measure(MicroBatch& batch, Targets const& targets) {
@@ -200,7 +201,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
                 batch.samples));
         std::vector<std::byte*> table(Targets::count);
         for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
-        auto const f = frame(batch, gpipe::Phase::backward, scratch, scratch);
+        shared_ = {batch.samples, seed_, steps_, &stream_};
+        gpipe::Frame const f{&shared_, batch.first, batch.samples, {}, gpipe::Phase::backward};
         gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
         auto const value =
             loss_(context,
@@ -223,16 +225,14 @@ template <class Net, class Loss, class Optimizer> class Reference {
             if (!function) break; // no gradient reaches the layers below
             Memory const scratch(info.scratch.slots(batch.samples));
             Memory const nobody_wants(info.input_gradient.slots(batch.samples));
-            auto row = rows_[i];
-            row.saved = {0, gpipe::Region::kept};
-            row.backward_scratch = row.weight_scratch = {0, gpipe::Region::temporary};
-            row.deferred = {0, gpipe::Region::deferred};
             Memory const deferred(info.deferred.slots(batch.samples));
-            auto at = frame(batch, gpipe::Phase::backward, batch.saved[i], scratch);
-            at.base[static_cast<std::size_t>(gpipe::Region::deferred)] = deferred.data();
-            function(row, at, input_of(batch, i, inputs, table), batch.output[i].data(),
-                     batch.output_gradient[i].data(),
-                     i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
+            auto at =
+                frame(batch, i, gpipe::Phase::backward, input_of(batch, i, inputs, table), scratch);
+            at[gpipe::Region::deferred] = deferred.data();
+            at[gpipe::Region::output_gradient] = batch.output_gradient[i].data();
+            at[gpipe::Region::input_gradient] =
+                i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data();
+            function(calls_[i], at);
         }
     }
     double mean(std::vector<MicroBatch> const& batches) {
@@ -302,7 +302,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     Stream stream_;
     gpipe::StepFrame shared_;
     std::size_t leaf_[size] = {};
-    gpipe::LayerRow rows_[size];
+    gpipe::Call calls_[size];
     std::vector<Memory> parameters_, gradients_, states_;
 };
 

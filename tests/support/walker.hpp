@@ -119,7 +119,8 @@ class Walker {
                 return {at, bytes_of(chain_, name, plan_.capacity), tag(name, step.micro_batch),
                         name, boundary};
             };
-            result.push_back({{tensor(step.input)}, {tensor(step.output)}});
+            result.push_back(
+                {{tensor(step[gpipe::Region::input])}, {tensor(step[gpipe::Region::output])}});
             return result;
         }
         std::size_t const c = step.cell;
@@ -207,21 +208,23 @@ class Walker {
                               tag(name, step.micro_batch), name, 0};
         bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
         if (name.what == TensorName::output && crosses) {
-            tensor.at = name.layer == top ? step.output : step.input;
+            tensor.at =
+                name.layer == top ? step[gpipe::Region::output] : step[gpipe::Region::input];
             tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
         if (name.what == TensorName::gradient && crosses) {
-            tensor.at = name.layer == top ? step.output_gradient : step.input_gradient;
+            tensor.at = name.layer == top ? step[gpipe::Region::output_gradient]
+                                          : step[gpipe::Region::input_gradient];
             tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
-        if (name.what == TensorName::again && step.output) {
-            tensor.at = step.output;
+        if (name.what == TensorName::again) {
+            tensor.at = step[gpipe::Region::output];
             return tensor;
         }
         gpipe::Place const place = place_of(plan_.layouts[c], first, name);
-        std::byte const* const region = step.base[static_cast<std::size_t>(place.region)];
+        std::byte const* const region = step[place.region];
         tensor.at = region ? region + place.offset : nullptr;
         return tensor;
     }

@@ -67,13 +67,11 @@ template <class L> struct Driven {
           y(samples * L::Output::size), dy(y.size()), dx(x.size()) {
         parameters.clear();
         detail::initialize_thunk<L>(&layer, parameters.data(), 7, 3, layers);
-        row.layer = &layer;
-        row.parameters = parameters.data();
-        row.gradients = gradients.data();
-        row.forward_scratch.region = row.backward_scratch.region = row.weight_scratch.region =
-            Region::temporary;
-        row.deferred.region = Region::deferred;
-        row.index = 3;
+        call.layer = &layer;
+        call.parameters = parameters.data();
+        call.gradients = gradients.data();
+        call.index = 3;
+        call.saving = true;
         frame.samples = samples;
         frame.first_sample = 2;
         shared.capacity = samples + 1;
@@ -82,35 +80,46 @@ template <class L> struct Driven {
         shared.stream = &stream;
         frame.shared = &shared;
         frame.phase = Phase::forward;
-        frame.saving = true;
-        frame.base[0] = saved.data();
-        frame.base[1] = scratch.data();
-        frame.base[3] = deferred.data();
+        frame[Region::kept] = saved.data();
+        frame[Region::temporary] = scratch.data();
+        frame[Region::deferred] = deferred.data();
+        point();
     }
 
     void forward() {
         std::fill(y.begin(), y.end(), std::numeric_limits<Element>::quiet_NaN());
-        functions.forward(row, frame, {bytes(x)}, bytes(y));
+        point();
+        functions.forward(call, frame);
     }
     void backward(bool anew = true) {
         if (anew) gradients.clear();
         frame.phase = Phase::backward;
-        functions.backward(row, frame, {bytes(x)}, bytes(y), bytes(dy), bytes(dx));
+        point();
+        functions.backward(call, frame);
         frame.phase = Phase::forward;
+    }
+    // Where the tensors are now.
+    void point() {
+        frame[Region::input] = bytes(x);
+        frame[Region::output] = bytes(y);
+        frame[Region::output_gradient] = bytes(dy);
+        frame[Region::input_gradient] = bytes(dx);
     }
     // The halves of a backward. The first leaves nothing for the second but what it defers.
     void input_gradient() {
+        point();
         frame.phase = Phase::input_gradient;
         if (auto const half = std::is_floating_point_v<InputElement>
                                   ? functions.input_gradient
                                   : functions.lowest_input_gradient)
-            half(row, frame, {bytes(x)}, bytes(y), bytes(dy), bytes(dx));
+            half(call, frame);
         frame.phase = Phase::forward;
         scratch.poison();
     }
     void weight_gradient() {
         frame.phase = Phase::weight_gradient;
-        functions.weight_gradient(row, frame, {bytes(x)}, bytes(y), bytes(dy), nullptr);
+        point();
+        functions.weight_gradient(call, frame);
         frame.phase = Phase::forward;
     }
     // The whole layer as one number, whose gradient by y is dy.
@@ -131,7 +140,7 @@ template <class L> struct Driven {
     std::vector<InputElement> x;
     std::vector<Element> y, dy;
     std::vector<InputElement> dx;
-    LayerRow row;
+    Call call;
     StepFrame shared;
     Frame frame;
     AnyStream stream;
@@ -409,10 +418,10 @@ template <class L> void check_halves(L const& layer) {
     }
     std::size_t const bytes = slots<typename L::Parameters>(1);
     auto const gradients = [&](Driven<L> const& driven) {
-        return std::vector<std::byte>(driven.row.gradients, driven.row.gradients + bytes);
+        return std::vector<std::byte>(driven.call.gradients, driven.call.gradients + bytes);
     };
     first.backward();
-    second.row.gradients = first.row.gradients;
+    second.call.gradients = first.call.gradients;
     second.backward(false);
     auto const whole = gradients(first);
     auto const dx_first = first.dx;
@@ -617,7 +626,7 @@ TEST_CASE("evaluation drops nothing") {
     fill_normal(with.x, 1);
     without.x = with.x;
     with.frame.phase = Phase::evaluate;
-    with.frame.saving = false;
+    with.call.saving = false;
     with.forward();
     without.forward();
     CHECK(with.y == without.y);

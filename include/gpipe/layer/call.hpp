@@ -31,22 +31,35 @@ struct StepFrame {
     HandleSet const* handles = nullptr; ///< those of the device
 };
 
-/// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
-struct Frame {
-    StepFrame const* shared = nullptr;
-    std::size_t first_sample = 0; ///< position of the first sample in the mini-batch
-    std::size_t samples = 0;      ///< in this micro-batch; never 0 when a layer is called
-    std::byte* base[4] = {};      ///< address of each Region
-    Phase phase = Phase::evaluate;
-    bool saving = false; ///< whether a backward will read what this call saves
-};
-
-/// How long what lies there lives. Where backwards are whole, nothing is held or deferred.
+/// Where a tensor may lie. The first four are memory of the cell, and say how long what lies there
+/// lives (where backwards are whole, nothing is held or deferred); the others are the tensors at
+/// the ends of the cell, wherever the micro-batch has them.
 enum class Region : std::uint8_t {
     kept,      ///< from forward to backward, or to its first half
     temporary, ///< within an action
     held,      ///< from forward to the weight gradient
     deferred,  ///< from the input gradient to the weight gradient
+    input,
+    output,
+    output_gradient,
+    input_gradient,
+};
+inline constexpr std::size_t region_count = 8;
+
+/// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
+struct Frame {
+    StepFrame const* shared = nullptr;
+    std::size_t first_sample = 0;       ///< position of the first sample in the mini-batch
+    std::size_t samples = 0;            ///< in this micro-batch; never 0 when a layer is called
+    std::byte* base[region_count] = {}; ///< address of each Region
+    Phase phase = Phase::evaluate;
+    /// The caller's arrays: of the chain's inputs in the first cell, of targets in the last.
+    std::byte* const* inputs = nullptr;
+    GroupAddress targets{};
+    double* sums = nullptr; ///< where the loss leaves its numbers
+
+    std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
+    std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
 };
 
 /// Where a tensor lies, relative to a Frame.
@@ -54,36 +67,34 @@ struct Place {
     std::size_t offset = 0;
     Region region = Region::kept;
 
-    std::byte* in(Frame const& frame) const {
-        return frame.base[static_cast<std::size_t>(region)] + offset;
-    }
+    std::byte* in(Frame const& frame) const { return frame[region] + offset; }
 };
 
-struct LayerRow;
-using ForwardFunction = void (*)(LayerRow const&, Frame const&, GroupAddress x, std::byte* y);
-using BackwardFunction = void (*)(LayerRow const&, Frame const&, GroupAddress x, std::byte* y,
-                                  std::byte* dy, std::byte* dx);
+struct Call;
+/// A layer or a loss in one of its functions, for one kind of stream.
+using CallFunction = void (*)(Call const&, Frame const&);
 
-/// One layer of a chain as the engine walks it: its functions, its data and its places. Filled
-/// once, before the run; the type of the layer is known to the functions only.
-struct LayerRow {
-    ForwardFunction forward = nullptr;
-    BackwardFunction backward = nullptr; ///< null below the lowest layer that learns
-    /// The two halves; of a layer that has no halves, its whole backward and null. The first is
-    /// null, too, where nobody wants anything of it. The second writes no `dx`.
-    BackwardFunction input_gradient = nullptr;
-    BackwardFunction weight_gradient = nullptr;
+/// One call of a layer or of the loss within an action: its function, its data and its places.
+/// Filled once, before the run; the type of the layer is known to the function only. As it is, a
+/// layer that is a cell of its own.
+struct Call {
+    CallFunction function = nullptr;
     void const* layer = nullptr;
     std::byte* parameters = nullptr;
     std::byte* gradients = nullptr;
-    Place output;          ///< unless it crosses to the next cell
-    Place output_gradient; ///< likewise
-    Place saved;
-    Place deferred;
-    Place forward_scratch;
-    Place backward_scratch;
-    Place weight_scratch;
-    std::uint32_t index = 0; ///< in the chain
+    Place x{0, Region::input};
+    Place y{0, Region::output};
+    Place dy{0, Region::output_gradient};
+    Place dx{0, Region::input_gradient};
+    Place saved{0, Region::kept};
+    Place deferred{0, Region::deferred};
+    Place scratch{0, Region::temporary};
+    std::uint32_t index = 0; ///< of the layer in the chain
+    bool saving = false;     ///< whether a backward will read what this call saves
+
+    GroupAddress input(Frame const& frame) const {
+        return {x.in(frame), x.region == Region::input ? frame.inputs : nullptr};
+    }
 };
 
 } // namespace gpipe

@@ -14,13 +14,13 @@ namespace gpipe {
 
 /// The functions of one layer type as the engine needs them, for one kind of stream.
 struct LayerFunctions {
-    ForwardFunction forward = nullptr;
-    BackwardFunction backward = nullptr;        ///< writes the gradient of its input
-    BackwardFunction lowest_backward = nullptr; ///< where nobody wants that gradient
+    CallFunction forward = nullptr;
+    CallFunction backward = nullptr;        ///< writes the gradient of its input
+    CallFunction lowest_backward = nullptr; ///< where nobody wants that gradient
     /// The halves; of a layer that has none, its backward and nothing.
-    BackwardFunction input_gradient = nullptr;
-    BackwardFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
-    BackwardFunction weight_gradient = nullptr;
+    CallFunction input_gradient = nullptr;
+    CallFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
+    CallFunction weight_gradient = nullptr;
     void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
                        std::size_t index, std::size_t layers) = nullptr;
     HandleSpecs handles;

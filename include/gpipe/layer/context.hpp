@@ -24,10 +24,10 @@ template <class Parameters, class Stream, class Handles> class CallContext {
   public:
     using HandleTypes = Handles;
 
-    CallContext(LayerRow const& row, Frame const& frame) : row_(row), frame_(frame) {}
+    CallContext(Call const& call, Frame const& frame) : call_(call), frame_(frame) {}
 
     /// The parameters: a TensorView<T const, ...>, Views of them for several.
-    auto parameters() const { return tensor_views<Parameters, Access::read>(row_.parameters); }
+    auto parameters() const { return tensor_views<Parameters, Access::read>(call_.parameters); }
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
     /// Position of the micro-batch's first sample in the mini-batch.
@@ -42,7 +42,7 @@ template <class Parameters, class Stream, class Handles> class CallContext {
     /// Seed and number of the step, to be read by the work on the stream.
     StepState const* state() const { return frame_.shared->state; }
     /// Position of the layer in the chain.
-    std::size_t layer() const { return row_.index; }
+    std::size_t layer() const { return call_.index; }
     Phase phase() const { return frame_.phase; }
     /// False in evaluate() and predict(): no dropout.
     bool training() const { return frame_.phase != Phase::evaluate; }
@@ -54,9 +54,9 @@ template <class Parameters, class Stream, class Handles> class CallContext {
     /// backward. A StepRandom where the work of one step is replayed in others.
     auto random() const {
         if constexpr (replays<Stream>)
-            return StepRandom{frame_.shared->state, row_.index, frame_.first_sample};
+            return StepRandom{frame_.shared->state, call_.index, frame_.first_sample};
         else
-            return SampleRandom{frame_.shared->seed, frame_.shared->step, row_.index,
+            return SampleRandom{frame_.shared->seed, frame_.shared->step, call_.index,
                                 frame_.first_sample};
     }
 
@@ -66,7 +66,7 @@ template <class Parameters, class Stream, class Handles> class CallContext {
                                             frame_.shared->capacity);
     }
 
-    LayerRow const& row_;
+    Call const& call_;
     Frame const& frame_;
 };
 
@@ -80,15 +80,15 @@ class ForwardContext : public detail::CallContext<Parameters, Stream, Handles> {
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
-        return this->template views<Saved, detail::Access::write>(this->row_.saved);
+        return this->template views<Saved, detail::Access::write>(this->call_.saved);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->row_.forward_scratch);
+        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
     /// False where no backward will read what this call saves: in evaluation, and where a
     /// recomputation will run before the backward. Filling saved() may then be left out.
-    bool saving() const { return this->frame_.saving; }
+    bool saving() const { return this->call_.saving; }
 };
 
 /// What a layer's backward gets as its first argument.
@@ -99,15 +99,15 @@ class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> 
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
-        return tensor_views<Parameters, detail::Access::write>(this->row_.gradients);
+        return tensor_views<Parameters, detail::Access::write>(this->call_.gradients);
     }
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
-        return this->template views<Saved, detail::Access::read>(this->row_.saved);
+        return this->template views<Saved, detail::Access::read>(this->call_.saved);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->row_.backward_scratch);
+        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
 };
 
@@ -119,15 +119,15 @@ class InputGradientContext : public detail::CallContext<Parameters, Stream, Hand
 
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
-        return this->template views<Saved, detail::Access::read>(this->row_.saved);
+        return this->template views<Saved, detail::Access::read>(this->call_.saved);
     }
     /// Where to leave what weight_gradient will read (declared as Layer::Deferred).
     auto deferred() const {
-        return this->template views<Deferred, detail::Access::write>(this->row_.deferred);
+        return this->template views<Deferred, detail::Access::write>(this->call_.deferred);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->row_.backward_scratch);
+        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
 };
 
@@ -139,11 +139,11 @@ class WeightGradientContext : public BackwardContext<Parameters, Saved, Scratch,
 
     /// What input_gradient left for this micro-batch.
     auto deferred() const {
-        return this->template views<Deferred, detail::Access::read>(this->row_.deferred);
+        return this->template views<Deferred, detail::Access::read>(this->call_.deferred);
     }
     /// Room for this call only (declared as Layer::Scratch), contents unspecified.
     auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->row_.weight_scratch);
+        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
 };
 

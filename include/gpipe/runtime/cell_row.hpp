@@ -1,28 +1,13 @@
 #pragma once
 
 #include <gpipe/layer/call.hpp>
-#include <gpipe/layer/handles.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace gpipe {
-
-using LossFunction = void (*)(void const* loss, Frame const&, std::byte* y, GroupAddress target,
-                              std::byte* dy, std::byte* scratch, double* sums);
-
-/// The loss as the engine calls it, and where it leaves its sums.
-struct LossRow {
-    LossFunction train = nullptr;    ///< writes the gradient of the chain's output
-    LossFunction evaluate = nullptr; ///< no gradient is wanted
-    void const* loss = nullptr;
-    std::string_view name;
-    Place scratch;
-    HandleSpecs handles;
-};
 
 /// The bytes of a group of tensors in slots, from the first one's begin to the last one's end.
 struct Extent {
@@ -42,27 +27,31 @@ constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
     return result;
 }
 
-/// One cell as the engine walks it.
+/// What transfers bring to and from a cell.
 struct CellRow {
-    LayerRow const* first = nullptr;
-    LayerRow const* last = nullptr;    ///< one past
-    LayerRow const* learner = nullptr; ///< the first that has a backward; `last` if none
-    bool is_first = false;
-    bool is_last = false;
-    /// One past the last layer that a recompute runs: `last`; one less where only the next cell
-    /// would read the result; `first` where nobody would read anything.
-    LayerRow const* recompute_last = nullptr;
-    bool discards = false; ///< whether `learner`'s input gradient goes nowhere
-    Place discarded;
-    Extent input; ///< of the cell's input, where transfers bring it
+    std::uint32_t first = 0; ///< layer
+    Extent input;
     Extent input_gradient;
 };
+
+/// The calls of one kind of action in a cell. An evaluation passes, and then calls the loss.
+enum class CallList : std::uint8_t {
+    pass, ///< a forward whose result no backward will read
+    evaluate,
+    forward,
+    recompute,
+    backward,
+    input_gradient,
+    weight_gradient,
+};
+inline constexpr std::size_t call_list_count = 7;
 
 /// One action with every address that it needs: a row of a lane's program.
 struct Step {
     Kind kind = Kind::forward;
     Phase phase = Phase::evaluate;
-    bool saving = false;
+    bool is_first = false; ///< whether the cell is, and this no transfer
+    bool is_last = false;
     bool waits = false;       ///< whether there is any wait below
     bool more = false;        ///< whether there is anything to do behind it: any of the next four
     bool publishes = false;   ///< its position
@@ -80,12 +69,13 @@ struct Step {
     std::uint32_t device = 0;
     /// What it waits for where the step before may be under way: a position in that.
     Wait last_step;
-    std::byte* base[4] = {}; ///< where the micro-batch's block of each Region is
-    /// Of the cell; null for the first. For a transfer: where from, and `output` where to.
-    std::byte* input = nullptr;
-    std::byte* output = nullptr;          ///< in a slot; null where it has its place in the cell
-    std::byte* output_gradient = nullptr; ///< likewise
-    std::byte* input_gradient = nullptr;  ///< in this cell's slot; null where none crosses
+    std::uint32_t calls = 0; ///< which list: see Tables
+    /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
+    /// gradient is null where none crosses. A transfer goes from the input to the output.
+    std::byte* base[region_count] = {};
+
+    std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
+    std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
 };
 
 } // namespace gpipe

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/device/device.hpp>
-#include <gpipe/runtime/run_action.hpp>
 #include <gpipe/runtime/step_protocol.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
@@ -246,24 +245,28 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         CellRow const& cell = tables_.cells[step.cell + next];
         std::size_t const bytes =
             (gradient ? cell.input_gradient : cell.input)(run.ranges[step.micro_batch].count);
-        device_.copy(step.stream, step.output, step.input, bytes);
+        device_.copy(step.stream, step[Region::output], step[Region::input], bytes);
     }
 
-    static Frame frame_of(Run const& run, Step const& step) {
+    Frame frame_of(Run const& run, Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
-        return {&run.frames[step.device],
-                range.first,
-                range.count,
-                {step.base[0], step.base[1], step.base[2], step.base[3]},
-                step.phase,
-                step.saving};
+        Frame frame{&run.frames[step.device], range.first, range.count, {}, step.phase};
+        for (std::size_t r = 0; r < region_count; ++r) frame.base[r] = step.base[r];
+        if (step.is_first) {
+            GroupAddress const inputs = run.batch->inputs(step.micro_batch);
+            frame[Region::input] = inputs.base;
+            frame.inputs = inputs.table;
+        }
+        if (step.is_last) {
+            frame.targets = run.batch->others(step.micro_batch);
+            frame.sums = tables_.loss_sums + step.micro_batch * tables_.sums;
+        }
+        return frame;
     }
 
     // Copies the chain's output to the caller's arrays.
     void deliver(Run const& run, Step const& step) {
-        CellRow const& cell = tables_.cells[step.cell];
-        Frame const frame = frame_of(run, step);
-        std::byte const* from = (cell.last - 1)->output.in(frame);
+        std::byte const* from = step[Region::output];
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
             device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
                          tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
@@ -279,24 +282,24 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         Frame const frame = frame_of(run, step);
         double const start = timed ? seconds_in(run) : 0;
-        LayerRow const* at = nullptr;
+        Calls::Range calls = tables_.calls[step.calls];
+        if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
+        Call const* call = calls.first;
         try {
-            detail::run_action(tables_, *run.batch, step, frame, run.arguments.measures, at);
+            for (; call != calls.last; ++call) call->function(*call, frame);
         } catch (...) {
-            fail(run, step, at);
+            fail(run, step, call->index);
         }
         if constexpr (timed)
             run.times[step.action] = {
                 {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
     }
 
-    void fail(Run& run, Step const& step, LayerRow const* at) noexcept {
+    void fail(Run& run, Step const& step, std::size_t layer) noexcept {
         if constexpr (requires { device_.spoilt(); })
             if (run.failed() && device_.spoilt()) return; // a consequence of the first
-        std::size_t const layer = at ? at->index : tables_.layers.size();
-        run.failure.tell(step.rank,
-                         {layer, at ? tables_.layer_names[layer] : tables_.loss.name, step.cell,
-                          step.micro_batch, step.kind, std::current_exception()});
+        run.failure.tell(step.rank, {layer, tables_.layer_names[layer], step.cell, step.micro_batch,
+                                     step.kind, std::current_exception()});
     }
 
     static double seconds_in(Run const& run) {

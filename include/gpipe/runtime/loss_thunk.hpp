@@ -2,7 +2,6 @@
 
 #include <gpipe/layer/loss.hpp>
 #include <gpipe/layer/thunk.hpp>
-#include <gpipe/runtime/cell_row.hpp>
 
 #include <array>
 #include <concepts>
@@ -39,29 +38,24 @@ inline constexpr std::size_t loss_metrics =
                              : declared_metrics<Loss>;
 
 template <class Loss, class Net, class Stream, bool wants_gradient>
-void loss_thunk(void const* loss, Frame const& frame, std::byte* y, GroupAddress target,
-                std::byte* dy, std::byte* scratch, double* sums) {
-    LossContext<Loss, Stream> context{frame, scratch, sums};
+void loss_thunk(Call const& call, Frame const& frame) {
+    LossContext<Loss, Stream> context{frame, call.scratch.in(frame), frame.sums};
     auto const output_gradient = [&] {
         if constexpr (!wants_gradient && accepts_none<Loss>)
             return None{};
         else
-            return gradient_views<typename Net::Output, Access::write>(dy, frame.samples,
-                                                                       frame.shared->capacity);
+            return gradients_in<typename Net::Output, Access::write>(frame, call.dy);
     }();
     auto const measure = [&] {
-        return (*static_cast<Loss const*>(loss))(context,
-                                                 batch_views<typename Net::Output, Access::read>(
-                                                     {y}, frame.samples, frame.shared->capacity),
-                                                 batch_views<typename Loss::Target, Access::read>(
-                                                     target, frame.samples, frame.shared->capacity),
-                                                 output_gradient);
+        return (*static_cast<Loss const*>(call.layer))(
+            context, views_in<typename Net::Output, Access::read>(frame, {call.y.in(frame)}),
+            views_in<typename Loss::Target, Access::read>(frame, frame.targets), output_gradient);
     };
     if constexpr (returns_value<Loss, Net>) {
         auto const value = measure();
-        sums[0] = value.sum;
-        sums[1] = value.weight;
-        double* at = sums + 2;
+        frame.sums[0] = value.sum;
+        frame.sums[1] = value.weight;
+        double* at = frame.sums + 2;
         for (double metric : value.metric) *at++ = metric;
     } else {
         measure();

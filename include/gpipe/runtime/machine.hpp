@@ -115,7 +115,7 @@ template <DeviceRuntime Device> class Machine {
     Programs const& programs() const { return programs_; }
     MemoryPlan const& plan() const { return plan_; }
     Model const& model() const { return model_; }
-    LayerRow const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
+    LayerMemory const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
     std::optional<Failure> const& failure() const { return engine_.failure(); }
     std::uint64_t steps() const { return steps_; }
     std::uint64_t seed() const { return seed_; }

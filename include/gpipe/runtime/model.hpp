@@ -2,11 +2,12 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/layer/chain.hpp>
-#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/layer/handles.hpp>
 #include <gpipe/runtime/update.hpp>
 
 #include <array>
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
 namespace gpipe {
@@ -78,12 +79,21 @@ struct LayerParts {
     void const* object = nullptr;
 };
 
+/// The loss as a layer on top of the chain, whose backward it begins.
+struct LossParts {
+    CallFunction train = nullptr;    ///< writes the gradient of the chain's output
+    CallFunction evaluate = nullptr; ///< no gradient is wanted
+    void const* object = nullptr;
+    std::string_view name;
+    HandleSpecs handles;
+};
+
 /// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.
 struct Model {
     Array<LayerParts> layers;
     Array<LayerInfo> infos;
     Array<double> costs;
-    LossRow loss;
+    LossParts loss;
     GroupSizes loss_scratch;
     HandleNeeds loss_handles;
     std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch

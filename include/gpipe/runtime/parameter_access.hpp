@@ -34,7 +34,7 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
             "gpipe: parameter tensor %zu of layer %zu has elements of another type", tensor, layer);
     std::size_t offset = 0;
     for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(sizes.bytes[t]);
-    LayerRow const& row = machine.layer(layer);
+    LayerMemory const& row = machine.layer(layer);
     return {row.parameters + offset, row.gradients + offset, sizes.bytes[tensor]};
 }
 

@@ -104,6 +104,9 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     step.rank = static_cast<std::uint32_t>(rank);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
+    bool const computes = !is_transfer(a.kind);
+    step.is_first = computes && a.cell == 0;
+    step.is_last = computes && a.cell + 1u == programs.cells();
     return step;
 }
 
@@ -162,8 +165,21 @@ StepTable fill_table(Lowered const& lowered, Placement const& placement, Lanes c
     return table;
 }
 
-inline std::byte*& base(Step& step, Region region) {
-    return step.base[static_cast<std::size_t>(region)];
+constexpr std::uint32_t calls_at(std::size_t cell, CallList list) {
+    return static_cast<std::uint32_t>(cell * call_list_count + static_cast<std::size_t>(list));
+}
+constexpr CallList list_of(Kind kind) {
+    return kind == Kind::forward          ? CallList::forward
+           : kind == Kind::recompute      ? CallList::recompute
+           : kind == Kind::input_gradient ? CallList::input_gradient
+           : kind == Kind::backward       ? CallList::backward
+                                          : CallList::weight_gradient;
+}
+
+// The place of the cell's output where that stays inside.
+inline std::byte* own_output(Step const& step, CellLayout const& layout) {
+    Place const& place = layout.places[layout.places.size() - 1].output;
+    return step[place.region] + place.offset;
 }
 
 // Where a plan's tensors are.
@@ -215,17 +231,17 @@ inline void fill_transfer(Step& step, Ends const& ends) {
         return staged ? staged : else_there;
     };
     if (step.kind == Kind::send_output) {
-        step.input = ends.output;
-        step.output = over(ends.staged_output, ends.input);
+        step[Region::input] = ends.output;
+        step[Region::output] = over(ends.staged_output, ends.input);
     } else if (step.kind == Kind::receive_input) {
-        step.input = ends.staged_output;
-        step.output = ends.input;
+        step[Region::input] = ends.staged_output;
+        step[Region::output] = ends.input;
     } else if (step.kind == Kind::send_gradient) {
-        step.input = ends.input_gradient;
-        step.output = over(ends.staged_gradient, ends.gradient);
+        step[Region::input] = ends.input_gradient;
+        step[Region::output] = over(ends.staged_gradient, ends.gradient);
     } else {
-        step.input = ends.staged_gradient;
-        step.output = ends.gradient;
+        step[Region::input] = ends.staged_gradient;
+        step[Region::output] = ends.gradient;
     }
 }
 // The cell behind the boundary that a transfer is for.
@@ -261,41 +277,43 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             detail::fill_transfer(step, ends);
             return;
         }
+        bool const passes = step.kind == Kind::forward && !plan.blocks.keeps[step.action];
+        step.calls = detail::calls_at(c, passes ? CallList::pass : detail::list_of(step.kind));
         step.phase = step.kind == Kind::forward          ? Phase::forward
                      : step.kind == Kind::recompute      ? Phase::recompute
                      : step.kind == Kind::input_gradient ? Phase::input_gradient
                      : step.kind == Kind::backward       ? Phase::backward
                                                          : Phase::weight_gradient;
-        step.saving = plan.blocks.keeps[step.action];
         auto const block = [&](std::size_t first, BlockUse const& use, std::size_t size) {
             return at.arena(c) + first + use.of_action[step.action] * size;
         };
         CellLayout const& layout = plan.layouts[c];
-        detail::base(step, Region::kept) = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
-        detail::base(step, Region::temporary) = at.arena(c) + plan.temporaries_at[c];
-        detail::base(step, Region::held) = block(plan.held_at[c], plan.blocks.held, layout.held);
-        detail::base(step, Region::deferred) =
-            block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
+        step[Region::kept] = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
+        step[Region::temporary] = at.arena(c) + plan.temporaries_at[c];
+        step[Region::held] = block(plan.held_at[c], plan.blocks.held, layout.held);
+        step[Region::deferred] = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
-            step.input = at.slot(c, plan.boundaries[c].input[m]);
-            step.input_gradient = at.gradient(c, m);
+            step[Region::input] = at.slot(c, plan.boundaries[c].input[m]);
+            step[Region::input_gradient] = at.gradient(c, m);
         }
-        if (c + 1 == plan.lowered.programs.cells()) return;
+        std::byte* output = nullptr;
         bool const again = step.kind == Kind::recompute;
-        if (again)
-            step.output = at.slot(c, c > 0 ? plan.boundaries[c].discarded_output[m] : no_slot);
-        if (plan.links[c + 1] == Link::shared) {
-            if (!again) step.output = at.slot(c + 1, plan.boundaries[c + 1].input[m]);
-            step.output_gradient = at.gradient(c + 1, m);
-            return;
+        if (again && c > 0) output = at.slot(c, plan.boundaries[c].discarded_output[m]);
+        if (c + 1 < plan.lowered.programs.cells()) {
+            if (plan.links[c + 1] == Link::shared) {
+                if (!again) output = at.slot(c + 1, plan.boundaries[c + 1].input[m]);
+                step[Region::output_gradient] = at.gradient(c + 1, m);
+            } else {
+                Outbox const& outbox = plan.transfers[c + 1].outbox;
+                bool const rewritten = outbox.recomputed[m] != no_slot;
+                if (rewritten && step.kind != Kind::forward)
+                    output = at.outbox(c + 1, outbox.recomputed[m]);
+                else if (!again)
+                    output = at.outbox(c + 1, outbox.output[m]);
+                step[Region::output_gradient] = at.outbox(c + 1, outbox.gradient[m]);
+            }
         }
-        Outbox const& outbox = plan.transfers[c + 1].outbox;
-        bool const rewritten = outbox.recomputed[m] != no_slot;
-        if (rewritten && step.kind != Kind::forward)
-            step.output = at.outbox(c + 1, outbox.recomputed[m]);
-        else if (!again)
-            step.output = at.outbox(c + 1, outbox.output[m]);
-        step.output_gradient = at.outbox(c + 1, outbox.gradient[m]);
+        step[Region::output] = output ? output : detail::own_output(step, layout);
     });
 }
 
@@ -322,16 +340,19 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
             detail::fill_transfer(step, ends);
             return;
         }
-        step.delivers = c + 1 == plan.lowered.programs.cells();
+        step.calls = detail::calls_at(c, step.is_last ? CallList::evaluate : CallList::pass);
+        step.delivers = step.is_last;
         step.more = step.more || step.delivers;
-        detail::base(step, Region::kept) = at.arena(c) + plan.blocks_at[c];
-        detail::base(step, Region::temporary) = at.arena(c) + plan.temporaries_at[c];
-        detail::base(step, Region::held) = at.arena(c) + plan.held_at[c];
+        step[Region::kept] = at.arena(c) + plan.blocks_at[c];
+        step[Region::temporary] = at.arena(c) + plan.temporaries_at[c];
+        step[Region::held] = at.arena(c) + plan.held_at[c];
         // The loss may write its gradient there.
-        detail::base(step, Region::deferred) = at.arena(c) + plan.deferred_at[c];
-        if (c > 0) step.input = input(c);
-        if (c + 1 < plan.lowered.programs.cells())
-            step.output = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);
+        step[Region::deferred] = at.arena(c) + plan.deferred_at[c];
+        if (c > 0) step[Region::input] = input(c);
+        if (step.is_last)
+            step[Region::output] = detail::own_output(step, plan.layouts[c]);
+        else
+            step[Region::output] = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);
     });
 }
 

@@ -3,7 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/layer/handle_set.hpp>
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
@@ -23,10 +23,10 @@ struct Tables {
         std::size_t size = 0;
     };
 
-    Array<LayerRow> layers;
-    Array<std::string_view> layer_names;
+    Calls calls; ///< by cell and CallList
+    Array<LayerMemory> layers;
+    Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;
-    LossRow loss;
     Array<UpdateRow> updates;      ///< device by device
     Array<std::size_t> updates_at; ///< by device, and the end
     Array<Bytes> gradients;        ///< by device
@@ -55,40 +55,19 @@ struct Tables {
 namespace detail {
 
 [[gnu::cold]] inline void fill_layers(Tables& tables, Model const& model, MemoryPlan const& plan,
-                                      Array<std::byte*> const& arenas, std::size_t learner) {
-    std::size_t const count = model.layers.size();
-    tables.layers = Array<LayerRow>(count);
-    tables.layer_names = Array<std::string_view>(count);
+                                      Array<std::byte*> const& arenas) {
     Programs const& programs = plan.lowered.programs;
+    std::size_t const count = model.layers.size();
+    tables.layers = Array<LayerMemory>(count);
+    tables.layer_names = Array<std::string_view>(count + 1);
     for (std::size_t c = 0; c < programs.cells(); ++c) {
         std::byte* const arena = arenas[programs.device_of(c)];
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            LayerParts const& parts = model.layers[i];
-            LayerPlaces const& places = plan.layouts[c].places[i - plan.first[c]];
-            LayerRow& row = tables.layers[i];
-            row.forward = parts.functions.forward;
-            if (i >= learner) {
-                LayerFunctions const& functions = parts.functions;
-                bool const lowest = i == learner;
-                row.backward = lowest ? functions.lowest_backward : functions.backward;
-                row.input_gradient =
-                    lowest ? functions.lowest_input_gradient : functions.input_gradient;
-                row.weight_gradient = functions.weight_gradient;
-            }
-            row.layer = parts.object;
-            row.parameters = arena + plan.parameters[i];
-            row.gradients = arena + plan.gradients[i];
-            row.output = places.output;
-            row.output_gradient = places.output_gradient;
-            row.saved = places.saved;
-            row.deferred = places.deferred;
-            row.forward_scratch = places.forward_scratch;
-            row.backward_scratch = places.backward_scratch;
-            row.weight_scratch = places.weight_scratch;
-            row.index = static_cast<std::uint32_t>(i);
-            tables.layer_names[i] = parts.info.name;
+            tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
+            tables.layer_names[i] = model.infos[i].name;
         }
     }
+    tables.layer_names[count] = model.loss.name;
 }
 
 [[gnu::cold]] inline void fill_updates(Tables& tables, Model const& model, MemoryPlan const& plan,
@@ -106,7 +85,7 @@ namespace detail {
         place[i] = place[i - 1] + model.layers[i - 1].updates.count;
     std::size_t at = 0;
     auto const add = [&](std::size_t layer, std::byte* states) {
-        LayerRow const& row = tables.layers[layer];
+        LayerMemory const& row = tables.layers[layer];
         UpdateSpecs const& specs = model.layers[layer].updates;
         std::size_t offset = 0;
         for (std::size_t t = 0; t < specs.count; ++t) {
@@ -133,33 +112,16 @@ namespace detail {
     }
 }
 
-[[gnu::cold]] inline void fill_cells(Tables& tables, Model const& model, MemoryPlan const& plan,
-                                     std::size_t learner) {
-    Programs const& programs = plan.lowered.programs;
-    std::size_t const cells = programs.cells();
+[[gnu::cold]] inline void fill_cells(Tables& tables, Model const& model, MemoryPlan const& plan) {
+    std::size_t const cells = plan.lowered.programs.cells();
     tables.cells = Array<CellRow>(cells);
     for (std::size_t c = 0; c < cells; ++c) {
-        CellRow& cell = tables.cells[c];
-        LayerRow const* const rows = tables.layers.data();
-        std::size_t const first = plan.first[c];
-        std::size_t const last = plan.first[c + 1];
-        cell.first = rows + first;
-        cell.last = rows + last;
-        cell.learner = rows + std::clamp(learner, first, last);
-        cell.is_first = c == 0;
-        cell.is_last = c + 1 == cells;
-        bool const recomputes_last_layer =
-            cell.is_last || model.infos[last - 1].saved.count > 0 || plan.transfers[c + 1].keeps;
-        cell.recompute_last = recomputes_last_layer ? cell.last : cell.last - 1;
-        if (learner >= last && !cell.is_last) cell.recompute_last = cell.first;
-        cell.discards = learner >= first && learner < last;
-        cell.discarded = plan.layouts[c].input_gradient;
-        cell.input = extent(model.infos[first].input, plan.capacity);
-        cell.input_gradient = extent(model.infos[first].input_gradient, plan.capacity);
+        LayerInfo const& layer = model.infos[plan.first[c]];
+        tables.cells[c] = {static_cast<std::uint32_t>(plan.first[c]),
+                           extent(layer.input, plan.capacity),
+                           extent(layer.input_gradient, plan.capacity)};
     }
-    tables.loss = model.loss;
-    tables.loss.scratch = plan.layouts[cells - 1].loss_scratch;
-    tables.last_device = programs.device_of(cells - 1);
+    tables.last_device = plan.lowered.programs.device_of(cells - 1);
 }
 
 // Where a step's state lies on a device that cannot read the host's memory.
@@ -189,9 +151,10 @@ namespace detail {
                                         Array<HandleSet> const& handles, std::size_t learner,
                                         bool stages) {
     Tables tables;
-    detail::fill_layers(tables, model, plan, arenas, learner);
+    detail::fill_layers(tables, model, plan, arenas);
+    tables.calls = make_calls(model, plan, tables.layers, learner);
     detail::fill_updates(tables, model, plan, arenas);
-    detail::fill_cells(tables, model, plan, learner);
+    detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (stages) detail::fill_staging(tables, plan, arenas);
     tables.sums = model.sums;

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/runtime/model.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace gpipe {
+
+/// Where a layer's parameters and their gradients lie.
+struct LayerMemory {
+    std::byte* parameters = nullptr;
+    std::byte* gradients = nullptr;
+};
+
+/// All calls that the actions of a training consist of, list by list.
+class Calls {
+  public:
+    struct Range {
+        Call const* first = nullptr;
+        Call const* last = nullptr; ///< one past
+    };
+
+    Calls() = default;
+    /// `lists`: by cell and CallList.
+    Calls(Array<Call> calls, Array<std::size_t> const& begin)
+        : calls_(std::move(calls)), lists_(begin.size() - 1) {
+        for (std::size_t i = 0; i < lists_.size(); ++i)
+            lists_[i] = {calls_.data() + begin[i], calls_.data() + begin[i + 1]};
+    }
+    Range const& operator[](std::size_t list) const { return lists_[list]; }
+
+  private:
+    Array<Call> calls_;
+    Array<Range> lists_;
+};
+
+namespace detail {
+
+// The calls of one cell, at `to`.
+class CellCalls {
+  public:
+    CellCalls(Model const& model, MemoryPlan const& plan, Array<LayerMemory> const& memory,
+              std::size_t learner, std::size_t cell, Call* to)
+        : model_(model), plan_(plan), layout_(plan.layouts[cell]), memory_(memory), cell_(cell),
+          first_(plan.first[cell]), last_(plan.first[cell + 1]), chain_learner_(learner),
+          learner_(std::clamp(learner, first_, last_)), to_(to) {}
+
+    /// Puts a list behind the others; returns where it ends.
+    Call* add(CallList list) {
+        bool const recomputes = list == CallList::recompute;
+        if (list == CallList::pass || list == CallList::forward || list == CallList::evaluate)
+            add_forwards(last_, list == CallList::forward);
+        else if (recomputes)
+            add_forwards(recompute_last(), true);
+        else
+            add_backwards(list);
+        if (list == CallList::evaluate && is_last()) add_loss(model_.loss.evaluate);
+        return to_;
+    }
+
+  private:
+    bool is_last() const { return last_ == model_.layers.size(); }
+    LayerPlaces const& places(std::size_t layer) const { return layout_.places[layer - first_]; }
+
+    // One past the last layer that a recompute runs: one less where only the next cell would read
+    // the result; none where nobody would read anything.
+    std::size_t recompute_last() const {
+        if (chain_learner_ >= last_ && !is_last()) return first_;
+        bool const whole = is_last() || model_.infos[last_ - 1].saved.count > 0 ||
+                           plan_.transfers[cell_ + 1].keeps;
+        return whole ? last_ : last_ - 1;
+    }
+    Call call_of(std::size_t layer) const {
+        LayerPlaces const& own = places(layer);
+        Call call;
+        call.layer = model_.layers[layer].object;
+        call.parameters = memory_[layer].parameters;
+        call.gradients = memory_[layer].gradients;
+        if (layer > first_) call.x = places(layer - 1).output;
+        if (layer + 1 < last_) call.y = own.output;
+        call.saved = own.saved;
+        call.deferred = own.deferred;
+        call.index = static_cast<std::uint32_t>(layer);
+        return call;
+    }
+    void add_forwards(std::size_t last, bool saving) {
+        for (std::size_t layer = first_; layer < last; ++layer) {
+            Call call = call_of(layer);
+            call.function = model_.layers[layer].functions.forward;
+            call.scratch = places(layer).forward_scratch;
+            call.saving = saving;
+            *to_++ = call;
+        }
+    }
+    void add_loss(CallFunction function) {
+        Call call;
+        call.function = function;
+        call.layer = model_.loss.object;
+        call.dy = places(last_ - 1).output_gradient;
+        call.scratch = layout_.loss_scratch;
+        call.index = static_cast<std::uint32_t>(model_.layers.size());
+        *to_++ = call;
+    }
+    void add_backwards(CallList list) {
+        bool const second = list == CallList::weight_gradient;
+        if (is_last() && !second) add_loss(model_.loss.train);
+        for (std::size_t layer = last_; layer-- > learner_;) {
+            LayerFunctions const& functions = model_.layers[layer].functions;
+            bool const lowest = layer == chain_learner_;
+            Call call = call_of(layer);
+            call.function = list == CallList::backward
+                                ? (lowest ? functions.lowest_backward : functions.backward)
+                            : second ? functions.weight_gradient
+                            : lowest ? functions.lowest_input_gradient
+                                     : functions.input_gradient;
+            if (!call.function) continue;
+            if (layer + 1 < last_ || is_last()) call.dy = places(layer).output_gradient;
+            if (lowest)
+                call.dx = layout_.input_gradient;
+            else if (layer > first_)
+                call.dx = places(layer - 1).output_gradient;
+            call.scratch = second ? places(layer).weight_scratch : places(layer).backward_scratch;
+            call.saving = true;
+            *to_++ = call;
+        }
+    }
+
+    Model const& model_;
+    MemoryPlan const& plan_;
+    CellLayout const& layout_;
+    Array<LayerMemory> const& memory_;
+    std::size_t cell_;
+    std::size_t first_, last_;
+    std::size_t chain_learner_, learner_; // of the chain; of the cell, or its end
+    Call* to_;
+};
+
+} // namespace detail
+
+/// The calls of a model over its plan. `memory`: by layer; `learner`: lowest_learner().
+[[gnu::cold]] inline Calls make_calls(Model const& model, MemoryPlan const& plan,
+                                      Array<LayerMemory> const& memory, std::size_t learner) {
+    std::size_t const cells = plan.lowered.programs.cells();
+    std::size_t const layers = model.layers.size();
+    Array<Call> calls(call_list_count * (layers + 1));
+    Array<std::size_t> begin(cells * call_list_count + 1);
+    Call* to = calls.data();
+    for (std::size_t c = 0; c < cells; ++c) {
+        detail::CellCalls cell(model, plan, memory, learner, c, to);
+        for (std::size_t list = 0; list < call_list_count; ++list) {
+            to = cell.add(static_cast<CallList>(list));
+            begin[c * call_list_count + list + 1] = static_cast<std::size_t>(to - calls.data());
+        }
+    }
+    return {std::move(calls), begin};
+}
+
+} // namespace gpipe
