@@ -62,13 +62,14 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
+    include/gpipe/runtime/addresses.hpp
     include/gpipe/runtime/calls.hpp
-    include/gpipe/runtime/cell_row.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/cuda_work.cuh
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/forward_programs.hpp
     include/gpipe/runtime/immediate.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
@@ -81,6 +82,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/policies.hpp
+    include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/tables.hpp

@@ -2,8 +2,8 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/cell_row.hpp>
 #include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/step.hpp>
 
 #include <algorithm>
 #include <cstddef>

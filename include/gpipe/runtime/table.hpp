@@ -1,8 +1,10 @@
 #pragma once
 
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/cell_row.hpp>
+#include <gpipe/runtime/addresses.hpp>
+#include <gpipe/runtime/forward_programs.hpp>
 #include <gpipe/runtime/lanes.hpp>
+#include <gpipe/runtime/step.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,67 +25,6 @@ struct StepTable {
         return lanes() == 1 || stream == lane;
     }
 };
-
-/// The forwards alone, for evaluation: nothing is kept, and a boundary's tensors alternate between
-/// two slots of the training's plan, so whoever writes one also waits until its reader is done.
-struct ForwardPrograms {
-    Lowered lowered;
-    Array<std::size_t> slots; ///< by cell: how many slots its inputs alternate between
-};
-
-inline ForwardPrograms forward_programs(Programs const& training, MemoryPlan const& plan) {
-    std::size_t const cells = training.cells();
-    std::size_t const micro_batches = training.micro_batches();
-    Programs programs(training.devices(), cells, micro_batches, cells * micro_batches);
-    for (std::size_t c = 0; c < cells; ++c) programs.place(c, training.device_of(c));
-    // One micro-batch after the other: every program follows this order, and so does every wait for
-    // a slot, which a copy behind those of a later micro-batch on its stream would not.
-    Array<std::size_t> order(cells * micro_batches);
-    for (std::size_t d = 0; d < training.devices(); ++d) {
-        for (std::size_t m = 0; m < micro_batches; ++m)
-            for (std::size_t c = 0; c < cells; ++c) {
-                if (training.device_of(c) != d) continue;
-                order[m * cells + c] = programs.size();
-                programs.add(forward(c, m));
-            }
-        programs.next_device();
-    }
-    ForwardPrograms result{lower(programs, plan.links, plan.crosses, order),
-                           Array<std::size_t>(cells, 1)};
-    constexpr auto kinds = static_cast<std::size_t>(Kind::update);
-    Array<std::size_t> index(kinds * cells * micro_batches, no_action);
-    auto const at = [&](Kind kind, std::size_t c, std::size_t m) -> std::size_t& {
-        return index[(static_cast<std::size_t>(kind) * cells + c) * micro_batches + m];
-    };
-    for (std::size_t i = 0; i < result.lowered.programs.size(); ++i) {
-        Action const& a = result.lowered.programs[i];
-        at(a.kind, a.cell, a.micro_batch) = i;
-    }
-    for (std::size_t c = 1; c < cells; ++c) {
-        // (writer, cell) of micro-batch m needs (reader, cell) of the one that had its slot before.
-        auto const wait = [&](Kind writer, std::size_t written_by, Kind reader, std::size_t read_by,
-                              std::size_t slots) {
-            for (std::size_t m = slots; m < micro_batches; ++m)
-                result.lowered.needs[at(writer, written_by, m)].add(at(reader, read_by, m - slots));
-        };
-        Link const link = plan.links[c];
-        std::size_t const slots = result.slots[c] =
-            std::min<std::size_t>(2, plan.boundaries[c].slots);
-        if (link == Link::shared) {
-            wait(Kind::forward, c - 1, Kind::forward, c, slots);
-            continue;
-        }
-        wait(Kind::forward, c - 1, Kind::send_output, c - 1,
-             std::min<std::size_t>(2, plan.transfers[c].outbox.slots));
-        if (link == Link::copied) {
-            wait(Kind::send_output, c - 1, Kind::forward, c, slots);
-        } else {
-            wait(Kind::send_output, c - 1, Kind::receive_input, c, plan.transfers[c].outputs.slots);
-            wait(Kind::receive_input, c, Kind::forward, c, slots);
-        }
-    }
-    return result;
-}
 
 namespace detail {
 
@@ -180,74 +121,6 @@ constexpr CallList list_of(Kind kind) {
 inline std::byte* own_output(Step const& step, CellLayout const& layout) {
     Place const& place = layout.places[layout.places.size() - 1].output;
     return step[place.region] + place.offset;
-}
-
-// Where a plan's tensors are.
-class Addresses {
-  public:
-    Addresses(MemoryPlan const& plan, Array<std::byte*> const& arenas, std::byte* host)
-        : plan_(plan), arenas_(arenas), host_(host) {}
-
-    std::byte* arena(std::size_t cell) const {
-        return arenas_[plan_.lowered.programs.device_of(cell)];
-    }
-    // On the receiving side of the boundary before `cell`.
-    std::byte* slot(std::size_t cell, std::size_t s) const {
-        if (s == no_slot) return nullptr;
-        return arena(cell) + plan_.slots_at[cell] + s * plan_.slot_size[cell];
-    }
-    std::byte* gradient(std::size_t cell, std::size_t m) const {
-        if (!plan_.holds_gradient[cell]) return slot(cell, plan_.boundaries[cell].gradient[m]);
-        return arena(cell) + plan_.temporaries_at[cell] + plan_.layouts[cell].input_gradient.offset;
-    }
-    // On its sending side.
-    std::byte* outbox(std::size_t cell, std::size_t s) const {
-        Transfers const& transfers = plan_.transfers[cell];
-        if (s == no_slot) return nullptr;
-        return arena(cell - 1) + transfers.outbox_at + s * transfers.slot_size;
-    }
-    std::byte* host(std::size_t cell, std::size_t at, std::size_t s) const {
-        return host_ + at + s * plan_.transfers[cell].slot_size;
-    }
-
-  private:
-    MemoryPlan const& plan_;
-    Array<std::byte*> const& arenas_;
-    std::byte* host_;
-};
-
-// From where to where a transfer goes; `output` and `input` are the tensors on either side of the
-// boundary, `gradient` the one that arrives.
-struct Ends {
-    std::byte* output = nullptr;
-    std::byte* input = nullptr;
-    std::byte* gradient = nullptr;
-    std::byte* input_gradient = nullptr;
-    std::byte* staged_output = nullptr; // null unless the link is staged
-    std::byte* staged_gradient = nullptr;
-};
-inline void fill_transfer(Step& step, Ends const& ends) {
-    auto const over = [](std::byte* staged, std::byte* else_there) {
-        return staged ? staged : else_there;
-    };
-    if (step.kind == Kind::send_output) {
-        step[Region::input] = ends.output;
-        step[Region::output] = over(ends.staged_output, ends.input);
-    } else if (step.kind == Kind::receive_input) {
-        step[Region::input] = ends.staged_output;
-        step[Region::output] = ends.input;
-    } else if (step.kind == Kind::send_gradient) {
-        step[Region::input] = ends.input_gradient;
-        step[Region::output] = over(ends.staged_gradient, ends.gradient);
-    } else {
-        step[Region::input] = ends.staged_gradient;
-        step[Region::output] = ends.gradient;
-    }
-}
-// The cell behind the boundary that a transfer is for.
-inline std::size_t boundary_of(Step const& step) {
-    return step.kind == Kind::send_output || step.kind == Kind::receive_gradient ? step.cell + 1u
-                                                                                 : step.cell;
 }
 
 } // namespace detail
