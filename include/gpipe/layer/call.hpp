@@ -31,11 +31,12 @@ struct StepFrame {
     HandleSet const* handles = nullptr; ///< those of the device
 };
 
-/// Where a tensor may lie. The first four are memory of the cell, and say how long what lies there
+/// Where a tensor may lie. The first five are memory of the cell, and say how long what lies there
 /// lives (where backwards are whole, nothing is held or deferred); the others are the tensors at
 /// the ends of the cell, wherever the micro-batch has them.
 enum class Region : std::uint8_t {
-    kept,      ///< from forward to backward, or to its first half
+    retained,  ///< from forward to backward, whatever runs again between
+    kept,      ///< from the begin of the reversal to backward, or to its first half
     temporary, ///< within an action
     held,      ///< from forward to the weight gradient
     deferred,  ///< from the input gradient to the weight gradient
@@ -44,7 +45,7 @@ enum class Region : std::uint8_t {
     output_gradient,
     input_gradient,
 };
-inline constexpr std::size_t region_count = 8;
+inline constexpr std::size_t region_count = 9;
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
 struct Frame {

@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/info.hpp>
+#include <gpipe/memory/cell_use.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -20,24 +21,6 @@ struct LayerPlaces {
     Place backward_scratch;
     Place weight_scratch; ///< of the weight gradient; the same unless that runs apart
 };
-
-/// The chain as the planner sees it.
-struct ChainShape {
-    LayerInfo const* layers = nullptr;
-    std::size_t size = 0;
-    std::size_t lowest_learner = 0; ///< no layer below it has a backward
-    GroupSizes loss_scratch{};
-    HandleNeeds loss_handles{};
-};
-
-/// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
-/// whose output carries no gradient. L if there is none.
-constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
-    std::size_t lowest = size;
-    for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
-        if (layers[i].parameters.count > 0) lowest = i;
-    return lowest;
-}
 
 /// Where the tensors of one cell lie, by liveness over one forward and one backward of a
 /// micro-batch. Kept tensors form a stack in the order of the layers: forward pushes, backward
@@ -66,16 +49,6 @@ struct CellLayout {
     constexpr std::size_t bytes(std::size_t blocks) const {
         return adjacent ? temporary : blocks * kept + temporary;
     }
-};
-
-/// What a cell's layout depends on beside its layers.
-struct CellUse {
-    bool adjacent = false;       ///< see CellLayout
-    std::size_t capacity = 0;    ///< samples of a micro-batch
-    bool recomputes = true;      ///< whether the cell's forward is ever run again
-    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
-    bool splits = false;         ///< whether the halves of its backward run apart
-    bool mixes = false;          ///< whether for some micro-batches only
 };
 
 namespace detail {

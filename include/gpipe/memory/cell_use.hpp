@@ -1,0 +1,39 @@
+#pragma once
+
+#include <gpipe/layer/info.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// The chain as the planner sees it.
+struct ChainShape {
+    LayerInfo const* layers = nullptr;
+    std::size_t size = 0;
+    std::size_t lowest_learner = 0; ///< no layer below it has a backward
+    GroupSizes loss_scratch{};
+    HandleNeeds loss_handles{};
+};
+
+/// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
+/// whose output carries no gradient. L if there is none.
+constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
+    std::size_t lowest = size;
+    for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
+        if (layers[i].parameters.count > 0) lowest = i;
+    return lowest;
+}
+
+/// What a cell's layout depends on beside its layers.
+struct CellUse {
+    bool adjacent = false;       ///< see CellLayout
+    std::size_t capacity = 0;    ///< samples of a micro-batch
+    bool recomputes = true;      ///< whether the cell's forward is ever run again
+    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
+    bool splits = false;         ///< whether the halves of its backward run apart
+    bool mixes = false;          ///< whether for some micro-batches only
+    /// Whether a recompute has to write the cell's output where its backward reads it.
+    bool rewrites_output = false;
+};
+
+} // namespace gpipe

@@ -1,0 +1,254 @@
+#pragma once
+
+#include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/core/array.hpp>
+#include <gpipe/memory/cell_use.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe::detail {
+
+inline constexpr std::uint32_t no_tensor = static_cast<std::uint32_t>(-1);
+
+// A tensor of a micro-batch in a cell, between the call that writes it and the last that reads it.
+// Times are indices of calls.
+struct ReversalTensor {
+    enum class Role : std::uint8_t {
+        outside,    // at an end of the cell: no memory of its own
+        activation, // may outlive the calls around it
+        saved,      // outlives them
+        gradient,   // waits among the temporaries for the next backward
+        scratch,    // of one call
+    };
+    Role role = Role::outside;
+    Region region = Region::temporary;
+    bool even = false; // the parity of its layer decides at which end of the temporaries it lies
+    std::size_t bytes = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+};
+
+enum class CallKind : std::uint8_t { forward, backward, loss };
+
+// A call by its tensors: indices, or no_tensor.
+struct ReversalCall {
+    CallKind kind = CallKind::forward;
+    bool saving = false;
+    std::uint32_t layer = 0; // in the cell; of the loss, their number
+    std::uint32_t x = no_tensor;
+    std::uint32_t y = no_tensor;
+    std::uint32_t dy = no_tensor;
+    std::uint32_t dx = no_tensor;
+    std::uint32_t saved = no_tensor;
+    std::uint32_t deferred = no_tensor;
+    std::uint32_t scratch = no_tensor;
+};
+
+// Everything that a micro-batch does in a cell, from its forward to the end of its backward, as one
+// sequence of calls. Those from `start` on begin the reversal: a forward that the backward comes
+// right behind runs them, too, else the recompute does, but for the last of them if nobody would
+// read what that writes. Those from `backward` on are the backward.
+struct ReversalCalls {
+    Array<ReversalCall> calls;
+    Array<ReversalTensor> tensors;
+    std::size_t call_count = 0;
+    std::size_t tensor_count = 0;
+    std::size_t start = 0;
+    std::size_t recompute_end = 0;
+    std::size_t backward = 0;
+    std::uint32_t input_gradient = no_tensor; // of the cell or the lowest learner: see CellLayout
+    std::uint32_t again = no_tensor; // what a recompute writes as the cell's output, in vain
+};
+
+// Builds that. Who reads a tensor decides how long it lives, and so where it may lie: in a block
+// that the micro-batch has from its forward on (retained) or from the begin of its reversal on
+// (kept); among the temporaries if the next call is the last to read it.
+class ReversalBuilder {
+    using Role = ReversalTensor::Role;
+
+  public:
+    constexpr ReversalBuilder(ChainShape const& chain, std::size_t first, std::size_t last,
+                              CellUse const& use, Reversal const& reversal)
+        : chain_(chain), layers_(chain.layers + first), count_(last - first), use_(use),
+          reversal_(reversal), last_cell_(last == chain.size),
+          learner_(chain.lowest_learner <= first
+                       ? 0
+                       : std::min(chain.lowest_learner - first, count_)),
+          has_lowest_(chain.lowest_learner >= first && chain.lowest_learner < last),
+          stored_(count_ + 1, no_tensor), x_of_(count_, no_tensor), y_of_(count_, no_tensor),
+          saved_of_(count_, no_tensor), gradient_of_(count_, no_tensor) {
+        std::size_t const most = count_ + reversal.steps.size() + 1; // calls, the loss among them
+        all_.calls = Array<ReversalCall>(most);
+        all_.tensors = Array<ReversalTensor>(5 * most + 4);
+    }
+
+    constexpr ReversalCalls build() {
+        auto const& steps = reversal_.steps;
+        std::size_t begin = 0; // of the backwards
+        while (begin < steps.size() && !steps[begin].backward) ++begin;
+        std::size_t const restart = begin > 0 ? steps[0].layer : count_;
+
+        std::uint32_t current = stored_[0] = outside(Region::input);
+        for (std::size_t i = 0; i < restart; ++i)
+            current = forward(i, reversal_.forward[i], current);
+        all_.start = all_.call_count;
+        for (std::size_t s = 0; s < begin; ++s)
+            current = forward(steps[s].layer, steps[s].keep, current);
+        all_.backward = all_.recompute_end = all_.call_count;
+        std::size_t const top = count_ - 1;
+        if (!last_cell_ && begin > 0) {
+            if (learner_ == count_)
+                all_.recompute_end = all_.start; // nobody would read anything
+            else if (!layers_[top].saved.count && !use_.rewrites_output)
+                --all_.recompute_end;
+            else if (use_.recomputes)
+                all_.again = add(Role::scratch, layers_[top].output, top % 2 == 0,
+                                 all_.call_count - 1);
+        }
+
+        if (last_cell_) loss(current);
+        std::size_t next = count_; // the backward that ran last
+        for (std::size_t s = begin; s < steps.size() && next > learner_; ++s) {
+            ReversalStep const& step = steps[s];
+            if (step.backward) {
+                backward(next = step.layer);
+                continue;
+            }
+            std::size_t const i = step.layer;
+            if (steps[s - 1].backward) current = stored_[i];
+            // Right before its own backward a forward may have nothing to do.
+            if (steps[s + 1].backward && !layers_[i].saved.count && !needs_output(i))
+                x_of_[i] = current;
+            else
+                current = forward(i, step.keep, current);
+        }
+        place();
+        return static_cast<ReversalCalls&&>(all_);
+    }
+
+  private:
+    constexpr bool learns(std::size_t i) const { return i >= learner_; }
+    constexpr bool needs_output(std::size_t i) const {
+        return learns(i) && layers_[i].reads_output;
+    }
+
+    constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even, std::size_t time) {
+        std::size_t const bytes = sizes.slots(use_.capacity);
+        if (bytes == 0) return no_tensor;
+        all_.tensors[all_.tensor_count] = {role, Region::temporary, even, bytes, time, time};
+        return static_cast<std::uint32_t>(all_.tensor_count++);
+    }
+    constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even = false) {
+        return add(role, sizes, even, all_.call_count);
+    }
+    constexpr std::uint32_t outside(Region region) {
+        all_.tensors[all_.tensor_count] = {Role::outside, region};
+        return static_cast<std::uint32_t>(all_.tensor_count++);
+    }
+    constexpr std::uint32_t read(std::uint32_t tensor) {
+        if (tensor != no_tensor) all_.tensors[tensor].end = all_.call_count;
+        return tensor;
+    }
+    constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
+
+    // Returns the output.
+    constexpr std::uint32_t forward(std::size_t i, Keep keep, std::uint32_t x) {
+        LayerInfo const& layer = layers_[i];
+        bool const whole = keep == Keep::all && learns(i);
+        bool const leaves = i + 1 == count_ && !last_cell_;
+        ReversalCall call;
+        call.layer = static_cast<std::uint32_t>(i);
+        call.saving = whole;
+        call.x = read(x);
+        // What no backward will read is scratch. Saved tensors lie under the output, which dies
+        // first.
+        call.saved = add(whole ? Role::saved : Role::scratch, layer.saved);
+        call.y = leaves ? outside(Region::output) : add(Role::activation, layer.output, i % 2 == 0);
+        call.scratch = add(Role::scratch, layer.scratch);
+        put(call);
+        if (keep != Keep::nothing) stored_[i] = x;
+        stored_[i + 1] = keep == Keep::all ? call.y : stored_[i + 1];
+        if (keep == Keep::all) {
+            x_of_[i] = x;
+            y_of_[i] = call.y;
+            saved_of_[i] = call.saved;
+        }
+        return call.y;
+    }
+    constexpr void loss(std::uint32_t y) {
+        std::size_t const top = count_ - 1;
+        ReversalCall call;
+        call.kind = CallKind::loss;
+        call.layer = static_cast<std::uint32_t>(count_);
+        call.y = read(y);
+        call.dy = gradient_of_[top] =
+            add(Role::gradient, layers_[top].output_gradient, top % 2 == 0);
+        call.scratch = add(Role::scratch, chain_.loss_scratch);
+        put(call);
+    }
+    constexpr void backward(std::size_t i) {
+        LayerInfo const& layer = layers_[i];
+        ReversalCall call;
+        call.kind = CallKind::backward;
+        call.saving = true;
+        call.layer = static_cast<std::uint32_t>(i);
+        call.x = layer.reads_input ? read(x_of_[i]) : no_tensor;
+        call.y = layer.reads_output ? read(y_of_[i]) : no_tensor;
+        call.saved = read(saved_of_[i]);
+        call.dy = i + 1 == count_ && !last_cell_ ? outside(Region::output_gradient)
+                                                 : read(gradient_of_[i]);
+        if (i > learner_)
+            call.dx = gradient_of_[i - 1] =
+                add(Role::gradient, layers_[i - 1].output_gradient, i % 2 == 1);
+        else
+            call.dx = lowest_gradient(i);
+        // A layer in halves puts down for the second what that reads.
+        if (!layer.has_whole) call.deferred = add(Role::scratch, layer.deferred);
+        call.scratch = add(Role::scratch, layer.scratch);
+        put(call);
+    }
+    // The gradient of the input of the lowest layer that learns here.
+    constexpr std::uint32_t lowest_gradient(std::size_t i) {
+        LayerInfo const& layer = layers_[i];
+        bool const writes = !layer.splits || layer.deferred.count > 0 || layer.has_whole;
+        bool const discarded = has_lowest_ && !layer.accepts_none && writes;
+        if (!discarded && !use_.holds_gradient)
+            return has_lowest_ ? no_tensor : outside(Region::input_gradient);
+        all_.input_gradient = add(Role::gradient, layer.input_gradient, i % 2 == 1);
+        return all_.input_gradient;
+    }
+    constexpr void place() {
+        for (std::size_t t = 0; t < all_.tensor_count; ++t) {
+            ReversalTensor& tensor = all_.tensors[t];
+            bool const saved = tensor.role == Role::saved;
+            if (!saved && tensor.role != Role::activation) continue;
+            if (tensor.begin < all_.start) {
+                if (saved || tensor.end >= all_.start) tensor.region = Region::retained;
+            } else if (tensor.begin < all_.backward) {
+                if (saved || tensor.end >= all_.backward) tensor.region = Region::kept;
+            } else if (saved || tensor.end > tensor.begin + 1) {
+                tensor.region = Region::kept;
+            }
+        }
+    }
+
+    ChainShape const& chain_;
+    LayerInfo const* layers_;
+    std::size_t count_;
+    CellUse const& use_;
+    Reversal const& reversal_;
+    bool last_cell_;
+    std::size_t learner_; // the lowest layer of the cell that has a backward; count_ if none
+    bool has_lowest_;     // whether that is the chain's
+    ReversalCalls all_;
+    Array<std::uint32_t> stored_; // by layer: where its input can be read again
+    // Of the forward that kept a layer whole last.
+    Array<std::uint32_t> x_of_;
+    Array<std::uint32_t> y_of_;
+    Array<std::uint32_t> saved_of_;
+    Array<std::uint32_t> gradient_of_; // of its output
+};
+
+} // namespace gpipe::detail
