@@ -453,10 +453,10 @@ TEST_CASE("rotor finds what exhaustive search finds, on small chains, in every b
     };
     std::vector<Layer> kinds;
     for (double const time : {1.0, 3.0})
-        for (std::size_t const input : {1, 2})
-            for (std::size_t const all : {1, 3})
-                for (std::size_t const forward : {0, 2})
-                    for (std::size_t const backward : {0, 3})
+        for (std::size_t const input : {1u, 2u})
+            for (std::size_t const all : {1u, 3u})
+                for (std::size_t const forward : {0u, 2u})
+                    for (std::size_t const backward : {0u, 3u})
                         kinds.push_back({time, input, all, forward, backward});
     std::size_t turn = 0;
     for (std::size_t n = 1; n <= 3; ++n) {
