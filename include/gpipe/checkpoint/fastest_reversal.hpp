@@ -18,30 +18,30 @@ inline constexpr double never = std::numeric_limits<double>::max() / 8;
 /// "Optimal checkpointing for heterogeneous chains" (TOMS 2024), known as rotor. C(s, t, m) is the
 /// time of the forwards that reverse layers [s, t) in m slots beyond the input of s:
 ///
-///     C(s, t, m) = min( forward[s] + C(s + 1, t, m - all[s])
-///                           if all[s] + max(forward_temporary[s], backward_temporary[s]) <= m,
-///                       min over s < k < t of forward[s ... k - 1] + C(k, t, m - input[k]) + C(s,
-///                       k, m)
-///                           if max(forward_temporary[s ... k - 1]) <= m )
+///     C(s, t, m) = min( forward[s] + C(s + 1, t, m - all[s]),
+///                       min over s < k < t of
+///                           forward[s ... k - 1] + C(k, t, m - input[k]) + C(s, k, m) )
 ///
-/// where the first line keeps s whole and the second runs to k and stores its input. O(layers^3 *
-/// slots) time, O(layers^2 * slots) memory.
+/// where the first line keeps s whole, which takes all[s] + max(forward_temporary[s],
+/// backward_temporary[s]) <= m, and the second runs to k and stores its input, which takes
+/// max(forward_temporary[s ... k - 1]) <= m. O(layers^3 * slots) time, O(layers^2 * slots) memory.
 class FastestReversals {
   public:
     /// Of the pieces of layers [begin, end).
     constexpr FastestReversals(ReversalCosts const& costs, std::size_t begin, std::size_t end,
                                Slots const& slots)
         : layers_(costs.layers()), slots_(slots.count), forward_(costs.forward.data()),
-          sizes_(4 * layers_), times_(pieces(layers_) * (slots_ + 1)) {
+          input_(layers_), all_(layers_), passing_(layers_), whole_(layers_),
+          times_(pieces(layers_) * (slots_ + 1)) {
         for (std::size_t l = 0; l < layers_; ++l) {
             std::size_t const a = costs.forward_temporary[l];
             std::size_t const b = costs.backward_temporary[l];
             std::size_t const most = std::numeric_limits<std::size_t>::max() - costs.all[l];
             std::size_t const beside = a > b ? a : b;
-            input()[l] = slots.of(costs.input[l]);
-            all()[l] = slots.of(costs.all[l]);
-            passing()[l] = slots.of(a);
-            whole()[l] = beside > most ? slots_ + 1 : slots.of(costs.all[l] + beside);
+            input_[l] = slots.of(costs.input[l]);
+            all_[l] = slots.of(costs.all[l]);
+            passing_[l] = slots.of(a);
+            whole_[l] = beside > most ? slots_ + 1 : slots.of(costs.all[l] + beside);
         }
         for (std::size_t last = begin + 1; last <= end; ++last)
             for (std::size_t first = last; first-- > begin;) solve(first, last);
@@ -58,15 +58,15 @@ class FastestReversals {
     constexpr std::size_t split(std::size_t s, std::size_t t, std::size_t m) const {
         double best = never;
         std::size_t at = s;
-        if (whole()[s] <= m) best = forward_[s] + (s + 1 < t ? times(s + 1, t)[m - all()[s]] : 0.0);
+        if (whole_[s] <= m) best = forward_[s] + (s + 1 < t ? times(s + 1, t)[m - all_[s]] : 0.0);
         std::size_t on_the_way = 0;
         double advance = 0.0;
         for (std::size_t k = s + 1; k < t; ++k) {
-            if (passing()[k - 1] > on_the_way) on_the_way = passing()[k - 1];
+            if (passing_[k - 1] > on_the_way) on_the_way = passing_[k - 1];
             advance += forward_[k - 1];
             if (on_the_way > m) break;
-            if (input()[k] > m) continue;
-            double const time = advance + times(k, t)[m - input()[k]] + times(s, k)[m];
+            if (input_[k] > m) continue;
+            double const time = advance + times(k, t)[m - input_[k]] + times(s, k)[m];
             if (time >= best) continue;
             best = time;
             at = k;
@@ -75,36 +75,25 @@ class FastestReversals {
     }
 
     constexpr std::size_t beside_all(std::size_t s, std::size_t room) const {
-        return room - all()[s];
+        return room - all_[s];
     }
     constexpr std::size_t beside_input(std::size_t k, std::size_t room) const {
-        return room - input()[k];
+        return room - input_[k];
     }
 
   private:
-    constexpr std::size_t* input() { return sizes_.data(); }
-    constexpr std::size_t* all() { return input() + layers_; }
-    constexpr std::size_t* passing() {
-        return input() + 2 * layers_;
-    }                                                                // a forward that keeps nothing
-    constexpr std::size_t* whole() { return input() + 3 * layers_; } // all with temporaries
-    constexpr std::size_t const* input() const { return sizes_.data(); }
-    constexpr std::size_t const* all() const { return input() + layers_; }
-    constexpr std::size_t const* passing() const { return input() + 2 * layers_; }
-    constexpr std::size_t const* whole() const { return input() + 3 * layers_; }
-
     constexpr void solve(std::size_t s, std::size_t t) {
         double* const best = times_.data() + piece(s, t) * (slots_ + 1);
         for (std::size_t m = 0; m <= slots_; ++m) best[m] = never;
         double const alone = forward_[s];
         if (s + 1 == t) {
-            for (std::size_t m = whole()[s]; m <= slots_; ++m) best[m] = alone;
+            for (std::size_t m = whole_[s]; m <= slots_; ++m) best[m] = alone;
             return;
         }
-        if (whole()[s] <= slots_) {
+        if (whole_[s] <= slots_) {
             double const* const rest = times(s + 1, t);
-            std::size_t const size = all()[s];
-            for (std::size_t m = whole()[s]; m <= slots_; ++m) {
+            std::size_t const size = all_[s];
+            for (std::size_t m = whole_[s]; m <= slots_; ++m) {
                 double const time = alone + rest[m - size];
                 if (time < best[m]) best[m] = time;
             }
@@ -112,9 +101,9 @@ class FastestReversals {
         std::size_t on_the_way = 0;
         double advance = 0.0;
         for (std::size_t k = s + 1; k < t; ++k) {
-            if (passing()[k - 1] > on_the_way) on_the_way = passing()[k - 1];
+            if (passing_[k - 1] > on_the_way) on_the_way = passing_[k - 1];
             advance += forward_[k - 1];
-            std::size_t const size = input()[k];
+            std::size_t const size = input_[k];
             double const* const behind = times(k, t);
             double const* const before = times(s, k);
             for (std::size_t m = on_the_way > size ? on_the_way : size; m <= slots_; ++m) {
@@ -127,7 +116,10 @@ class FastestReversals {
     std::size_t layers_;
     std::size_t slots_;
     double const* forward_;
-    Array<std::size_t> sizes_; // in slots
+    Array<std::size_t> input_; // in slots, as are the next three
+    Array<std::size_t> all_;
+    Array<std::size_t> passing_; // a forward that keeps nothing
+    Array<std::size_t> whole_;   // all, with the temporaries of forward and backward
     Array<double> times_;
 };
 

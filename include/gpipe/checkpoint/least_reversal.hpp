@@ -12,13 +12,12 @@ namespace gpipe::detail {
 /// what is kept of a layer stays until its backward. No unit but bytes: a peak is a maximum of
 /// sums, so the best of a piece is made of the best of its parts.
 ///
-///     least(s, t) = min( all[s] + max(forward_temporary[s], backward_temporary[s], least(s + 1,
-///     t)),
+///     least(s, t) = min( all[s] + max(temporary[s], least(s + 1, t)),
 ///                        min over s < k < t of max( forward_temporary[s ... k - 1],
 ///                                                   input[k] + least(k, t), least(s, k) ) )
 ///
-/// where the first line keeps s whole and the second runs to k and stores its input. Of equal ones
-/// the faster. O(layers^3) time, O(layers^2) memory.
+/// where the first line keeps s whole, with the larger of its two temporaries, and the second runs
+/// to k and stores its input. Of equal ones the faster. O(layers^3) time, O(layers^2) memory.
 class LeastReversals {
   public:
     /// Of the pieces of layers [begin, end).

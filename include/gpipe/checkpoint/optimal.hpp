@@ -45,7 +45,7 @@ constexpr void take_if_faster(OptimalReversal& best, Reversal&& other, ReversalC
 /// many micro-batches in flight share: in_flight * retained + working bytes, see reversal_bytes().
 /// Every layer is kept whole by the forward or lies in a piece, whose first input the forward
 /// stores unless it is there; the piece is reversed later by rotor(). So it keeps everything where
-/// that fits, and is one piece, kept whole while it is reversed, where nothing else does.
+/// that fits.
 ///
 /// Sizes are rounded up to the budget by `slots`, as by rotor(), with the same consequences: it is
 /// possible if and only if the budget is at least least_bytes, and a larger budget never makes it
