@@ -10,6 +10,19 @@ set(GPIPE_HEADERS
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
     include/gpipe/checkpoint/checkpointing.hpp
+    include/gpipe/checkpoint/fastest_cell.hpp
+    include/gpipe/checkpoint/fastest_reversal.hpp
+    include/gpipe/checkpoint/kept.hpp
+    include/gpipe/checkpoint/least_cell.hpp
+    include/gpipe/checkpoint/least_reversal.hpp
+    include/gpipe/checkpoint/optimal.hpp
+    include/gpipe/checkpoint/piece.hpp
+    include/gpipe/checkpoint/reversal.hpp
+    include/gpipe/checkpoint/reversal_costs.hpp
+    include/gpipe/checkpoint/revolve.hpp
+    include/gpipe/checkpoint/rotor.hpp
+    include/gpipe/checkpoint/slots.hpp
+    include/gpipe/checkpoint/verify_reversal.hpp
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/dynamic.hpp

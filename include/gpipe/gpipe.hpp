@@ -4,6 +4,9 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
+#include <gpipe/checkpoint/optimal.hpp>
+#include <gpipe/checkpoint/rotor.hpp>
+#include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/optimizer/adam.hpp>
 #include <gpipe/optimizer/rmsprop.hpp>
 #include <gpipe/optimizer/sgd.hpp>

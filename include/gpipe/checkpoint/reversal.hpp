@@ -1,0 +1,158 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// What a forward of one layer leaves behind for later.
+enum class Keep : std::uint8_t {
+    nothing,
+    input, ///< the layer's input, unless it is there anyway
+    all,   ///< everything that its backward reads, its input included, and its output
+};
+
+/// One call of a layer in a reversal.
+struct ReversalStep {
+    bool backward = false;
+    Keep keep = Keep::nothing; ///< of a forward
+    std::uint32_t layer = 0;   ///< in the cell
+    friend constexpr bool operator==(ReversalStep const&, ReversalStep const&) = default;
+};
+
+/// How the layers of a cell are reversed: what its forward keeps of every micro-batch in flight,
+/// and what runs later, for one micro-batch: layers again and backwards, down to the backward of
+/// layer 0. The input of layer 0 is always there, for it is the boundary's: to keep it means
+/// nothing. Nor does it mean anything to keep the input of a layer behind one that is kept whole.
+/// What is kept of a layer is there until its backward has run.
+struct Reversal {
+    Array<Keep> forward; ///< by layer
+    Array<ReversalStep> steps;
+
+    constexpr std::size_t layers() const { return forward.size(); }
+};
+
+/// How often a reversal runs a layer again, all layers together: the forwards in its steps.
+constexpr std::size_t extra_forwards(Reversal const& reversal) {
+    std::size_t count = 0;
+    for (ReversalStep const& step : reversal.steps) count += !step.backward;
+    return count;
+}
+
+namespace detail {
+
+// Steps of which the number is not known before.
+class StepList {
+  public:
+    constexpr void forward(std::size_t layer, Keep keep) {
+        add({false, keep, static_cast<std::uint32_t>(layer)});
+    }
+    constexpr void backward(std::size_t layer) {
+        add({true, Keep::nothing, static_cast<std::uint32_t>(layer)});
+    }
+    // Layers [first, last) are kept whole, then reversed.
+    constexpr void whole(std::size_t first, std::size_t last) {
+        for (std::size_t l = first; l < last; ++l) forward(l, Keep::all);
+        for (std::size_t l = last; l-- > first;) backward(l);
+    }
+    constexpr Array<ReversalStep> steps() const {
+        Array<ReversalStep> result(size_);
+        for (std::size_t i = 0; i < size_; ++i) result[i] = room_[i];
+        return result;
+    }
+
+  private:
+    constexpr void add(ReversalStep const& step) {
+        if (size_ == room_.size()) {
+            Array<ReversalStep> larger(2 * size_ + 16);
+            for (std::size_t i = 0; i < size_; ++i) larger[i] = room_[i];
+            room_ = static_cast<Array<ReversalStep>&&>(larger);
+        }
+        room_[size_++] = step;
+    }
+    Array<ReversalStep> room_;
+    std::size_t size_ = 0;
+};
+
+constexpr void check_layers(std::size_t layers) {
+    if (layers == 0) throw std::invalid_argument("gpipe: there is no layer to reverse");
+}
+
+} // namespace detail
+
+/// Layers that `dear` names are kept whole by the forward; each run of others is kept whole again
+/// right before its backwards, from the output of the dear layer in front of it. Selective
+/// recomputation (Korthikanti et al. 2022). Throws std::invalid_argument if there is no layer.
+constexpr Reversal selective(Array<bool> const& dear) {
+    detail::check_layers(dear.size());
+    Reversal result;
+    result.forward = Array<Keep>(dear.size());
+    detail::StepList steps;
+    for (std::size_t last = dear.size(); last > 0;) {
+        std::size_t first = last - 1;
+        if (dear[first]) {
+            result.forward[first] = Keep::all;
+            steps.backward(first);
+        } else {
+            while (first > 0 && !dear[first - 1]) --first;
+            steps.whole(first, last);
+        }
+        last = first;
+    }
+    result.steps = steps.steps();
+    return result;
+}
+
+/// The forward keeps every layer whole: nothing runs again.
+constexpr Reversal keep_everything(std::size_t layers) {
+    return selective(Array<bool>(layers, true));
+}
+
+/// The forward keeps the input of every segment; each, the last first, is kept whole again right
+/// before its backwards. starts[j] is the first layer of segment j. Throws std::invalid_argument
+/// unless there is a layer, starts[0] is 0 and the others ascend and are below `layers`.
+constexpr Reversal segments(std::size_t layers, Array<std::size_t> const& starts) {
+    detail::check_layers(layers);
+    bool sound = !starts.empty() && starts[0] == 0 && starts[starts.size() - 1] < layers;
+    for (std::size_t j = 1; j < starts.size(); ++j) sound = sound && starts[j - 1] < starts[j];
+    if (!sound)
+        throw std::invalid_argument("gpipe: segments begin at layer 0 and then at ever later "
+                                    "layers of the cell");
+    Reversal result;
+    result.forward = Array<Keep>(layers);
+    detail::StepList steps;
+    std::size_t last = layers;
+    for (std::size_t j = starts.size(); j-- > 0;) {
+        if (j > 0) result.forward[starts[j]] = Keep::input;
+        steps.whole(starts[j], last);
+        last = starts[j];
+    }
+    result.steps = steps.steps();
+    return result;
+}
+
+/// Segments of so many layers, the last one of what is left. Throws std::invalid_argument if there
+/// is no layer or the length is zero.
+constexpr Reversal every_segment(std::size_t layers, std::size_t length) {
+    detail::check_layers(layers);
+    if (length == 0) throw std::invalid_argument("gpipe: a segment has at least one layer");
+    Array<std::size_t> starts((layers - 1) / length + 1);
+    for (std::size_t j = 0; j < starts.size(); ++j) starts[j] = j * length;
+    return segments(layers, starts);
+}
+
+/// So many segments whose lengths differ by one at the most, the shorter ones in front. Throws
+/// std::invalid_argument unless 1 <= number <= layers.
+constexpr Reversal equal_segments(std::size_t layers, std::size_t number) {
+    detail::check_layers(layers);
+    if (number == 0 || number > layers)
+        throw std::invalid_argument("gpipe: there are between one segment and one per layer");
+    Array<std::size_t> starts(number);
+    for (std::size_t j = 0; j < number; ++j) starts[j] = j * layers / number;
+    return segments(layers, starts);
+}
+
+} // namespace gpipe
