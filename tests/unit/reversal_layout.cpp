@@ -125,12 +125,12 @@ std::string run(Cell const& cell, PlacedCall const& call, Memory& memory, bool r
                 writes.push_back(
                     {call.dx, cell.bytes(cell.layer(i - 1).output_gradient), {'g', i - 1}});
             else if (!lowest || !layer.accepts_none)
-                writes.push_back({call.dx,
-                                  lowest && layer.splits && !layer.has_whole &&
-                                          layer.deferred.count == 0
-                                      ? 0
-                                      : cell.bytes(layer.input_gradient),
-                                  {'d', i}});
+                writes.push_back(
+                    {call.dx,
+                     lowest && layer.splits && !layer.has_whole && layer.deferred.count == 0
+                         ? 0
+                         : cell.bytes(layer.input_gradient),
+                     {'d', i}});
             if (!layer.has_whole) writes.push_back({call.deferred, cell.bytes(layer.deferred), {}});
         }
     }
@@ -146,7 +146,8 @@ std::string run(Cell const& cell, PlacedCall const& call, Memory& memory, bool r
         if (auto wrong = memory.write(t.place, t.bytes, t.what); !wrong.empty())
             return wrong + ": writes " + t.what.kind + std::to_string(t.what.layer);
     for (Tensor const& t : writes) // none over another
-        if (auto wrong = memory.read(t.place, t.bytes, t.what); !wrong.empty() && t.what.kind != ' ')
+        if (auto wrong = memory.read(t.place, t.bytes, t.what);
+            !wrong.empty() && t.what.kind != ' ')
             return wrong + ": is written over " + t.what.kind + std::to_string(t.what.layer);
     return checked_reads();
 }
@@ -205,14 +206,17 @@ std::string order(Cell const& cell, ReversalLayout const& layout) {
 Reversal random_reversal(std::mt19937_64& random, std::size_t count) {
     auto const below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
     switch (below(4)) {
-    case 0: return gpipe::keep_everything(count);
+    case 0:
+        return gpipe::keep_everything(count);
     case 1: {
         gpipe::Array<bool> dear(count);
         for (bool& each : dear) each = below(2) == 0;
         return gpipe::selective(dear);
     }
-    case 2: return gpipe::equal_segments(count, 1 + below(count));
-    default: return gpipe::every_segment(count, 1 + below(count));
+    case 2:
+        return gpipe::equal_segments(count, 1 + below(count));
+    default:
+        return gpipe::every_segment(count, 1 + below(count));
     }
 }
 
@@ -244,8 +248,9 @@ TEST_CASE("every call of a reversal finds what it reads, and overwrites nothing"
         auto const same = gpipe::lay_out_reversal(shape, first, last, use,
                                                   gpipe::equal_segments(cell.count(), 1));
         if (old.bytes(1) > 0) {
-            double const ratio = static_cast<double>(use.adjacent ? same.temporary : same.kept + same.temporary) /
-                                 static_cast<double>(old.bytes(1));
+            double const ratio =
+                static_cast<double>(use.adjacent ? same.temporary : same.kept + same.temporary) /
+                static_cast<double>(old.bytes(1));
             worst = std::max(worst, ratio);
             sum += ratio;
         }

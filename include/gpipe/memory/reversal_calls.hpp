@@ -73,9 +73,8 @@ class ReversalBuilder {
                               CellUse const& use, Reversal const& reversal)
         : chain_(chain), layers_(chain.layers + first), count_(last - first), use_(use),
           reversal_(reversal), last_cell_(last == chain.size),
-          learner_(chain.lowest_learner <= first
-                       ? 0
-                       : std::min(chain.lowest_learner - first, count_)),
+          learner_(chain.lowest_learner <= first ? 0
+                                                 : std::min(chain.lowest_learner - first, count_)),
           has_lowest_(chain.lowest_learner >= first && chain.lowest_learner < last),
           stored_(count_ + 1, no_tensor), x_of_(count_, no_tensor), y_of_(count_, no_tensor),
           saved_of_(count_, no_tensor), gradient_of_(count_, no_tensor) {
@@ -104,8 +103,8 @@ class ReversalBuilder {
             else if (!layers_[top].saved.count && !use_.rewrites_output)
                 --all_.recompute_end;
             else if (use_.recomputes)
-                all_.again = add(Role::scratch, layers_[top].output, top % 2 == 0,
-                                 all_.call_count - 1);
+                all_.again =
+                    add(Role::scratch, layers_[top].output, top % 2 == 0, all_.call_count - 1);
         }
 
         if (last_cell_) loss(current);

@@ -30,9 +30,9 @@ struct ReversalLayout {
     std::size_t start = 0;
     std::size_t recompute_end = 0;
     std::size_t backward = 0;
-    Place again;          ///< of the cell's output, in a recompute for which nobody reads that
-    Place output;         ///< of the chain, in its last cell
-    Place input_gradient; ///< see CellLayout
+    Place again;               ///< of the cell's output, in a recompute for which nobody reads that
+    Place output;              ///< of the chain, in its last cell
+    Place input_gradient;      ///< see CellLayout
     std::size_t retained = 0;  ///< bytes of a micro-batch's block from forward to backward
     std::size_t kept = 0;      ///< from the begin of its reversal on
     std::size_t temporary = 0; ///< see CellLayout, also for `adjacent`
@@ -51,7 +51,8 @@ class ReversalPlacer {
   public:
     constexpr ReversalPlacer(ReversalCalls const& all, bool adjacent, bool even_lies_low)
         : all_(all), adjacent_(adjacent), even_lies_low_(even_lies_low), at_(all.tensor_count),
-          stack_(all.call_count + 1), low_(all.call_count + 1), high_(all.call_count + 1) {
+          stack_(all.call_count + 1), free_(all.call_count + 1, static_cast<std::size_t>(-1)),
+          low_(all.call_count + 1), high_(all.call_count + 1) {
         stack_up();
         put_temporaries();
         put_scratch();
@@ -106,19 +107,25 @@ class ReversalPlacer {
                 if (is_low(tensor)) base = std::max(base, stack_[time]);
             }
             at_[t] = is_low(tensor) ? base : base + tensor.bytes;
-            for (std::size_t time = tensor.begin; time <= tensor.end; ++time)
+            for (std::size_t time = tensor.begin; time <= tensor.end; ++time) {
                 end[time] = base + tensor.bytes;
+                if (is_low(tensor)) free_[time] = std::min(free_[time], base);
+            }
         }
     }
     constexpr void put_scratch() {
-        // What is free between the ends; of several, one behind the other.
+        // Between the ends, or under the low one where the stack has left enough.
         for (std::size_t time = 0; time < all_.call_count; ++time)
             low_[time] = std::max(low_[time], stack_[time]);
         for (std::size_t t = 0; t < all_.tensor_count; ++t) {
             ReversalTensor const& tensor = all_.tensors[t];
             if (!is_temporary(tensor) || tensor.role != Role::scratch) continue;
-            at_[t] = low_[tensor.begin];
-            low_[tensor.begin] += tensor.bytes;
+            std::size_t& under = stack_[tensor.begin];
+            std::size_t& above = low_[tensor.begin];
+            std::size_t& edge = tensor.bytes <= free_[tensor.begin] - under ? under : above;
+            at_[t] = edge;
+            edge += tensor.bytes;
+            above = std::max(above, edge);
         }
         for (std::size_t time = 0; time < all_.call_count; ++time)
             temporary = std::max(temporary, low_[time] + high_[time]);
@@ -129,6 +136,7 @@ class ReversalPlacer {
     bool even_lies_low_;
     Array<std::size_t> at_;    // by tensor: its offset; at the high end, of its low edge from there
     Array<std::size_t> stack_; // by time: the kept stack's height
+    Array<std::size_t> free_;  // by time: up to where nothing lies on that
     Array<std::size_t> low_;   // by time: how far the low end is taken
     Array<std::size_t> high_;
 };
