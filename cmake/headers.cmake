@@ -19,6 +19,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/piece.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
+    include/gpipe/checkpoint/reversing.hpp
     include/gpipe/checkpoint/revolve.hpp
     include/gpipe/checkpoint/rotor.hpp
     include/gpipe/checkpoint/slots.hpp

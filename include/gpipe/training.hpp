@@ -97,7 +97,7 @@ template <class Net, class... Policies> class Training {
     template <class Cost>
     static constexpr double bubble(Cost const& cost, double latency = 0,
                                    double bandwidth = unlimited<double>) requires constant {
-        Programs const programs = Checkpointing::lower(Chosen::schedule_programs());
+        Programs const programs = Chosen::checkpointed().programs;
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
     }
@@ -120,9 +120,10 @@ template <class Net, class... Policies> class Training {
                                    detail::sizes_of<detail::as_tensors<Target>>(),
                                    micro_batch_count * samples, micro_batch_count, 2 + metrics,
                                    sizeof(OptimizerFunctor_), Engine<Device>::slots);
+        Checkpointed const checkpointed = Chosen::checkpointed();
         return plan_memory(shape(layers), Chosen::cut(cell_count, Net::costs()),
-                           Checkpointing::lower(Chosen::schedule_programs()),
-                           OptimizerFunctor_::states, samples, staging);
+                           checkpointed.programs, OptimizerFunctor_::states, samples, staging, {},
+                           checkpointed.reversals);
     }
 
     /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
@@ -312,10 +313,8 @@ template <class Net, class... Policies> class Training {
                                    updates[leaf], objects[leaf]};
         });
         model.loss = {&detail::loss_thunk<LossFunctor, Net, Stream, true>,
-                      &detail::loss_thunk<LossFunctor, Net, Stream, false>,
-                      &loss_,
-                      type_name<LossFunctor>,
-                      detail::handle_specs<LossFunctor, Stream>()};
+                      &detail::loss_thunk<LossFunctor, Net, Stream, false>, &loss_,
+                      type_name<LossFunctor>, detail::handle_specs<LossFunctor, Stream>()};
         model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
         model.loss_handles = detail::handle_needs<LossFunctor>();
         model.sums = 2 + metrics;
@@ -389,25 +388,27 @@ template <class Net, class... Policies> class Training {
         check_costs(costs.data(), costs.size());
         return Chosen::cut(cells, costs);
     }
-    static Programs chosen_programs(Options const& options) {
+    static Checkpointed chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
         std::size_t const micro_batches =
             chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * devices);
         Array<LayerInfo> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
-        Array<bool> const splits = Chosen::splits(layers, chosen_cut(options));
+        Array<std::size_t> const first = chosen_cut(options);
+        Array<bool> splits = Chosen::splits(layers, first);
         if constexpr (Chosen::proven) {
-            return Checkpointing::lower(
-                join_halves(Schedule::programs(devices, micro_batches), splits));
+            return Chosen::checkpointed(
+                layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
         } else {
             checkpoint::Dynamic checkpointing = options.checkpointing;
             if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
                 checkpointing = Checkpointing{};
             else if (!checkpointing)
                 checkpointing = checkpoint::ExceptLast{};
+            if (checkpointing.reverses()) splits = Array<bool>(splits.size());
             return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
-                                   splits);
+                                   splits, {layers.data(), layers.size(), first.data()});
         }
     }
 

@@ -23,13 +23,6 @@ concept CheckpointingPass = requires(Programs const& schedule) {
     { C::lower(schedule) } -> std::same_as<Programs>;
 };
 
-/// That a policy offers what a checkpointing policy must.
-template <class C> struct CheckCheckpointing {
-    static constexpr bool ok = CheckpointingPass<C>;
-    static_assert(ok, "gpipe: a checkpointing policy needs: static constexpr gpipe::Programs "
-                      "lower(gpipe::Programs const& schedule)");
-};
-
 namespace checkpoint {
 
 /// Keeps every activation of every micro-batch in flight; recomputes nothing.
@@ -55,22 +48,6 @@ struct ExceptLast {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "except-last";
     static constexpr Programs lower(Programs const& schedule);
-};
-
-/// A policy that is chosen at construction; also the type that holds the choice.
-class Dynamic {
-  public:
-    using policy_kind = policy::Checkpointing;
-    constexpr Dynamic() = default;
-    template <class C>
-        requires(!std::is_same_v<C, Dynamic> && CheckpointingPass<C>)
-    constexpr Dynamic(C) : lower_(&C::lower) {}
-
-    constexpr explicit operator bool() const { return lower_ != nullptr; }
-    constexpr Programs lower(Programs const& schedule) const { return lower_(schedule); }
-
-  private:
-    Programs (*lower_)(Programs const&) = nullptr;
 };
 
 } // namespace checkpoint
@@ -104,7 +81,9 @@ constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
     return result;
 }
 
-constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
+/// The rule of checkpoint::ExceptLast in those cells c that have something to recompute: where
+/// `recomputes[c]`; empty: all.
+constexpr Programs recompute_if_not_held(Programs const& schedule, Array<bool> const& recomputes) {
     Programs result = detail::same_shape(schedule);
     std::size_t const micro_batches = schedule.micro_batches();
     std::size_t const last_cell = schedule.cells() - 1;
@@ -116,17 +95,18 @@ constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
         std::size_t const size = schedule.size(d);
         Action const* const from = schedule.program(d).data();
-        std::size_t recomputes = 0;
+        std::size_t added = 0;
         for (std::size_t i = 0; i < size; ++i) {
             Action const& a = from[i];
             bool const gradient = gives_gradient(a.kind);
-            if (gradient && holder[a.cell] != a.micro_batch) {
+            bool const able = recomputes.empty() || recomputes[a.cell];
+            if (gradient && able && holder[a.cell] != a.micro_batch) {
                 again[a.cell * micro_batches + a.micro_batch] = true;
-                recomputes += a.cell != last_cell;
+                added += a.cell != last_cell;
             }
             if (gradient || a.kind == Kind::forward) holder[a.cell] = a.micro_batch;
         }
-        Action* to = result.append(size + recomputes);
+        Action* to = result.append(size + added);
         for (std::size_t i = 0; i < size; ++i) {
             Action const& a = from[i];
             if (again[a.cell * micro_batches + a.micro_batch]) {
@@ -140,6 +120,10 @@ constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
         result.next_device();
     }
     return result;
+}
+
+constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
+    return recompute_if_not_held(schedule, {});
 }
 
 } // namespace gpipe

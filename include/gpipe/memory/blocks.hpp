@@ -12,13 +12,14 @@ struct BlockUse {
     Array<std::size_t> count;     ///< by cell
 };
 
-/// The blocks that a micro-batch has in a cell, by Region. The kept tensors have one from their
-/// last forward or recompute to the backward, or its first half; the held ones until the second
-/// half. A forward whose result will be recomputed uses these only while it runs: one block per
-/// cell under re-materialisation, one per micro-batch in flight without. The deferred tensors have
-/// one from the first half to the second; a whole backward in a cell where others are not has one
-/// while it runs.
+/// The blocks that a micro-batch has in a cell, by Region. The retained tensors have one from the
+/// forward to the backward, the kept ones from their last forward or recompute to the backward, or
+/// its first half; the held ones until the second half. A forward whose result will be recomputed
+/// uses these only while it runs: one block per cell under re-materialisation, one per micro-batch
+/// in flight without. The deferred tensors have one from the first half to the second; a whole
+/// backward in a cell where others are not has one while it runs.
 struct Blocks {
+    BlockUse retained;
     BlockUse kept;
     BlockUse held;
     BlockUse deferred;
@@ -66,6 +67,7 @@ template <class Begins, class Ends, class Passes>
     Blocks blocks{{},
                   {},
                   {},
+                  {},
                   Array<bool>(programs.size()),
                   Array<bool>(programs.cells()),
                   Array<bool>(programs.cells())};
@@ -94,6 +96,9 @@ template <class Begins, class Ends, class Passes>
     };
     auto const gradient = [&](std::size_t i) { return gives_gradient(kind(i)); };
     auto const last_half = [&](std::size_t i) { return ends_backward(kind(i)); };
+    auto const forward = [&](std::size_t i) { return kind(i) == Kind::forward; };
+    auto const never = [](std::size_t) { return false; };
+    blocks.retained = detail::assign_block_use(programs, forward, last_half, never);
     blocks.kept = detail::assign_block_use(programs, keeps, gradient, passes);
     blocks.held = detail::assign_block_use(programs, keeps, last_half, passes);
     blocks.deferred = detail::assign_block_use(programs, first_half, second_half, both);

@@ -3,6 +3,7 @@
 #include <gpipe/memory/blocks.hpp>
 #include <gpipe/memory/boundary_slots.hpp>
 #include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/reversal_layout.hpp>
 #include <gpipe/memory/window.hpp>
 
 #include <cstddef>
@@ -62,7 +63,9 @@ struct MemoryPlan {
     Array<std::size_t> gradients;
     Array<std::size_t> optimizer;      ///< the states of a layer's tensors, tensor by tensor
     Array<CellLayout> layouts;         ///< by cell
-    Array<std::size_t> blocks_at;      ///< by cell: offset of its first block of kept tensors
+    Array<ReversalLayout> reversals;   ///< by cell: where it is reversed piece by piece
+    Array<std::size_t> retained_at;    ///< by cell: offset of its first block of retained tensors
+    Array<std::size_t> blocks_at;      ///< of kept, likewise
     Array<std::size_t> held_at;        ///< of held, likewise
     Array<std::size_t> deferred_at;    ///< of deferred, likewise
     Array<std::size_t> temporaries_at; ///< by cell: offset of the region of temporaries
@@ -142,11 +145,12 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
 /// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
 /// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
-[[gnu::cold]] constexpr MemoryPlan plan_memory(ChainShape const& chain,
-                                               Array<std::size_t> const& first,
-                                               Programs const& programs, std::size_t states,
-                                               std::size_t capacity, Staging const& staging = {},
-                                               Array<Link> const& links = {}) {
+/// `reversals[c]`: how cell c is reversed piece by piece; one of no layers, or none at all: its
+/// forward or recompute keeps every layer whole.
+[[gnu::cold]] constexpr MemoryPlan
+plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
+            std::size_t states, std::size_t capacity, Staging const& staging = {},
+            Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     Array<bool> crosses(cells); // whether a gradient leaves the cell
@@ -156,13 +160,14 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
-    for (auto* by_cell : {&plan.blocks_at, &plan.held_at, &plan.deferred_at, &plan.temporaries_at,
-                          &plan.slots_at, &plan.slot_size})
+    for (auto* by_cell : {&plan.retained_at, &plan.blocks_at, &plan.held_at, &plan.deferred_at,
+                          &plan.temporaries_at, &plan.slots_at, &plan.slot_size})
         *by_cell = Array<std::size_t>(cells);
     for (auto* by_device :
          {&plan.states_at, &plan.optimizers_at, &plan.squares_at, &plan.handles_at})
         *by_device = Array<std::size_t>(devices);
     plan.layouts = Array<CellLayout>(cells);
+    plan.reversals = Array<ReversalLayout>(cells);
     plan.boundaries = Array<BoundarySlots>(cells);
     plan.transfers = Array<Transfers>(cells);
     plan.holds_gradient = Array<bool>(cells);
@@ -190,6 +195,9 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
     for (std::size_t c = 1; c < cells; ++c)
         for (std::size_t b = 0; b < c; ++b)
             one_each = one_each && programs.device_of(b) != programs.device_of(c);
+    auto const reversed = [&](std::size_t c) {
+        return !reversals.empty() && reversals[c].layers() > 0;
+    };
     auto const kept_in_outbox = [&](std::size_t c) {
         return c + 1 < cells && plan.transfers[c + 1].keeps;
     };
@@ -243,8 +251,10 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
                 shared && crosses[c] && chain.layers[first[c] - 1].reads_output;
             plan.boundaries[c] = assign_boundary_slots(
                 plan.lowered.programs, order, happens_before,
-                {c, gradient, chain.lowest_learner <= first[c] && layer.reads_input, keeps_output,
-                 discards[c], detail::runs_apart(plan, chain, c, first[c]),
+                {c, gradient,
+                 chain.lowest_learner < first[c + 1] &&
+                     (reversed(c) || (chain.lowest_learner <= first[c] && layer.reads_input)),
+                 keeps_output, discards[c], detail::runs_apart(plan, chain, c, first[c]),
                  detail::runs_apart(plan, chain, c - 1, first[c] - 1), plan.links[c]});
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
@@ -258,15 +268,29 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
             if (programs.device_of(c) != d) continue;
             bool const recomputes_output = recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
                                            chain.lowest_learner < first[c + 1];
-            plan.layouts[c] =
-                lay_out_cell(chain, first[c], first[c + 1],
-                             {adjacent, capacity, recomputes_output, plan.holds_gradient[c],
-                              plan.blocks.splits[c], plan.blocks.mixes[c]});
+            CellUse const cell{adjacent,
+                               capacity,
+                               recomputes_output,
+                               plan.holds_gradient[c],
+                               plan.blocks.splits[c],
+                               plan.blocks.mixes[c],
+                               kept_in_outbox(c)};
+            if (reversed(c)) {
+                ReversalLayout& reversal = plan.reversals[c];
+                reversal = lay_out_reversal(chain, first[c], first[c + 1], cell, reversals[c]);
+                plan.layouts[c].kept = reversal.kept;
+                plan.layouts[c].temporary = reversal.temporary;
+                plan.layouts[c].adjacent = adjacent;
+                plan.layouts[c].input_gradient = reversal.input_gradient;
+            } else {
+                plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], cell);
+            }
             auto const put = [&](Array<std::size_t>& offsets, BlockUse const& use,
                                  std::size_t size) {
                 offsets[c] = at;
                 at += use.count[c] * size;
             };
+            put(plan.retained_at, plan.blocks.retained, plan.reversals[c].retained);
             put(plan.held_at, plan.blocks.held, plan.layouts[c].held);
             put(plan.deferred_at, plan.blocks.deferred, plan.layouts[c].deferred);
             put(plan.blocks_at, plan.blocks.kept, adjacent ? 0 : plan.layouts[c].kept);

@@ -53,6 +53,10 @@ class CellCalls {
 
     /// Puts a list behind the others; returns where it ends.
     Call* add(CallList list) {
+        if (!plan_.reversals[cell_].calls.empty()) {
+            add_reversal(list, plan_.reversals[cell_]);
+            return to_;
+        }
         bool const recomputes = list == CallList::recompute;
         if (list == CallList::pass || list == CallList::forward || list == CallList::evaluate)
             add_forwards(last_, list == CallList::forward);
@@ -131,6 +135,64 @@ class CellCalls {
         }
     }
 
+    // Of a cell that is reversed piece by piece: see ReversalCalls.
+    void add_reversal(CallList list, ReversalLayout const& reversal) {
+        bool const again = list == CallList::recompute;
+        bool const backward = list == CallList::backward;
+        if (list == CallList::input_gradient || list == CallList::weight_gradient) return;
+        std::size_t const begin = backward ? reversal.backward : again ? reversal.start : 0;
+        std::size_t const end = backward ? reversal.calls.size()
+                                : again  ? reversal.recompute_end
+                                         : reversal.backward;
+        for (std::size_t i = begin; i < end; ++i) {
+            PlacedCall const& placed = reversal.calls[i];
+            bool const begins = i >= reversal.start; // the reversal
+            Call call;
+            if (placed.kind == CallKind::loss) {
+                call.function = model_.loss.train;
+                call.layer = model_.loss.object;
+                call.index = static_cast<std::uint32_t>(model_.layers.size());
+            } else {
+                call = call_of(first_ + placed.layer, placed);
+                call.saving = placed.saving && list != CallList::evaluate &&
+                              !(begins && list == CallList::pass);
+            }
+            call.x = placed.x;
+            call.y = placed.y;
+            call.dy = placed.dy;
+            call.dx = placed.dx;
+            call.saved = placed.saved;
+            call.deferred = placed.deferred;
+            call.scratch = placed.scratch;
+            *to_++ = call;
+        }
+        if (list != CallList::evaluate || !is_last()) return;
+        Call call;
+        call.function = model_.loss.evaluate;
+        call.layer = model_.loss.object;
+        call.index = static_cast<std::uint32_t>(model_.layers.size());
+        for (PlacedCall const& placed : reversal.calls) {
+            if (placed.kind != CallKind::loss) continue;
+            call.y = placed.y;
+            call.dy = placed.dy;
+            call.scratch = placed.scratch;
+        }
+        *to_++ = call;
+    }
+    // What is the same wherever the tensors lie.
+    Call call_of(std::size_t layer, PlacedCall const& placed) const {
+        LayerFunctions const& functions = model_.layers[layer].functions;
+        Call call;
+        call.function = placed.kind == CallKind::forward ? functions.forward
+                        : layer == chain_learner_        ? functions.lowest_backward
+                                                         : functions.backward;
+        call.layer = model_.layers[layer].object;
+        call.parameters = memory_[layer].parameters;
+        call.gradients = memory_[layer].gradients;
+        call.index = static_cast<std::uint32_t>(layer);
+        return call;
+    }
+
     Model const& model_;
     MemoryPlan const& plan_;
     CellLayout const& layout_;
@@ -148,7 +210,9 @@ class CellCalls {
                                       Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
     std::size_t const layers = model.layers.size();
-    Array<Call> calls(call_list_count * (layers + 1));
+    std::size_t most = call_list_count * (layers + 1);
+    for (ReversalLayout const& reversal : plan.reversals) most += 2 * reversal.calls.size();
+    Array<Call> calls(most);
     Array<std::size_t> begin(cells * call_list_count + 1);
     Call* to = calls.data();
     for (std::size_t c = 0; c < cells; ++c) {

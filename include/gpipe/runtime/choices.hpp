@@ -1,6 +1,7 @@
 #pragma once
 
-#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/halves.hpp>
@@ -79,9 +80,9 @@ inline void prove(Programs const& programs, char const* policy, std::size_t devi
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
 /// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong,
 /// or if the schedule needs more micro-batches.
-inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
-                                std::size_t devices, std::size_t micro_batches,
-                                Array<bool> const& splits) {
+inline Checkpointed proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
+                                    std::size_t devices, std::size_t micro_batches,
+                                    Array<bool> const& splits, CutChain const& chain = {}) {
     std::size_t const least = schedule.least_micro_batches(devices);
     if (micro_batches < least) {
         std::string const name(schedule.name());
@@ -92,10 +93,15 @@ inline Programs proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic 
     std::size_t const cells = devices * schedule.cells_per_device();
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);
-    Programs lowered = checkpointing.lower(join_halves(plain, splits));
-    prove(lowered, "checkpointing policy", devices, cells, micro_batches);
-    detail::check_verdict(verify(with_messages(lowered)), "checkpointing policy");
-    return lowered;
+    Checkpointed result = checkpointing.apply(chain, join_halves(plain, splits));
+    prove(result.programs, "checkpointing policy", devices, cells, micro_batches);
+    detail::check_verdict(verify(with_messages(result.programs)), "checkpointing policy");
+    for (Reversal const& reversal : result.reversals)
+        if (ReversalVerdict const verdict = verify(reversal); !verdict)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: the checkpointing policy reverses a cell wrongly: %s (step %zu)",
+                std::string(sentence(verdict.problem)).c_str(), verdict.position);
+    return result;
 }
 
 } // namespace gpipe

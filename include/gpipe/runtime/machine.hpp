@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/engine.hpp>
@@ -29,14 +30,14 @@ template <DeviceRuntime Device> class Machine {
   public:
     using Pointers = MiniBatch::Pointers;
 
-    /// `programs` with recomputes, proven; `first` the layer that each cell begins with;
-    /// `immediate`: see update::Immediate. Initializes the parameters; throws what a layer's
-    /// initialize throws.
-    Machine(Model model, Array<std::size_t> first, Programs programs, std::size_t samples,
+    /// `work`: programs with recomputes, proven, and how cells are reversed; `first` the layer that
+    /// each cell begins with; `immediate`: see update::Immediate. Initializes the parameters;
+    /// throws what a layer's initialize throws.
+    Machine(Model model, Array<std::size_t> first, Checkpointed work, std::size_t samples,
             std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
-        : model_(std::move(model)), first_(std::move(first)), programs_(std::move(programs)),
-          samples_(samples), seed_(seed), clip_(clip), immediate_(immediate),
-          cost_(model_.costs, model_.infos, first_),
+        : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
+          reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
+          immediate_(immediate), cost_(model_.costs, model_.infos, first_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
           device_(options, programs_.devices()), plan_(planned(samples)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),
@@ -238,7 +239,8 @@ template <DeviceRuntime Device> class Machine {
                              micro_batches, model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
         return plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
                             model_.loss_handles},
-                           first_, programs_, model_.states, capacity, staging, links());
+                           first_, programs_, model_.states, capacity, staging, links(),
+                           reversals_);
     }
     Array<Link> links() const {
         if constexpr (requires { device_.link(0, 0); }) {
@@ -364,6 +366,7 @@ template <DeviceRuntime Device> class Machine {
     Model model_;
     Array<std::size_t> first_;
     Programs programs_;
+    Array<Reversal> reversals_; ///< by cell, or none
     std::size_t samples_;
     std::uint64_t seed_;
     double clip_;

@@ -2,7 +2,7 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check.hpp>
-#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/loss.hpp>
@@ -97,6 +97,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
                                         Array<std::size_t> const& first) {
         Array<bool> result(first.size() - 1);
+        if constexpr (ReversingPolicy<Checkpointing>) return result; // backwards run whole there
         std::size_t const learner = lowest_learner(layers.data(), layers.size());
         for (std::size_t c = 0; c + 1 < first.size(); ++c)
             for (std::size_t i = first[c]; i < first[c + 1]; ++i)
@@ -114,6 +115,25 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Programs schedule_programs() requires constant {
         return OverLayers::programs(device_count, micro_batch_count);
     }
+    static constexpr Checkpointed checkpointed(Array<LayerInfo> const& layers,
+                                               Array<std::size_t> const& first,
+                                               Programs const& schedule) {
+        return apply_checkpointing<Checkpointing>({layers.data(), layers.size(), first.data()},
+                                                  schedule);
+    }
+    static constexpr Checkpointed checkpointed() requires constant {
+        return checkpointed(Net::layers(), cut(cell_count, Net::costs()), schedule_programs());
+    }
+    // The checkpointing as a pass over the schedule's programs.
+    struct OverCells {
+        static constexpr Programs lower(Programs const& schedule) {
+            if constexpr (ReversingPolicy<Checkpointing>)
+                return checkpointed(Net::layers(), cut(schedule.cells(), Net::costs()), schedule)
+                    .programs;
+            else
+                return Checkpointing::lower(schedule);
+        }
+    };
 
     // Whether that is another than the schedule itself, whose constant programs there are already.
     static consteval bool joins() {
@@ -142,8 +162,10 @@ template <class Net, class... Policies> struct ChosenPolicies {
         else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
             return false;
         else
-            return check_lowered<std::conditional_t<joins(), OverLayers, Schedule>, Checkpointing,
-                                 device_count, micro_batch_count>();
+            return check_lowered<
+                std::conditional_t<joins(), OverLayers, Schedule>,
+                std::conditional_t<ReversingPolicy<Checkpointing>, OverCells, Checkpointing>,
+                device_count, micro_batch_count>();
     }
     static_assert(check_programs());
 };

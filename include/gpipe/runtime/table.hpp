@@ -118,8 +118,12 @@ constexpr CallList list_of(Kind kind) {
 }
 
 // The place of the cell's output where that stays inside.
-inline std::byte* own_output(Step const& step, CellLayout const& layout) {
-    Place const& place = layout.places[layout.places.size() - 1].output;
+inline std::byte* own_output(Step const& step, MemoryPlan const& plan) {
+    CellLayout const& layout = plan.layouts[step.cell];
+    ReversalLayout const& reversal = plan.reversals[step.cell];
+    Place const& place = reversal.calls.empty() ? layout.places[layout.places.size() - 1].output
+                         : step.is_last         ? reversal.output
+                                                : reversal.again;
     return step[place.region] + place.offset;
 }
 
@@ -161,6 +165,8 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             return at.arena(c) + first + use.of_action[step.action] * size;
         };
         CellLayout const& layout = plan.layouts[c];
+        step[Region::retained] =
+            block(plan.retained_at[c], plan.blocks.retained, plan.reversals[c].retained);
         step[Region::kept] = block(plan.blocks_at[c], plan.blocks.kept, layout.kept);
         step[Region::temporary] = at.arena(c) + plan.temporaries_at[c];
         step[Region::held] = block(plan.held_at[c], plan.blocks.held, layout.held);
@@ -186,7 +192,7 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
                 step[Region::output_gradient] = at.outbox(c + 1, outbox.gradient[m]);
             }
         }
-        step[Region::output] = output ? output : detail::own_output(step, layout);
+        step[Region::output] = output ? output : detail::own_output(step, plan);
     });
 }
 
@@ -213,9 +219,10 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
             detail::fill_transfer(step, ends);
             return;
         }
-        step.calls = detail::calls_at(c, step.is_last ? CallList::evaluate : CallList::pass);
+        step.calls = detail::calls_at(c, CallList::evaluate);
         step.delivers = step.is_last;
         step.more = step.more || step.delivers;
+        step[Region::retained] = at.arena(c) + plan.retained_at[c];
         step[Region::kept] = at.arena(c) + plan.blocks_at[c];
         step[Region::temporary] = at.arena(c) + plan.temporaries_at[c];
         step[Region::held] = at.arena(c) + plan.held_at[c];
@@ -223,7 +230,7 @@ inline StepTable forward_table(ForwardPrograms const& forwards, Placement const&
         step[Region::deferred] = at.arena(c) + plan.deferred_at[c];
         if (c > 0) step[Region::input] = input(c);
         if (step.is_last)
-            step[Region::output] = detail::own_output(step, plan.layouts[c]);
+            step[Region::output] = detail::own_output(step, plan);
         else
             step[Region::output] = plan.links[c + 1] == Link::shared ? input(c + 1) : output(c + 1);
     });
