@@ -92,6 +92,7 @@ struct Call {
     Place scratch{0, Region::temporary};
     std::uint32_t index = 0; ///< of the layer in the chain
     bool saving = false;     ///< whether a backward will read what this call saves
+    bool again = false;      ///< a forward within a backward
 
     GroupAddress input(Frame const& frame) const {
         return {x.in(frame), x.region == Region::input ? frame.inputs : nullptr};

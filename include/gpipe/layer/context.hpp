@@ -43,7 +43,7 @@ template <class Parameters, class Stream, class Handles> class CallContext {
     StepState const* state() const { return frame_.shared->state; }
     /// Position of the layer in the chain.
     std::size_t layer() const { return call_.index; }
-    Phase phase() const { return frame_.phase; }
+    Phase phase() const { return call_.again ? Phase::recompute : frame_.phase; }
     /// False in evaluate() and predict(): no dropout.
     bool training() const { return frame_.phase != Phase::evaluate; }
     /// The stream that the layer's work goes on.

@@ -154,6 +154,7 @@ class CellCalls {
                 call.index = static_cast<std::uint32_t>(model_.layers.size());
             } else {
                 call = call_of(first_ + placed.layer, placed);
+                call.again = backward && placed.kind == detail::CallKind::forward;
                 call.saving = placed.saving && list != CallList::evaluate &&
                               !(begins && list == CallList::pass);
             }

@@ -37,7 +37,7 @@ template <DeviceRuntime Device> class Machine {
             std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
           reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
-          immediate_(immediate), cost_(model_.costs, model_.infos, first_),
+          immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
           device_(options, programs_.devices()), plan_(planned(samples)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),
