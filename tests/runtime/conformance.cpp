@@ -254,7 +254,7 @@ TEST_CASE("A9 one micro-batch works with every checkpointing") {
     // A8, an unknown mode, is [CT].
     using T = Train<Two>;
     auto const data = toy::numbers<Real>(3, 1);
-    for (toy::NamedCheckpointing const& c : toy::checkpointings) {
+    for (toy::NamedCheckpointing const& c : toy::every_checkpointing()) {
         T train(Two{}, {}, {}, options<T>(3, 2, 1, c.policy));
         CHECK(train.step(data, data).weight == 3);
     }
@@ -323,7 +323,7 @@ TEST_CASE("B5 both tensors of a pair get gradients, through every boundary") {
     using T = Train<N, Sum<1>>;
     std::vector<Real> const a{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, b(10, 1.0), none(10);
     for (std::size_t cells : {1, 2, 3})
-        for (toy::NamedCheckpointing const& c : toy::checkpointings) {
+        for (toy::NamedCheckpointing const& c : toy::every_checkpointing()) {
             T train(N{}, {}, SGD{0.0f}, options<T>(10, cells, 2, c.policy));
             auto const result = train.step({a, b}, none);
             CHECK(result.weight == 2);
@@ -352,7 +352,7 @@ TEST_CASE("B14 t, t, t to their sum and product to the sum of both is 3 t + t^3"
     using N = gpipe::Pipeline<Leaf<4, 1>, Three, SumAndProduct, AddPair>;
     using T = Train<N, Sum<1>>;
     std::vector<Real> const t{1, 1, 1, 1};
-    for (toy::NamedCheckpointing const& c : toy::checkpointings) {
+    for (toy::NamedCheckpointing const& c : toy::every_checkpointing()) {
         T train(N{}, {}, SGD{0.0f}, options<T>(4, 4, 2, c.policy));
         for (std::size_t s = 0; s < 4; ++s) train.parameter<Real>(0, 0)[s] = Real(s + 1);
         std::vector<Real> outputs(4);
@@ -453,7 +453,7 @@ TEST_CASE("D4 parameters behind an input without a gradient have theirs, checkpo
     using N = gpipe::Pipeline<toy::Scale<Real, 1>, Line>;
     using T = Train<N, Sum<1>>;
     std::vector<Real> const x{1, 2, 3, 4};
-    for (toy::NamedCheckpointing const& c : toy::checkpointings) {
+    for (toy::NamedCheckpointing const& c : toy::every_checkpointing()) {
         T train(N({2.0}, {}), {}, SGD{0.0f}, options<T>(4, 2, 2, c.policy));
         train.step(x, x);
         CHECK(train.gradient<Real>(1, 0)[0] * 2 == 2 * (1 + 2 + 3 + 4));
@@ -493,7 +493,7 @@ TEST_CASE("E1 with dropout the input gradient is the same with and without check
     using T = Train<N, Sum<3>>;
     std::vector<std::vector<Real>> gradients;
     std::vector<Real> const x(9), t(3);
-    for (toy::NamedCheckpointing const& c : toy::checkpointings)
+    for (toy::NamedCheckpointing const& c : toy::every_checkpointing())
         for (std::size_t cells : {1, 2}) {
             T train(N({}, {0.5f}, {0.25f}), {}, {}, options<T>(3, cells, 1, c.policy));
             train.step(x, t);
@@ -669,7 +669,7 @@ TEST_CASE(
     using T = Train<N, toy::MeanSquare<float, 3>>;
     toy::Data<float> const data(8);
     SGD const sgd{.learning_rate = 1e-2f, .momentum = 0.9f, .weight_decay = 1e-3f};
-    for (toy::NamedCheckpointing const& c : toy::checkpointings)
+    for (toy::NamedCheckpointing const& c : toy::every_checkpointing())
         for (std::size_t micro_batches : {1, 4}) {
             toy::Reference<N, toy::MeanSquare<float, 3>, SGD> plain(N{}, {}, sgd, 1, micro_batches,
                                                                     toy::Backward::descending);

@@ -145,7 +145,7 @@ TEST_CASE_TEMPLATE("P6 whatever throws at any layer, micro-batch and action arri
     std::size_t faults = 0;
     for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{4}, L})
         for (toy::NamedSchedule const& schedule : schedules_to_fail())
-            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
                 if (cells * schedule.policy.cells_per_device() > L) continue;
                 toy::Watch watch;
                 auto const run = runs[way++ % runs.size()];

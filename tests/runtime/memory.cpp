@@ -150,7 +150,7 @@ void check_lines(typename TrainOf<N, Device>::Options o, std::string const& what
 template <class N, class Device> void every_line_is_used() {
     std::size_t const size = N::size;
     for (toy::NamedSchedule const& schedule : toy::schedules)
-        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
             for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{3}, size})
                 for (std::size_t micro_batches : {1, 2, 5})
                     check_lines<N, Device>(
@@ -165,7 +165,7 @@ template <class N, class Device> void every_line_is_used_by_all() {
     for (std::size_t micro_batches : {1, 2, 6})
         toy::each_of_catalogue(
             N::size, N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-                for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
+                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
                     if (point++ % toy::one_of(10) != 0) continue;
                     check_lines<N, Device>(
                         options<TrainOf<N, Device>>(40 * micro_batches, k, micro_batches, schedule,
@@ -238,7 +238,7 @@ template <class N> double worst_ratio(double near) {
 TEST_CASE("P3 a step, an evaluation and a prediction allocate nothing, not even the first") {
     for (std::size_t threads : {1, 2, 3, 0})
         for (toy::NamedSchedule const& schedule : toy::schedules)
-            for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L}) {
                     using T = toy::Train<Real, Host>;
                     auto o = options<T>(13, cells, 4, schedule.policy, checkpointing.policy);

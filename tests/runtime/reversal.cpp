@@ -19,15 +19,6 @@ constexpr std::size_t L = toy::layers<Real>;
 template <class Device> using Train = toy::Train<Real, Device>;
 using Plain = toy::Plain<Real>;
 
-toy::NamedCheckpointing const reversings[] = {
-    {"segments of 1", gpipe::checkpoint::EverySegment<1>{}},
-    {"segments of 2", gpipe::checkpoint::EverySegment<2>{}},
-    {"segments of 3", gpipe::checkpoint::EverySegment<3>{}},
-    {"square root", gpipe::checkpoint::SquareRoot{}},
-    {"revolve, no slot", gpipe::checkpoint::Revolve<0>{}},
-    {"revolve, one slot", gpipe::checkpoint::Revolve<1>{}},
-    {"revolve, three slots", gpipe::checkpoint::Revolve<3>{}}};
-
 struct Expected {
     toy::Watch watch;
     Plain plain;
@@ -67,7 +58,7 @@ TEST_CASE_TEMPLATE("P1 cells that are reversed piece by piece train what the pla
     std::size_t trained = 0;
     toy::each_of_catalogue(
         L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : reversings)
+            for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
                 for (auto const& run : toy::runs<Device>()) {
                     if (point++ % toy::one_of(7) != 0) continue;
                     typename Train<Device>::Options o;
@@ -118,7 +109,7 @@ std::size_t runs_again(gpipe::Reversal const& reversal, std::size_t first, std::
 TEST_CASE("layers run again as often as their cell's reversal says, and never twice for one "
           "backward") {
     std::size_t const micro_batches = 3;
-    for (toy::NamedCheckpointing const& checkpointing : reversings)
+    for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
         for (std::size_t cells = 1; cells <= L; ++cells) {
             typename Train<Host>::Options o;
             o.samples = micro_batches;

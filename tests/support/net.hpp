@@ -64,6 +64,20 @@ inline NamedCheckpointing const checkpointings[] = {
     {"never", gpipe::checkpoint::Never{}},
     {"except last", gpipe::checkpoint::ExceptLast{}},
     {"always", gpipe::checkpoint::Always{}}};
+/// Those that reverse cells piece by piece.
+inline NamedCheckpointing const reversings[] = {
+    {"segments of 1", gpipe::checkpoint::EverySegment<1>{}},
+    {"segments of 2", gpipe::checkpoint::EverySegment<2>{}},
+    {"segments of 3", gpipe::checkpoint::EverySegment<3>{}},
+    {"square root", gpipe::checkpoint::SquareRoot{}},
+    {"revolve, no slot", gpipe::checkpoint::Revolve<0>{}},
+    {"revolve, one slot", gpipe::checkpoint::Revolve<1>{}},
+    {"revolve, three slots", gpipe::checkpoint::Revolve<3>{}}};
+inline std::vector<NamedCheckpointing> every_checkpointing() {
+    std::vector<NamedCheckpointing> all(std::begin(checkpointings), std::end(checkpointings));
+    all.insert(all.end(), std::begin(reversings), std::end(reversings));
+    return all;
+}
 struct NamedSchedule {
     std::string name;
     gpipe::schedule::Dynamic policy;

@@ -212,7 +212,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             else if (!arguments.training() && arguments.measures && table.serves(lane, last))
                 this->commit(run, last);
         } catch (...) { // the device refuses: near this action
-            fail(run, *near, tables_.cells[near->cell].first);
+            fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
         return !run.failed();
     }
@@ -288,18 +288,18 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         try {
             for (; call != calls.last; ++call) call->function(*call, frame);
         } catch (...) {
-            fail(run, step, call->index);
+            fail(run, step, call->index, call->again ? Kind::recompute : step.kind);
         }
         if constexpr (timed)
             run.times[step.action] = {
                 {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
     }
 
-    void fail(Run& run, Step const& step, std::size_t layer) noexcept {
+    void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
         if constexpr (requires { device_.spoilt(); })
             if (run.failed() && device_.spoilt()) return; // a consequence of the first
         run.failure.tell(step.rank, {layer, tables_.layer_names[layer], step.cell, step.micro_batch,
-                                     step.kind, std::current_exception()});
+                                     kind, std::current_exception()});
     }
 
     static double seconds_in(Run const& run) {
