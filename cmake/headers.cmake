@@ -9,6 +9,7 @@ set(GPIPE_HEADERS
     include/gpipe/balance/partition.hpp
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
+    include/gpipe/checkpoint/check.hpp
     include/gpipe/checkpoint/checkpointing.hpp
     include/gpipe/checkpoint/fastest_cell.hpp
     include/gpipe/checkpoint/fastest_reversal.hpp

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/reversing.hpp>
-#include <gpipe/checkpoint/verify_reversal.hpp>
+#include <gpipe/checkpoint/check.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/halves.hpp>
@@ -94,13 +93,12 @@ inline Checkpointed proven_programs(schedule::Dynamic schedule, checkpoint::Dyna
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);
     Checkpointed result = checkpointing.apply(chain, join_halves(plain, splits));
+    if (auto const [verdict, cell] = verify(result.reversals, chain.first); !verdict)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the checkpointing policy reverses cell %zu wrongly, at step %zu: %s", cell,
+            verdict.position, std::string(sentence(verdict.problem)).c_str());
     prove(result.programs, "checkpointing policy", devices, cells, micro_batches);
     detail::check_verdict(verify(with_messages(result.programs)), "checkpointing policy");
-    for (Reversal const& reversal : result.reversals)
-        if (ReversalVerdict const verdict = verify(reversal); !verdict)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: the checkpointing policy reverses a cell wrongly: %s (step %zu)",
-                std::string(sentence(verdict.problem)).c_str(), verdict.position);
     return result;
 }
 

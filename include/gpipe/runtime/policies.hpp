@@ -2,7 +2,7 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check.hpp>
-#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/check.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/loss.hpp>
@@ -149,6 +149,22 @@ template <class Net, class... Policies> struct ChosenPolicies {
         }
         return false;
     }
+    static consteval bool check_reversals() {
+        if constexpr (ReversingPolicy<Checkpointing>) {
+            constexpr ReversalsVerdict found = [] {
+                Array<std::size_t> const first = cut(cell_count, Net::costs());
+                Array<LayerInfo> const layers = Net::layers();
+                return verify(reversals_of<Checkpointing>(
+                                  {layers.data(), layers.size(), first.data()},
+                                  Schedule::programs(device_count, micro_batch_count)),
+                              first.data());
+            }();
+            return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
+                                 found.verdict.position>::ok;
+        } else {
+            return true;
+        }
+    }
     // Without a sound number of cells or micro-batches, which has its own sentence, there is
     // nothing to prove.
     static consteval bool check_programs() {
@@ -160,6 +176,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
         else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
             return true;
         else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
+            return false;
+        else if constexpr (!check_reversals())
             return false;
         else
             return check_lowered<

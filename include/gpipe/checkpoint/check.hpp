@@ -1,0 +1,59 @@
+#pragma once
+
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/verify_reversal.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// That a policy reverses a cell soundly. The template arguments name the first step at which it
+/// does not. One sentence for each ReversalProblem.
+template <class Policy, ReversalProblem problem, std::size_t cell, std::size_t step>
+struct CheckReversal {
+    static constexpr bool ok = problem == ReversalProblem::sound;
+    static_assert(problem != ReversalProblem::empty,
+                  "gpipe: the reversal of Policy is not for the layers of this cell");
+    static_assert(problem != ReversalProblem::no_such_layer,
+                  "gpipe: the reversal of Policy names, at this step, a layer that this cell does "
+                  "not have");
+    static_assert(problem != ReversalProblem::reversed,
+                  "gpipe: the reversal of Policy runs, at this step, a layer again behind its "
+                  "backward");
+    static_assert(problem != ReversalProblem::no_input,
+                  "gpipe: the reversal of Policy runs, at this step, a layer again whose input is "
+                  "nowhere kept");
+    static_assert(problem != ReversalProblem::twice,
+                  "gpipe: the reversal of Policy keeps, at this step, a layer whole that is so "
+                  "already");
+    static_assert(problem != ReversalProblem::order,
+                  "gpipe: the reversal of Policy keeps something, at this step, of a layer before "
+                  "what it keeps of a later one is released");
+    static_assert(problem != ReversalProblem::out_of_turn,
+                  "gpipe: the reversal of Policy runs, at this step, a backward that is not that "
+                  "of the last layer left");
+    static_assert(problem != ReversalProblem::not_whole,
+                  "gpipe: the reversal of Policy runs, at this step, a backward of a layer that is "
+                  "not kept whole");
+    static_assert(problem != ReversalProblem::missing,
+                  "gpipe: the reversal of Policy leaves out a backward");
+};
+
+/// The first cell that a policy reverses wrongly, and how.
+struct ReversalsVerdict {
+    ReversalVerdict verdict;
+    std::size_t cell = 0;
+};
+
+/// Proves the reversals of all cells of a chain, [first[c], first[c + 1]) being the layers of cell
+/// c.
+constexpr ReversalsVerdict verify(Array<Reversal> const& reversals, std::size_t const* first) {
+    for (std::size_t c = 0; c < reversals.size(); ++c) {
+        if (reversals[c].layers() != first[c + 1] - first[c])
+            return {{ReversalProblem::empty, 0}, c};
+        if (ReversalVerdict const verdict = verify(reversals[c]); !verdict) return {verdict, c};
+    }
+    return {};
+}
+
+} // namespace gpipe
