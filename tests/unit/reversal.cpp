@@ -829,6 +829,17 @@ TEST_CASE("the square root rule takes the number of segments for which its estim
     }
 }
 
+TEST_CASE("optimal: so many micro-batches in flight that nothing can be retained") {
+    ReversalCosts const costs = equal_costs(6, 4, 16, 1, 1);
+    for (std::size_t shift = 10; shift < 64; ++shift) {
+        std::size_t const in_flight = std::size_t{1} << shift;
+        gpipe::OptimalReversal const found = gpipe::optimal(costs, in_flight, 1000, plenty);
+        check_optimal(found, costs, in_flight, 1000);
+        CHECK(found.bytes.retained == 0);
+        CHECK(found.time == 6);
+    }
+}
+
 // --- errors ---
 
 TEST_CASE("what cannot be reversed is said") {
@@ -866,6 +877,14 @@ TEST_CASE("what cannot be reversed is said") {
     short_one.all = Array<std::size_t>(3);
     CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(short_one); }) ==
           "gpipe: the costs of a reversal are not of one length");
+    ReversalCosts huge = costs;
+    huge.forward_temporary[1] = ~std::size_t{0} / 2;
+    huge.backward_temporary[3] = ~std::size_t{0} / 2 - 8; // with eight sizes of one, the largest
+    CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(huge); }) == "nothing was thrown");
+    CHECK(gpipe::optimal(huge, 1, ~std::size_t{0}, 9).possible);
+    huge.all[3] += 2;
+    CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(huge); }) ==
+          "gpipe: the sizes of a reversal are too large to add");
     ReversalCosts negative = costs;
     negative.forward[2] = -1;
     CHECK(message_of<Error>([&] { gpipe::square_root(negative, 1); }) ==
