@@ -574,6 +574,47 @@ TEST_CASE("rotor: rounding costs time, never bytes, nor what is possible") {
     }
 }
 
+namespace {
+
+struct Least {
+    std::size_t bytes;
+    double time;
+    bool operator<(Least const& other) const {
+        return bytes != other.bytes ? bytes < other.bytes : time < other.time;
+    }
+};
+// The least bytes of a piece and, of what the same parts can do in these, the least time.
+Least least_of(ReversalCosts const& costs, std::size_t first, std::size_t last) {
+    if (first == last) return {0, 0};
+    Least const rest = least_of(costs, first + 1, last);
+    Least best{costs.all[first] + std::max({costs.forward_temporary[first],
+                                            costs.backward_temporary[first], rest.bytes}),
+               costs.forward[first] + rest.time};
+    double advance = 0;
+    for (std::size_t k = first + 1; k < last; ++k) {
+        Least const behind = least_of(costs, k, last);
+        Least const before = least_of(costs, first, k);
+        advance += costs.forward[k - 1];
+        best = std::min(best, Least{std::max(costs.input[k] + behind.bytes, before.bytes),
+                                    advance + behind.time + before.time});
+    }
+    return best;
+}
+
+} // namespace
+
+TEST_CASE("rotor: in one slot, it is the fastest of the least in bytes") {
+    std::mt19937_64 random(14);
+    for (int i = 0; i < 2000; ++i) {
+        std::size_t const n = uniform(random, 2, 7);
+        ReversalCosts const costs = random_network(random, n, uniform(random, 1, 9));
+        Least const least = least_of(costs, 0, n);
+        gpipe::PieceReversal const found = gpipe::rotor(costs, 0, n, least.bytes, 1);
+        REQUIRE(found.least_bytes == least.bytes);
+        REQUIRE(found.time == least.time);
+    }
+}
+
 TEST_CASE("rotor needs 61, 41, 29, 21, 15 and 5 forwards beyond one per layer on 24 equal ones") {
     // Inputs of one slot, layers kept whole of four, and one for the gradient that comes in, which
     // is there all the time.
@@ -829,6 +870,20 @@ TEST_CASE("the square root rule takes the number of segments for which its estim
     }
 }
 
+TEST_CASE("optimal: so many micro-batches in flight that nothing can be retained") {
+    ReversalCosts const costs = equal_costs(9, 4, 16, 1, 1);
+    for (std::size_t budget = 21; budget < 160; ++budget) {
+        double const best = gpipe::rotor(costs, 0, 9, budget, plenty).time;
+        for (std::size_t shift = 10; shift < 64; ++shift) {
+            std::size_t const in_flight = std::size_t{1} << shift;
+            gpipe::OptimalReversal const found = gpipe::optimal(costs, in_flight, budget, plenty);
+            check_optimal(found, costs, in_flight, budget);
+            REQUIRE(found.bytes.retained == 0);
+            REQUIRE(found.time == best);
+        }
+    }
+}
+
 // --- errors ---
 
 TEST_CASE("what cannot be reversed is said") {
@@ -866,6 +921,14 @@ TEST_CASE("what cannot be reversed is said") {
     short_one.all = Array<std::size_t>(3);
     CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(short_one); }) ==
           "gpipe: the costs of a reversal are not of one length");
+    ReversalCosts huge = costs;
+    huge.forward_temporary[1] = ~std::size_t{0} / 2;
+    huge.backward_temporary[3] = ~std::size_t{0} / 2 - 7; // with eight sizes of one, the largest
+    CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(huge); }) == "nothing was thrown");
+    CHECK(gpipe::optimal(huge, 1, ~std::size_t{0}, 9).possible);
+    huge.all[3] += 1;
+    CHECK(message_of<Error>([&] { gpipe::check_reversal_costs(huge); }) ==
+          "gpipe: the sizes of a reversal are too large to add");
     ReversalCosts negative = costs;
     negative.forward[2] = -1;
     CHECK(message_of<Error>([&] { gpipe::square_root(negative, 1); }) ==

@@ -31,7 +31,7 @@ class FastestCell {
           input_(layers_ + 1), backward_(layers_), rows_((layers_ + 1) * (slots_ + 1)) {
         for (std::size_t l = 0; l < layers_; ++l) {
             all_[l] = slots.of(costs.all[l], in_flight);
-            if (l > 0) input_[l] = slots.of(costs.input[l], in_flight);
+            input_[l] = slots.of(costs.input[l], in_flight); // that of 0 is not looked at
             backward_[l] = slots.of(costs.backward_temporary[l]);
         }
         search();

@@ -23,25 +23,22 @@ inline constexpr double never = std::numeric_limits<double>::max() / 8;
 ///                           forward[s ... k - 1] + C(k, t, m - input[k]) + C(s, k, m) )
 ///
 /// where the first line keeps s whole, which takes all[s] + max(forward_temporary[s],
-/// backward_temporary[s]) <= m, and the second runs to k and stores its input, which takes
-/// max(forward_temporary[s ... k - 1]) <= m. O(layers^3 * slots) time, O(layers^2 * slots) memory.
+/// backward_temporary[s]) <= m, and the second runs to k and stores its input: in less room than
+/// the same layers take when C(s, k, m) keeps them whole. O(layers^3 * slots) time, O(layers^2 *
+/// slots) memory.
 class FastestReversals {
   public:
     /// Of the pieces of layers [begin, end).
     constexpr FastestReversals(ReversalCosts const& costs, std::size_t begin, std::size_t end,
                                Slots const& slots)
         : layers_(costs.layers()), slots_(slots.count), forward_(costs.forward.data()),
-          input_(layers_), all_(layers_), passing_(layers_), whole_(layers_),
-          times_(pieces(layers_) * (slots_ + 1)) {
+          input_(layers_), all_(layers_), whole_(layers_), times_(pieces(layers_) * (slots_ + 1)) {
         for (std::size_t l = 0; l < layers_; ++l) {
             std::size_t const a = costs.forward_temporary[l];
             std::size_t const b = costs.backward_temporary[l];
-            std::size_t const most = std::numeric_limits<std::size_t>::max() - costs.all[l];
-            std::size_t const beside = a > b ? a : b;
             input_[l] = slots.of(costs.input[l]);
             all_[l] = slots.of(costs.all[l]);
-            passing_[l] = slots.of(a);
-            whole_[l] = beside > most ? slots_ + 1 : slots.of(costs.all[l] + beside);
+            whole_[l] = slots.of(costs.all[l] + (a > b ? a : b));
         }
         for (std::size_t last = begin + 1; last <= end; ++last)
             for (std::size_t first = last; first-- > begin;) solve(first, last);
@@ -59,12 +56,9 @@ class FastestReversals {
         double best = never;
         std::size_t at = s;
         if (whole_[s] <= m) best = forward_[s] + (s + 1 < t ? times(s + 1, t)[m - all_[s]] : 0.0);
-        std::size_t on_the_way = 0;
         double advance = 0.0;
         for (std::size_t k = s + 1; k < t; ++k) {
-            if (passing_[k - 1] > on_the_way) on_the_way = passing_[k - 1];
             advance += forward_[k - 1];
-            if (on_the_way > m) break;
             if (input_[k] > m) continue;
             double const time = advance + times(k, t)[m - input_[k]] + times(s, k)[m];
             if (time >= best) continue;
@@ -98,15 +92,13 @@ class FastestReversals {
                 if (time < best[m]) best[m] = time;
             }
         }
-        std::size_t on_the_way = 0;
         double advance = 0.0;
         for (std::size_t k = s + 1; k < t; ++k) {
-            if (passing_[k - 1] > on_the_way) on_the_way = passing_[k - 1];
             advance += forward_[k - 1];
             std::size_t const size = input_[k];
             double const* const behind = times(k, t);
             double const* const before = times(s, k);
-            for (std::size_t m = on_the_way > size ? on_the_way : size; m <= slots_; ++m) {
+            for (std::size_t m = size; m <= slots_; ++m) {
                 double const time = advance + behind[m - size] + before[m];
                 if (time < best[m]) best[m] = time;
             }
@@ -116,10 +108,9 @@ class FastestReversals {
     std::size_t layers_;
     std::size_t slots_;
     double const* forward_;
-    Array<std::size_t> input_; // in slots, as are the next three
+    Array<std::size_t> input_; // in slots, as are the next two
     Array<std::size_t> all_;
-    Array<std::size_t> passing_; // a forward that keeps nothing
-    Array<std::size_t> whole_;   // all, with the temporaries of forward and backward
+    Array<std::size_t> whole_; // all, with the temporaries of forward and backward
     Array<double> times_;
 };
 

@@ -13,11 +13,11 @@ namespace gpipe::detail {
 /// sums, so the best of a piece is made of the best of its parts.
 ///
 ///     least(s, t) = min( all[s] + max(temporary[s], least(s + 1, t)),
-///                        min over s < k < t of max( forward_temporary[s ... k - 1],
-///                                                   input[k] + least(k, t), least(s, k) ) )
+///                        min over s < k < t of max(input[k] + least(k, t), least(s, k)) )
 ///
 /// where the first line keeps s whole, with the larger of its two temporaries, and the second runs
-/// to k and stores its input. Of equal ones the faster. O(layers^3) time, O(layers^2) memory.
+/// to k and stores its input: in less room than least(s, k), which keeps the same layers whole. Of
+/// equal ones the faster. O(layers^3) time, O(layers^2) memory.
 class LeastReversals {
   public:
     /// Of the pieces of layers [begin, end).
@@ -45,24 +45,20 @@ class LeastReversals {
   private:
     constexpr void solve(std::size_t s, std::size_t t) {
         std::size_t const* const input = costs_->input.data();
-        std::size_t const* const passing = costs_->forward_temporary.data();
         std::size_t const* const bytes = bytes_.data();
         double const* const times = times_.data();
         // Kept whole.
-        std::size_t least = passing[s];
+        std::size_t least = costs_->forward_temporary[s];
         if (costs_->backward_temporary[s] > least) least = costs_->backward_temporary[s];
         if (s + 1 < t && bytes[piece(s + 1, t)] > least) least = bytes[piece(s + 1, t)];
         least += costs_->all[s];
         double time = costs_->forward[s] + (s + 1 < t ? times[piece(s + 1, t)] : 0.0);
         std::size_t split = s;
         // Up to k.
-        std::size_t on_the_way = 0;
         double advance = 0.0;
         for (std::size_t k = s + 1; k < t; ++k) {
-            if (passing[k - 1] > on_the_way) on_the_way = passing[k - 1];
             advance += costs_->forward[k - 1];
             std::size_t need = input[k] + bytes[piece(k, t)];
-            if (on_the_way > need) need = on_the_way;
             if (bytes[piece(s, k)] > need) need = bytes[piece(s, k)];
             if (need > least) continue;
             double const sum = advance + times[piece(k, t)] + times[piece(s, k)];

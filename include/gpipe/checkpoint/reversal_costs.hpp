@@ -6,6 +6,8 @@
 #include <gpipe/core/array.hpp>
 
 #include <cstddef>
+#include <initializer_list>
+#include <limits>
 #include <stdexcept>
 
 namespace gpipe {
@@ -28,8 +30,8 @@ struct ReversalCosts {
     constexpr std::size_t layers() const { return forward.size(); }
 };
 
-/// Throws std::invalid_argument unless there is a layer, the arrays are of one length, and every
-/// time is finite and not negative.
+/// Throws std::invalid_argument unless there is a layer, the arrays are of one length, every time
+/// is finite and not negative, and the sizes can be added up.
 constexpr void check_reversal_costs(ReversalCosts const& costs) {
     std::size_t const layers = costs.layers();
     detail::check_layers(layers);
@@ -39,6 +41,15 @@ constexpr void check_reversal_costs(ReversalCosts const& costs) {
         throw std::invalid_argument("gpipe: the costs of a reversal are not of one length");
     check_costs(costs.forward.data(), layers);
     check_costs(costs.backward.data(), layers);
+    std::size_t room = std::numeric_limits<std::size_t>::max();
+    for (std::size_t l = 0; l < layers; ++l) {
+        for (std::size_t const bytes : {costs.input[l], costs.all[l], costs.forward_temporary[l],
+                                        costs.backward_temporary[l]}) {
+            if (bytes > room)
+                throw std::invalid_argument("gpipe: the sizes of a reversal are too large to add");
+            room -= bytes;
+        }
+    }
 }
 
 /// The time of the layers that a reversal runs again.
