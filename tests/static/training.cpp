@@ -135,6 +135,22 @@ static_assert(!SomeSchedule::constant && SomeSchedule::device_count == 2 &&
 static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::constant);
 static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::constant);
 
+// Cells that are reversed piece by piece are planned as constants, too. Of the first cell four
+// micro-batches are in flight, and each retains the inputs of all segments; of the last cell one.
+template <class Checkpointing>
+using Reversed = Training<gpipe::Pipeline<Repeat<16, blank::Costly<64>>>, Loss, Cells<2>,
+                          MicroBatches<4>, Checkpointing>;
+template <class Checkpointing, std::size_t device>
+constexpr std::size_t inside = Reversed<Checkpointing>::plan_for(8).devices[device].activations;
+using gpipe::checkpoint::EverySegment;
+using gpipe::checkpoint::Revolve;
+static_assert(inside<EverySegment<8>, 0> == inside<ExceptLast, 0>);
+static_assert(inside<EverySegment<4>, 1> < inside<ExceptLast, 1>);
+static_assert(inside<Revolve<2>, 0> < inside<ExceptLast, 0>);
+static_assert(inside<Revolve<0>, 0> < inside<Revolve<2>, 0>);
+static_assert(inside<gpipe::checkpoint::SquareRoot, 0> <= inside<ExceptLast, 0>);
+static_assert(Reversed<Revolve<2>>::bubble() == gpipe::ratio(1, 5));
+
 // 4,096 layers in 256 cells.
 using Deep = gpipe::Pipeline<Repeat<4096, blank::Costly<4>>>;
 using Loss4 = gpipe::Loss<blank::Loss<4>>;

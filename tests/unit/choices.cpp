@@ -66,6 +66,23 @@ struct Drops {
     }
 };
 
+// Reverses a cell of two layers, but begins with the second, of which nothing is kept.
+struct ReversesWrongly {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static constexpr gpipe::Reversal reversal(gpipe::CellToReverse const& cell) {
+        gpipe::Reversal result = gpipe::equal_segments(cell.costs.layers(), 1);
+        result.steps[0].layer = 1;
+        return result;
+    }
+};
+// For one layer more than there are.
+struct ReversesMore {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static constexpr gpipe::Reversal reversal(gpipe::CellToReverse const& cell) {
+        return gpipe::equal_segments(cell.costs.layers() + 1, 1);
+    }
+};
+
 gpipe::Array<bool> all_split(std::size_t cells) { return gpipe::Array<bool>(cells, true); }
 std::string refusal(gpipe::schedule::Dynamic schedule, gpipe::checkpoint::Dynamic checkpointing,
                     std::size_t devices, std::size_t micro_batches) {
@@ -85,7 +102,7 @@ TEST_CASE("every schedule passes, for its cells and at its least number of micro
             for (std::size_t k : {1u, 2u, 5u}) {
                 std::size_t const m = schedule.least_micro_batches(k);
                 Programs const programs =
-                    proven_programs(schedule, ExceptLast{}, k, m, all_split(8 * k));
+                    proven_programs(schedule, ExceptLast{}, k, m, all_split(8 * k)).programs;
                 CHECK(programs.devices() == k);
                 CHECK(programs.cells() == k * schedule.cells_per_device());
                 CHECK(programs.micro_batches() == m);
@@ -98,6 +115,27 @@ TEST_CASE("too few micro-batches are refused with the schedule's name and the nu
     CHECK(refusal(gpipe::schedule::DualPipeV{}, ExceptLast{}, 3, 6) == "");
     CHECK(refusal(Needs7{}, ExceptLast{}, 2, 6) ==
           "gpipe: the schedule needs at least 7 micro-batches for 2 devices, not 6");
+}
+
+TEST_CASE("a cell that is reversed wrongly is refused with the cell, the step and a sentence") {
+    gpipe::LayerInfo const layers[4] = {};
+    std::size_t const first[] = {0, 2, 4};
+    auto const refused = [&](gpipe::checkpoint::Dynamic policy) -> std::string {
+        try {
+            proven_programs(gpipe::schedule::GPipe{}, policy, 2, 3, gpipe::Array<bool>(2),
+                            {layers, 4, first});
+        } catch (std::invalid_argument const& error) {
+            return error.what();
+        }
+        return "";
+    };
+    CHECK(refused(gpipe::checkpoint::EverySegment<1>{}) == "");
+    CHECK(refused(ReversesWrongly{}) ==
+          "gpipe: the checkpointing policy reverses cell 0 wrongly, at step 0: a layer runs again "
+          "without its input");
+    CHECK(refused(ReversesMore{}) ==
+          "gpipe: the checkpointing policy reverses cell 0 wrongly, at step 0: it is not for the "
+          "layers of the cell");
 }
 
 TEST_CASE("programs for other devices, cells or micro-batches are refused with the numbers") {

@@ -11,7 +11,7 @@ namespace gpipe {
 /// What is wrong with a reversal.
 enum class ReversalProblem : unsigned char {
     sound,
-    empty,         ///< no layer
+    empty,         ///< no layer, or not those of the cell
     no_such_layer, ///< a step of a layer beyond the last
     reversed,      ///< a forward of a layer whose backward has run
     no_input,      ///< a forward whose input is neither the current activation nor kept
@@ -26,7 +26,7 @@ inline constexpr std::size_t reversal_problem_count = 10;
 constexpr std::string_view sentence(ReversalProblem problem) {
     constexpr std::string_view sentences[reversal_problem_count] = {
         "the reversal is sound",
-        "there is no layer to reverse",
+        "it is not for the layers of the cell",
         "a step names a layer that does not exist",
         "a layer runs again behind its backward",
         "a layer runs again without its input",
