@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -15,6 +16,7 @@ std::atomic<int> made = 0;
 std::atomic<int> live = 0;
 std::atomic<int> uses = 0;
 std::atomic<int> spoilt = 0;
+std::array<std::atomic<void const*>, 5> used_by{}; // layer
 
 struct Library {
     static constexpr std::size_t workspace = 1000;
@@ -38,6 +40,7 @@ struct With : Without {
     using Handles = gpipe::Handles<Library>;
     void forward(auto& ctx, auto x, auto y) const {
         gpipe::handle<Library>(ctx).use();
+        used_by[ctx.layer()] = &gpipe::handle<Library>(ctx);
         Without::forward(ctx, x, y);
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
@@ -77,6 +80,14 @@ TEST_CASE_TEMPLATE("each device that needs it has one handle, for as long as the
             CHECK(made == expected[cells - 1]);
             CHECK(live == made);
             CHECK(uses > 3 * 3 * 7); // steps, micro-batches, calls at least
+            auto const device_of = [&](std::size_t layer) {
+                std::size_t cell = 0;
+                while (train.plan().first[cell + 1] <= layer) ++cell;
+                return train.programs().device_of(cell);
+            };
+            for (std::size_t i : {0, 1, 3})
+                for (std::size_t j : {0, 1, 3})
+                    CHECK((used_by[i] == used_by[j]) == (device_of(i) == device_of(j)));
         }
         CHECK(live == 0);
         CHECK(spoilt == 0);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,7 @@ class Watch {
     std::shared_ptr<int> token = std::make_shared<int>(42);
 
     void enter(Call const& call) {
+        if (call.samples == 0) throw std::logic_error("a layer is called for no samples");
         if (call.layer < layers)
             ++counts_[call.layer][static_cast<std::size_t>(call.phase)];
         else
