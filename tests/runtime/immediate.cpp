@@ -162,39 +162,6 @@ TEST_CASE("the first device begins the next step while the last is not done with
     CHECK(train.steps() == 2);
 }
 
-namespace {
-
-// Looks at the state of the step that it is called for.
-struct Numbered : toy::Linear<Real, 2, 2> {
-    std::atomic<std::size_t>* wrong = nullptr;
-    void forward(auto& ctx, auto x, auto y) const {
-        if (ctx.training() && ctx.state()->step != ctx.step()) ++*wrong;
-        toy::Linear<Real, 2, 2>::forward(ctx, x, y);
-    }
-};
-
-} // namespace
-
-TEST_CASE("of two steps that are under way each has a state of its own") {
-    using Net = gpipe::Pipeline<Numbered, Numbered>;
-    using T = Immediately<Net, toy::MeanSquare<Real, 2>, Host>;
-    std::atomic<std::size_t> wrong = 0;
-    Numbered layer;
-    layer.wrong = &wrong;
-    auto o = options<T>(gpipe::schedule::ZeroBubbleH2{}, 2, 4, 4);
-    o.device.threads = 2;
-    T train(Net(layer, layer), {}, Adam{1e-2f}, o);
-    std::vector<Real> const data(8, 0.5f);
-    for (int i = 0; i < 20; ++i) {
-        auto one = train.start(data, data);
-        auto two = train.start(data, data);
-        one.result();
-        two.result();
-    }
-    CHECK(wrong == 0);
-    CHECK(train.steps() == 40);
-}
-
 TEST_CASE("a layer that throws before any device has updated leaves the parameters as they were") {
     for (std::size_t k : {1, 2, 3}) {
         toy::Watch watch;
