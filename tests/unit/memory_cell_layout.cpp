@@ -169,7 +169,7 @@ void check_layout(ChainShape const& chain, std::size_t first, std::size_t last, 
         bool const halves = way.size() == 3;
         auto const tensors = tensors_of(chain, first, last, use, way, layout);
         REQUIRE(overlap(tensors, use.adjacent) == "");
-        std::size_t room[4] = {}; // by region: of all tensors there
+        std::size_t room[gpipe::region_count] = {}; // by region: of all tensors there
         for (Tensor const& tensor : tensors) {
             CAPTURE(in_words(tensor));
             REQUIRE(tensor.place.offset % gpipe::slot_alignment == 0);
