@@ -80,22 +80,40 @@ class CellCalls {
                            plan_.transfers[cell_ + 1].keeps;
         return whole ? last_ : last_ - 1;
     }
+    // Whatever it is called for and wherever its tensors lie.
     Call call_of(std::size_t layer) const {
-        LayerPlaces const& own = places(layer);
         Call call;
         call.layer = model_.layers[layer].object;
         call.parameters = memory_[layer].parameters;
         call.gradients = memory_[layer].gradients;
+        call.index = static_cast<std::uint32_t>(layer);
+        return call;
+    }
+    Call call_of_loss(CallFunction function) const {
+        Call call;
+        call.function = function;
+        call.layer = model_.loss.object;
+        call.index = static_cast<std::uint32_t>(model_.layers.size());
+        return call;
+    }
+    CallFunction backward_of(std::size_t layer) const {
+        LayerFunctions const& functions = model_.layers[layer].functions;
+        return layer == chain_learner_ ? functions.lowest_backward : functions.backward;
+    }
+
+    // Of a cell that keeps every layer whole.
+    Call placed_call(std::size_t layer) const {
+        LayerPlaces const& own = places(layer);
+        Call call = call_of(layer);
         if (layer > first_) call.x = places(layer - 1).output;
         if (layer + 1 < last_) call.y = own.output;
         call.saved = own.saved;
         call.deferred = own.deferred;
-        call.index = static_cast<std::uint32_t>(layer);
         return call;
     }
     void add_forwards(std::size_t last, bool saving) {
         for (std::size_t layer = first_; layer < last; ++layer) {
-            Call call = call_of(layer);
+            Call call = placed_call(layer);
             call.function = model_.layers[layer].functions.forward;
             call.scratch = places(layer).forward_scratch;
             call.saving = saving;
@@ -103,12 +121,9 @@ class CellCalls {
         }
     }
     void add_loss(CallFunction function) {
-        Call call;
-        call.function = function;
-        call.layer = model_.loss.object;
+        Call call = call_of_loss(function);
         call.dy = places(last_ - 1).output_gradient;
         call.scratch = layout_.loss_scratch;
-        call.index = static_cast<std::uint32_t>(model_.layers.size());
         *to_++ = call;
     }
     void add_backwards(CallList list) {
@@ -117,12 +132,11 @@ class CellCalls {
         for (std::size_t layer = last_; layer-- > learner_;) {
             LayerFunctions const& functions = model_.layers[layer].functions;
             bool const lowest = layer == chain_learner_;
-            Call call = call_of(layer);
-            call.function = list == CallList::backward
-                                ? (lowest ? functions.lowest_backward : functions.backward)
-                            : second ? functions.weight_gradient
-                            : lowest ? functions.lowest_input_gradient
-                                     : functions.input_gradient;
+            Call call = placed_call(layer);
+            call.function = list == CallList::backward ? backward_of(layer)
+                            : second                   ? functions.weight_gradient
+                            : lowest                   ? functions.lowest_input_gradient
+                                                       : functions.input_gradient;
             if (!call.function) continue;
             if (layer + 1 < last_ || is_last()) call.dy = places(layer).output_gradient;
             if (lowest)
@@ -137,60 +151,44 @@ class CellCalls {
 
     // Of a cell that is reversed piece by piece: see ReversalCalls.
     void add_reversal(CallList list, ReversalLayout const& reversal) {
-        bool const again = list == CallList::recompute;
-        bool const backward = list == CallList::backward;
+        std::size_t begin = 0;
+        std::size_t end = reversal.backward;
         if (list == CallList::input_gradient || list == CallList::weight_gradient) return;
-        std::size_t const begin = backward ? reversal.backward : again ? reversal.start : 0;
-        std::size_t const end = backward ? reversal.calls.size()
-                                : again  ? reversal.recompute_end
-                                         : reversal.backward;
+        if (list == CallList::recompute) {
+            begin = reversal.start;
+            end = reversal.recompute_end;
+        } else if (list == CallList::backward) {
+            begin = reversal.backward;
+            end = reversal.calls.size();
+        }
         for (std::size_t i = begin; i < end; ++i) {
-            PlacedCall const& placed = reversal.calls[i];
-            bool const begins = i >= reversal.start; // the reversal
-            Call call;
-            if (placed.kind == CallKind::loss) {
-                call.function = model_.loss.train;
-                call.layer = model_.loss.object;
-                call.index = static_cast<std::uint32_t>(model_.layers.size());
-            } else {
-                call = call_of(first_ + placed.layer, placed);
-                call.again = backward && placed.kind == detail::CallKind::forward;
-                call.saving = placed.saving && list != CallList::evaluate &&
-                              !(begins && list == CallList::pass);
-            }
-            call.x = placed.x;
-            call.y = placed.y;
-            call.dy = placed.dy;
-            call.dx = placed.dx;
-            call.saved = placed.saved;
-            call.deferred = placed.deferred;
-            call.scratch = placed.scratch;
+            Call call = call_at(reversal.calls[i]);
+            bool const for_nobody =
+                list == CallList::evaluate || (list == CallList::pass && i >= reversal.start);
+            call.saving = call.saving && !for_nobody;
+            call.again = list == CallList::backward && reversal.calls[i].kind == CallKind::forward;
             *to_++ = call;
         }
         if (list != CallList::evaluate || !is_last()) return;
-        Call call;
-        call.function = model_.loss.evaluate;
-        call.layer = model_.loss.object;
-        call.index = static_cast<std::uint32_t>(model_.layers.size());
-        for (PlacedCall const& placed : reversal.calls) {
-            if (placed.kind != CallKind::loss) continue;
-            call.y = placed.y;
-            call.dy = placed.dy;
-            call.scratch = placed.scratch;
-        }
-        *to_++ = call;
+        // The loss comes first in the backward.
+        *to_ = call_at(reversal.calls[reversal.backward]);
+        (to_++)->function = model_.loss.evaluate;
     }
-    // What is the same wherever the tensors lie.
-    Call call_of(std::size_t layer, PlacedCall const& placed) const {
-        LayerFunctions const& functions = model_.layers[layer].functions;
-        Call call;
-        call.function = placed.kind == CallKind::forward ? functions.forward
-                        : layer == chain_learner_        ? functions.lowest_backward
-                                                         : functions.backward;
-        call.layer = model_.layers[layer].object;
-        call.parameters = memory_[layer].parameters;
-        call.gradients = memory_[layer].gradients;
-        call.index = static_cast<std::uint32_t>(layer);
+    Call call_at(PlacedCall const& placed) const {
+        std::size_t const layer = first_ + placed.layer;
+        Call call =
+            placed.kind == CallKind::loss ? call_of_loss(model_.loss.train) : call_of(layer);
+        if (placed.kind == CallKind::forward)
+            call.function = model_.layers[layer].functions.forward;
+        if (placed.kind == CallKind::backward) call.function = backward_of(layer);
+        call.x = placed.x;
+        call.y = placed.y;
+        call.dy = placed.dy;
+        call.dx = placed.dx;
+        call.saved = placed.saved;
+        call.deferred = placed.deferred;
+        call.scratch = placed.scratch;
+        call.saving = placed.saving;
         return call;
     }
 
