@@ -11,6 +11,8 @@
 // expect GPIPE_TWICE: CheckReversal<.*(, 0, 2>|cell=0UL?, step=2UL?)
 // expect GPIPE_ORDER: gpipe: the reversal of Policy keeps something, at this step, of a layer before
 // expect GPIPE_ORDER: CheckReversal<.*(, 0, 0>|cell=0UL?, step=0UL?)
+// expect GPIPE_IN_VAIN: gpipe: the reversal of Policy does not take up, at this step, what the forward before
+// expect GPIPE_IN_VAIN: CheckReversal<.*(, 0, 4>|cell=0UL?, step=4UL?)
 // expect GPIPE_OUT_OF_TURN: gpipe: the reversal of Policy runs, at this step, a backward that is not that of the
 // expect GPIPE_OUT_OF_TURN: CheckReversal<.*(, 0, 2>|cell=0UL?, step=2UL?)
 // expect GPIPE_NOT_WHOLE: gpipe: the reversal of Policy runs, at this step, a backward of a layer that is not
@@ -38,8 +40,8 @@ struct Policy {
             {false, Keep::all, 2},
 #elif defined(GPIPE_NO_INPUT)
             {false, Keep::all, 1},
-#elif defined(GPIPE_ORDER)
-            {false, Keep::all, 0},
+#elif defined(GPIPE_IN_VAIN)
+            {false, Keep::nothing, 0},
 #else
             {false, Keep::all, 0},
 #endif
@@ -52,6 +54,10 @@ struct Policy {
             {true, Keep::nothing, 1},
 #endif
             {true, Keep::nothing, 1},
+#if defined(GPIPE_IN_VAIN)
+            {false, Keep::nothing, 0},
+            {false, Keep::all, 0},
+#endif
 #if defined(GPIPE_REVERSED)
             {true, Keep::nothing, 0},
             {false, Keep::all, 0},

@@ -57,6 +57,8 @@ class ReversalWalker {
                     w.fault = "not kept whole";
                 else if (!input_there(l))
                     w.fault = "no input for the backward";
+                else if (hand >= 0 && hand != static_cast<long>(l) + 1)
+                    w.fault = "in vain";
                 if (!w.sound()) break;
                 w.working = std::max(w.working, bytes(false) + costs_.backward_temporary[l]);
                 next.pop_back();
@@ -70,6 +72,8 @@ class ReversalWalker {
                     w.fault = "no input";
                 else if (step.keep == gpipe::Keep::all && has(true, l))
                     w.fault = "twice";
+                else if (hand >= 0 && hand != static_cast<long>(l))
+                    w.fault = "in vain";
                 if (!w.sound()) break;
                 keep(l, step.keep, false);
                 w.working = std::max(w.working, bytes(false) + costs_.forward_temporary[l]);

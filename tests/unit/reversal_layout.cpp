@@ -289,4 +289,63 @@ TEST_CASE("every call of a reversal finds what it reads, and overwrites nothing"
                   << " of what the layout by layers does");
 }
 
+// Every sound reversal of a cell of so many layers: all that forwards can keep, and behind that all
+// steps that verify() lets pass.
+void each_reversal(std::size_t count, auto&& f) {
+    std::vector<gpipe::ReversalStep> candidates;
+    for (std::uint32_t l = 0; l < count; ++l) {
+        candidates.push_back({true, Keep::nothing, l});
+        for (Keep const keep : {Keep::nothing, Keep::input, Keep::all})
+            candidates.push_back({false, keep, l});
+    }
+    auto const with = [](gpipe::Array<Keep> const& forward,
+                         std::vector<gpipe::ReversalStep> const& steps) {
+        Reversal result{forward, gpipe::Array<gpipe::ReversalStep>(steps.size())};
+        std::copy(steps.begin(), steps.end(), result.steps.begin());
+        return result;
+    };
+    std::size_t ways = 1;
+    for (std::size_t l = 0; l < count; ++l) ways *= 3;
+    for (std::size_t way = 0; way < ways; ++way) {
+        gpipe::Array<Keep> forward(count);
+        for (std::size_t l = 0, rest = way; l < count; ++l, rest /= 3)
+            forward[l] = static_cast<Keep>(rest % 3);
+        std::vector<std::vector<gpipe::ReversalStep>> open{{}};
+        while (!open.empty()) {
+            auto const steps = open.back();
+            open.pop_back();
+            auto const verdict = gpipe::verify(with(forward, steps));
+            if (verdict) f(with(forward, steps));
+            if (verdict.problem != gpipe::ReversalProblem::missing) continue;
+            for (auto const& step : candidates) {
+                auto longer = steps;
+                longer.push_back(step);
+                open.push_back(longer);
+            }
+        }
+    }
+}
+
+TEST_CASE("every sound reversal there is of up to three layers is laid out rightly") {
+    std::mt19937_64 random{11};
+    std::size_t walks = 0;
+    for (std::size_t count = 1; count <= 3; ++count)
+        each_reversal(count, [&](Reversal const& reversal) {
+            auto const chain = toy::random_chain(random, count + random() % 3, {});
+            ChainShape const shape = chain.shape();
+            std::size_t const first = random() % (shape.size - count + 1);
+            Cell cell{shape, first, first + count, {}};
+            cell.use.capacity = 1;
+            cell.use.adjacent = random() % 2;
+            cell.use.recomputes = random() % 2;
+            ReversalLayout const layout =
+                gpipe::lay_out_reversal(shape, first, first + count, cell.use, reversal);
+            REQUIRE(order(cell, layout) == "");
+            REQUIRE(walk(cell, layout, false) == "");
+            REQUIRE(walk(cell, layout, true) == "");
+            ++walks;
+        });
+    MESSAGE(walks << " reversals");
+}
+
 } // namespace

@@ -26,6 +26,9 @@ struct CheckReversal {
     static_assert(problem != ReversalProblem::twice,
                   "gpipe: the reversal of Policy keeps, at this step, a layer whole that is so "
                   "already");
+    static_assert(problem != ReversalProblem::in_vain,
+                  "gpipe: the reversal of Policy does not take up, at this step, what the forward "
+                  "before it has computed");
     static_assert(problem != ReversalProblem::order,
                   "gpipe: the reversal of Policy keeps something, at this step, of a layer before "
                   "what it keeps of a later one is released");

@@ -16,12 +16,13 @@ enum class ReversalProblem : unsigned char {
     reversed,      ///< a forward of a layer whose backward has run
     no_input,      ///< a forward whose input is neither the current activation nor kept
     twice,         ///< a layer kept whole that is so already
+    in_vain,       ///< a step that does not take up what the forward before it has computed
     order,         ///< something kept below what is kept of a later layer
     out_of_turn,   ///< a backward that is not the next
     not_whole,     ///< a backward of a layer that is not kept whole
     missing,       ///< backwards that no step runs
 };
-inline constexpr std::size_t reversal_problem_count = 10;
+inline constexpr std::size_t reversal_problem_count = 11;
 
 constexpr std::string_view sentence(ReversalProblem problem) {
     constexpr std::string_view sentences[reversal_problem_count] = {
@@ -31,6 +32,7 @@ constexpr std::string_view sentence(ReversalProblem problem) {
         "a layer runs again behind its backward",
         "a layer runs again without its input",
         "a layer is kept whole that is so already",
+        "it does not take up what the forward before it has computed",
         "something is kept of a layer before what is kept of a later one is released",
         "a backward is not that of the last layer left",
         "a backward runs without its layer being kept whole",
@@ -48,8 +50,9 @@ struct ReversalVerdict {
 };
 
 /// Proves that the steps can run behind the cell's forward: every forward finds its input, every
-/// backward its layer kept whole; the backwards are those of all layers, the last first; and what
-/// is kept last is released first, so it may lie on a stack. Linear in the number of steps.
+/// backward its layer kept whole; the backwards are those of all layers, the last first; forwards
+/// lead from layer to layer to the next backward; and what is kept last is released first, so it
+/// may lie on a stack. Linear in the number of steps.
 constexpr ReversalVerdict verify(Reversal const& reversal) {
     std::size_t const layers = reversal.layers();
     if (layers == 0) return {ReversalProblem::empty, 0};
@@ -69,6 +72,7 @@ constexpr ReversalVerdict verify(Reversal const& reversal) {
         if (step.backward) {
             if (l + 1 != left) return {ReversalProblem::out_of_turn, i};
             if (!kept.has_all(l)) return {ReversalProblem::not_whole, i};
+            if (current != layers && current != l + 1) return {ReversalProblem::in_vain, i};
             kept.release(l);
             left = l;
             current = layers;
@@ -82,6 +86,8 @@ constexpr ReversalVerdict verify(Reversal const& reversal) {
             if (top > l + 1) return {ReversalProblem::order, i};
             top = l + 1;
         }
+        if (i > 0 && !reversal.steps[i - 1].backward && l != current)
+            return {ReversalProblem::in_vain, i};
         kept.keep(l, step.keep);
         current = l + 1;
     }

@@ -93,8 +93,11 @@ class ReversalBuilder {
         for (std::size_t i = 0; i < restart; ++i)
             current = forward(i, reversal_.forward[i], current);
         all_.start = all_.call_count;
-        for (std::size_t s = 0; s < begin; ++s)
-            current = forward(steps[s].layer, steps[s].keep, current);
+        // These run for the forward as well, which keeps what it says or what they say.
+        for (std::size_t s = 0; s < begin; ++s) {
+            std::size_t const i = steps[s].layer;
+            current = forward(i, std::max(steps[s].keep, reversal_.forward[i]), current);
+        }
         all_.backward = all_.recompute_end = all_.call_count;
         std::size_t const top = count_ - 1;
         if (!last_cell_ && begin > 0) {
