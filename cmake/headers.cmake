@@ -16,6 +16,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/kept.hpp
     include/gpipe/checkpoint/least_cell.hpp
     include/gpipe/checkpoint/least_reversal.hpp
+    include/gpipe/checkpoint/offload.hpp
     include/gpipe/checkpoint/optimal.hpp
     include/gpipe/checkpoint/piece.hpp
     include/gpipe/checkpoint/reversal.hpp
@@ -70,6 +71,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
+    include/gpipe/memory/offloaded.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
     include/gpipe/memory/reversal_layout.hpp
@@ -123,6 +125,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/message_order.hpp
     include/gpipe/schedule/message_slots.hpp
     include/gpipe/schedule/messages.hpp
+    include/gpipe/schedule/offloads.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/peak_bytes.hpp

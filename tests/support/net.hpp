@@ -72,7 +72,10 @@ inline NamedCheckpointing const reversings[] = {
     {"square root", gpipe::checkpoint::SquareRoot{}},
     {"revolve, no slot", gpipe::checkpoint::Revolve<0>{}},
     {"revolve, one slot", gpipe::checkpoint::Revolve<1>{}},
-    {"revolve, three slots", gpipe::checkpoint::Revolve<3>{}}};
+    {"revolve, three slots", gpipe::checkpoint::Revolve<3>{}},
+    {"all offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::Never>{}},
+    {"inputs offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::ExceptLast>{}},
+    {"segments of 2 offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::EverySegment<2>>{}}};
 inline std::vector<NamedCheckpointing> every_checkpointing() {
     std::vector<NamedCheckpointing> all(std::begin(checkpointings), std::end(checkpointings));
     all.insert(all.end(), std::begin(reversings), std::end(reversings));

@@ -158,7 +158,7 @@ class Walker {
             if (call[s] > 0 || runs[s]) return true;
             if (done[s] == streams[s].size()) return false;
             gpipe::Step const& step = *streams[s][done[s]];
-            for (std::size_t w = 0; w < 2; ++w)
+            for (std::size_t w = 0; w < 3; ++w)
                 if (done[step.wait_stream[w]] < step.wait_position[w]) return false;
             return true;
         };

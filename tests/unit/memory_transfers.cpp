@@ -215,7 +215,7 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
         if (step.position != ++position[step.stream]) return "position";
         if (step.position > table.longest) return "longest";
         at[{step.stream, step.position}] = &step;
-        for (std::size_t w = 0; w < 2; ++w) {
+        for (std::size_t w = 0; w < 3; ++w) {
             if (step.wait_position[w] == 0) continue;
             if (step.wait_stream[w] == step.stream) return "waits for its own stream";
             auto const found = at.find({step.wait_stream[w], step.wait_position[w]});
@@ -241,8 +241,8 @@ std::string wrong_with_waits(MemoryPlan const& plan, Programs const& programs) {
     auto const plain =
         gpipe::lower(programs, plan.links, plan.crosses, gpipe::linear_order(programs));
     auto const count = [](Lowered const& lowered, std::size_t i) {
-        auto const& [a, b] = lowered.needs[i].action;
-        return (a != gpipe::no_action) + (b != gpipe::no_action);
+        auto const& needs = lowered.needs[i].action;
+        return 3 - std::count(std::begin(needs), std::end(needs), gpipe::no_action);
     };
     for (std::size_t i = 0; i < plain.programs.size(); ++i) {
         if (count(plan.lowered, i) == count(plain, i)) continue;

@@ -31,9 +31,30 @@ struct ReversalStep {
 struct Reversal {
     Array<Keep> forward; ///< by layer
     Array<ReversalStep> steps;
+    /// Whether what the forward keeps, and the cell's input, wait in slower memory: see Offloads.
+    bool offload = false;
 
     constexpr std::size_t layers() const { return forward.size(); }
 };
+
+/// Whether there is anything that waits between the forward of cell `cell` and its reversal; the
+/// chain's own input is not the library's.
+constexpr bool keeps_anything(Reversal const& reversal, std::size_t cell) {
+    for (std::size_t l = 0; l < reversal.layers(); ++l)
+        if (reversal.forward[l] == Keep::all || (l > 0 && reversal.forward[l] == Keep::input))
+            return true;
+    return cell > 0;
+}
+
+/// Whether layer 0 runs again behind the first backward.
+constexpr bool runs_first_layer_again(Reversal const& reversal) {
+    bool begun = false;
+    for (ReversalStep const& step : reversal.steps) {
+        if (begun && !step.backward && step.layer == 0) return true;
+        begun = begun || step.backward;
+    }
+    return false;
+}
 
 /// How often a reversal runs a layer again, all layers together: the forwards in its steps.
 constexpr std::size_t extra_forwards(Reversal const& reversal) {

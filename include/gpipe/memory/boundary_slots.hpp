@@ -42,11 +42,18 @@ struct BoundaryUse {
     /// How the tensors cross. Unless it is shared, transfers write the inputs and read the
     /// gradients, and the device before has an Outbox.
     Link link = Link::shared;
+    /// By micro-batch: whether the input is moved to slower memory behind the forward, and nothing
+    /// of the cell reads it here after that. Empty: none is.
+    Array<bool> moved{};
+    /// By action, where some are: then writers wait for room rather than have more slots than
+    /// `enough`.
+    Needs* waits = nullptr;
+    std::size_t enough = 3;
 };
 
 /// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
 /// after the last use of what it held, whatever the timing (HappensBefore), so no program ever
-/// waits for room here. One slot more than micro-batches in flight is enough where the gradient of
+/// waits for room here, unless inputs are moved to slower memory. One slot more than micro-batches in flight is enough where the gradient of
 /// an input may take the place of the input before it (promise P4). `order` is a linear order of
 /// `programs`, which hold recomputes and transfers already.
 [[gnu::cold]] constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
@@ -65,9 +72,12 @@ struct BoundaryUse {
         return gives_gradient(a.kind) || (holds && a.kind == Kind::weight_gradient);
     };
     auto const uses_input = [&](Action const& a) {
-        if (a.cell == use.cell)
-            return a.kind == Kind::forward || a.kind == Kind::recompute ||
+        if (a.cell == use.cell) {
+            if (a.kind == Kind::forward || a.kind == Kind::offload) return true;
+            if (!use.moved.empty() && use.moved[a.micro_batch]) return false;
+            return a.kind == Kind::recompute ||
                    (use.read_backward && reads_backward(a, use.held_by_consumer));
+        }
         return a.cell + 1 == use.cell && use.kept_by_producer &&
                reads_backward(a, use.held_by_producer);
     };
@@ -101,6 +111,15 @@ struct BoundaryUse {
                 (slot.last[1] == no_action || happens_before(slot.last[1], writer)) &&
                 (best == result.slots || slots[best].freed < slot.freed))
                 best = s;
+        }
+        if (use.waits && best == result.slots && best >= use.enough) {
+            for (std::size_t s = 0; s < result.slots; ++s) // the one that has been free for longest
+                if (slots[s].free && (best == result.slots || slots[s].freed < slots[best].freed))
+                    best = s;
+            if (best < result.slots)
+                for (std::size_t const user : slots[best].last)
+                    if (user != no_action && !happens_before(user, writer))
+                        use.waits[writer].add(user);
         }
         slots[best].free = false;
         if (best == result.slots) slots[result.slots++].first = writer;

@@ -3,6 +3,7 @@
 #include <gpipe/memory/blocks.hpp>
 #include <gpipe/memory/boundary_slots.hpp>
 #include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/offloaded.hpp>
 #include <gpipe/memory/reversal_layout.hpp>
 #include <gpipe/memory/window.hpp>
 
@@ -90,9 +91,10 @@ struct MemoryPlan {
     Array<Link> links;                ///< by cell: of the boundary before it
     Array<bool> crosses;              ///< likewise: whether a gradient does
     Array<Transfers> transfers;       ///< likewise
+    Array<Offloaded> offloaded; ///< likewise: what the cell moves to the host's memory
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
-    std::size_t host = 0;           ///< bytes of the host's memory that transfers go through
+    std::size_t host = 0; ///< bytes of the host's memory that copies go to or through
 
     /// Of all arenas.
     constexpr std::size_t total() const {
@@ -140,6 +142,29 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
     }
 }
 
+// What cells move to the host's memory, and what writers have to wait for because there are few
+// blocks for it on the device.
+[[gnu::cold]] constexpr void plan_offloads(MemoryPlan& plan, Array<bool> const& offloads,
+                                           Array<std::size_t> const& order) {
+    Programs const& programs = plan.lowered.programs;
+    if (std::find(offloads.begin(), offloads.end(), true) == offloads.end()) return;
+    HappensBefore const happens_before(plan.lowered, order);
+    for (std::size_t c = 0; c < offloads.size(); ++c) {
+        if (!offloads[c]) continue;
+        Offloaded& cell = plan.offloaded[c];
+        cell = assign_offloads(plan.lowered, order, happens_before, c);
+        cell.with_input = c > 0 && cell.host.slots > 0;
+        plan.blocks.retained.count[c] = cell.blocks;
+        for (std::size_t i = 0; i < plan.blocks.retained.of_action.size(); ++i) {
+            Action const& a = programs[i];
+            if (a.cell != c) continue;
+            bool const later = a.kind != Kind::forward && cell.moved(a.micro_batch);
+            plan.blocks.retained.of_action[i] =
+                later ? cell.returned[a.micro_batch] : cell.block[a.micro_batch];
+        }
+    }
+}
+
 } // namespace detail
 
 /// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
@@ -175,17 +200,22 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
     plan.crosses = crosses;
     plan.blocks = assign_blocks(programs);
     plan.capacity = capacity;
-    if (links.empty()) {
-        plan.lowered = lower(programs);
-    } else {
-        plan.lowered = lower(programs, links, crosses, linear_order(programs));
-        plan.links = links;
+    plan.offloaded = Array<Offloaded>(cells);
+    Array<bool> offloads(cells);
+    bool copies = !links.empty();
+    for (std::size_t c = 0; c < reversals.size(); ++c) {
+        offloads[c] = reversals[c].offload && keeps_anything(reversals[c], c);
+        copies = copies || offloads[c];
     }
+    if (!links.empty()) plan.links = links;
+    plan.lowered = copies ? lower(programs, plan.links, crosses, linear_order(programs), offloads)
+                          : lower(programs);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
     auto const order = linear_order(plan.lowered);
     detail::plan_transfers(plan, chain, order);
+    detail::plan_offloads(plan, offloads, order);
     HappensBefore const happens_before(plan.lowered, order);
     Array<bool> recomputes(cells);
     Array<bool> discards(cells);
@@ -249,13 +279,24 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
                           !kept_in_outbox(c) && top.output.slots(capacity) <= plan.slot_size[c];
             bool const keeps_output =
                 shared && crosses[c] && chain.layers[first[c] - 1].reads_output;
-            plan.boundaries[c] = assign_boundary_slots(
-                plan.lowered.programs, order, happens_before,
-                {c, gradient,
-                 chain.lowest_learner < first[c + 1] &&
-                     (reversed(c) || (chain.lowest_learner <= first[c] && layer.reads_input)),
-                 keeps_output, discards[c], detail::runs_apart(plan, chain, c, first[c]),
-                 detail::runs_apart(plan, chain, c - 1, first[c] - 1), plan.links[c]});
+            BoundaryUse use{c,
+                            gradient,
+                            chain.lowest_learner < first[c + 1] &&
+                                ((reversed(c) && runs_first_layer_again(reversals[c])) ||
+                                 (chain.lowest_learner <= first[c] && layer.reads_input)),
+                            keeps_output,
+                            discards[c],
+                            detail::runs_apart(plan, chain, c, first[c]),
+                            detail::runs_apart(plan, chain, c - 1, first[c] - 1),
+                            plan.links[c]};
+            if (plan.offloaded[c].with_input) {
+                use.moved = Array<bool>(programs.micro_batches());
+                for (std::size_t m = 0; m < programs.micro_batches(); ++m)
+                    use.moved[m] = plan.offloaded[c].moved(m);
+                use.waits = plan.lowered.needs.data();
+            }
+            plan.boundaries[c] =
+                assign_boundary_slots(plan.lowered.programs, order, happens_before, use);
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
         }
@@ -282,6 +323,12 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
                 plan.layouts[c].temporary = reversal.temporary;
                 plan.layouts[c].adjacent = adjacent;
                 plan.layouts[c].input_gradient = reversal.input_gradient;
+                Offloaded& moved = plan.offloaded[c];
+                moved.retained = reversal.retained;
+                if (moved.with_input) moved.input = chain.layers[first[c]].input.slots(capacity);
+                moved.bytes = reversal.retained += moved.input;
+                moved.host_at = plan.host;
+                plan.host += moved.host.slots * moved.bytes;
             } else {
                 plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], cell);
             }

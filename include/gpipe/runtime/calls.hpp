@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace gpipe {
@@ -42,6 +43,11 @@ class Calls {
 
 namespace detail {
 
+// A copy as a call: `layer` points to the number of bytes.
+inline void copy_call(Call const& call, Frame const& frame) {
+    std::memcpy(call.y.in(frame), call.x.in(frame), *static_cast<std::size_t const*>(call.layer));
+}
+
 // The calls of one cell, at `to`.
 class CellCalls {
   public:
@@ -53,6 +59,10 @@ class CellCalls {
 
     /// Puts a list behind the others; returns where it ends.
     Call* add(CallList list) {
+        if (list == CallList::offload || list == CallList::fetch) {
+            add_copies(list == CallList::offload);
+            return to_;
+        }
         if (!plan_.reversals[cell_].calls.empty()) {
             add_reversal(list, plan_.reversals[cell_]);
             return to_;
@@ -149,6 +159,21 @@ class CellCalls {
         }
     }
 
+    // Between a block and the host's memory. What is moved of the input lies behind the rest.
+    void add_copies(bool out) {
+        Offloaded const& moved = plan_.offloaded[cell_];
+        auto const add = [&](Place from, Place to, std::size_t const& bytes) {
+            if (bytes == 0) return;
+            Call& call = *to_++ = Call{&copy_call, &bytes};
+            call.x = from;
+            call.y = to;
+            call.index = static_cast<std::uint32_t>(first_);
+        };
+        if (!out) return add({0, Region::input}, {0, Region::retained}, moved.bytes);
+        add({0, Region::retained}, {0, Region::output}, moved.retained);
+        if (moved.with_input)
+            add({0, Region::input}, {moved.retained, Region::output}, moved.input);
+    }
     // Of a cell that is reversed piece by piece: see ReversalCalls.
     void add_reversal(CallList list, ReversalLayout const& reversal) {
         std::size_t begin = 0;
@@ -204,12 +229,12 @@ class CellCalls {
 
 } // namespace detail
 
-/// The calls of a model over its plan. `memory`: by layer; `learner`: lowest_learner().
+/// The calls of a model over its plan, which must live as long. `memory`: by layer; `learner`: lowest_learner().
 [[gnu::cold]] inline Calls make_calls(Model const& model, MemoryPlan const& plan,
                                       Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
     std::size_t const layers = model.layers.size();
-    std::size_t most = call_list_count * (layers + 1);
+    std::size_t most = call_list_count * (layers + 1) + 3 * cells;
     for (ReversalLayout const& reversal : plan.reversals) most += 2 * reversal.calls.size();
     Array<Call> calls(most);
     Array<std::size_t> begin(cells * call_list_count + 1);

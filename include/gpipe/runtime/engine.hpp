@@ -195,9 +195,10 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                 near = step;
                 if (step->waits) wait(run, table, *step);
                 if (run.ranges[step->micro_batch].count > 0) {
-                    // Only on a device that enqueues may a device not share another's memory.
-                    if (Device::enqueues && is_transfer(step->kind))
-                        transfer(run, *step);
+                    // On a device that does not enqueue all memory is the host's, and copies are
+                    // calls.
+                    if (Device::enqueues && is_copy(step->kind))
+                        copy(run, *step);
                     else
                         device_.launch(step->stream, [this, &run, step, lane] {
                             execute<timed>(run, *step, lane);
@@ -218,7 +219,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     }
 
     void wait(Run const& run, StepTable const& table, Step const& step) {
-        for (std::size_t w = 0; w < 2; ++w)
+        for (std::size_t w = 0; w < 3; ++w)
             if (step.wait_position[w])
                 device_.wait(step.stream, step.wait_stream[w], run.base + step.wait_position[w]);
         if (run.follows && step.last_step.position)
@@ -238,14 +239,29 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         if (step.ends_device) this->finish_device(run, table, step.device);
     }
 
-    void transfer(Run const& run, Step const& step) {
+    void copy(Run const& run, Step const& step) {
+        std::size_t const samples = run.ranges[step.micro_batch].count;
+        auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
+            if (bytes > 0) device_.copy(step.stream, to, from, bytes);
+        };
+        if (!is_transfer(step.kind)) {
+            CellRow const& cell = tables_.cells[step.cell];
+            std::size_t const input = cell.offloads_input ? cell.input(samples) : 0;
+            std::byte* const block = step[Region::retained];
+            if (step.kind == Kind::offload) {
+                from_to(block, step[Region::output], cell.retained);
+                from_to(step[Region::input], step[Region::output] + cell.retained, input);
+            } else {
+                from_to(step[Region::input], block, cell.retained + input);
+            }
+            return;
+        }
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
         bool const next = step.kind == Kind::send_output || step.kind == Kind::receive_gradient;
         CellRow const& cell = tables_.cells[step.cell + next];
-        std::size_t const bytes =
-            (gradient ? cell.input_gradient : cell.input)(run.ranges[step.micro_batch].count);
-        device_.copy(step.stream, step[Region::output], step[Region::input], bytes);
+        from_to(step[Region::input], step[Region::output],
+                (gradient ? cell.input_gradient : cell.input)(samples));
     }
 
     Frame frame_of(Run const& run, Step const& step) const {

@@ -31,7 +31,9 @@ inline ForwardPrograms forward_programs(Programs const& training, MemoryPlan con
             }
         programs.next_device();
     }
-    ForwardPrograms result{lower(programs, plan.links, plan.crosses, order),
+    Array<bool> offloads(cells); // nothing is kept, but there are the streams for it
+    for (std::size_t c = 0; c < cells; ++c) offloads[c] = plan.offloaded[c].blocks > 0;
+    ForwardPrograms result{lower(programs, plan.links, plan.crosses, order, offloads),
                            Array<std::size_t>(cells, 1)};
     constexpr auto kinds = static_cast<std::size_t>(Kind::update);
     Array<std::size_t> index(kinds * cells * micro_batches, no_action);

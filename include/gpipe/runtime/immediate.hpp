@@ -19,7 +19,7 @@ inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
     Step* loss = nullptr;
     for (Step& step : table.steps) {
         step_of[step.action] = &step;
-        if (is_transfer(step.kind)) continue;
+        if (is_copy(step.kind)) continue;
         last[programs.device_of(step.cell)] = &step;
         if (step.cell + 1 == programs.cells() && gives_gradient(step.kind)) loss = &step;
     }

@@ -21,7 +21,7 @@ struct LaneStep {
     std::uint32_t stream = 0;
     std::uint32_t position = 0; ///< on its stream, from 1
     bool publishes = false;     ///< whether another stream waits for it
-    Wait waits[2];
+    Wait waits[3];
 };
 
 /// The programs of all devices merged for the walkers of a run: one linear program per lane, the
@@ -47,7 +47,7 @@ struct Placement {
 
 /// Merges programs onto lanes by list scheduling: again and again the action that can start first;
 /// of several, the one that is furthest along its micro-batch's way, since others wait for it.
-/// cost(action) gives durations; transfers take no time. Actions are merged in an order in which
+/// cost(action) gives durations; copies take no time. Actions are merged in an order in which
 /// nothing is waited for that has not been put on its stream.
 template <class Cost>
 [[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
@@ -80,7 +80,7 @@ template <class Cost>
                 if (start < end[needed]) start = end[needed];
             }
             if (!ready) continue;
-            std::size_t const way = is_transfer(a.kind)       ? 2 * cells // everybody waits for it
+            std::size_t const way = is_copy(a.kind)           ? 2 * cells // everybody waits for it
                                     : a.kind == Kind::forward ? a.cell
                                     : a.kind == Kind::weight_gradient ? 0 // nobody
                                                                       : 2 * cells - 1 - a.cell;
@@ -95,7 +95,7 @@ template <class Cost>
         std::size_t const i = next[best]++;
         Action const& a = programs[i];
         std::size_t const stream = placement.stream[best];
-        double const duration = is_transfer(a.kind) ? 0 : cost(a);
+        double const duration = is_copy(a.kind) ? 0 : cost(a);
         end[i] = clock[stream] = best_start + duration;
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];

@@ -53,27 +53,30 @@ class DeclaredCost {
 };
 
 /// Puts programs on lanes. A device that enqueues has one walker and a stream per program; else
-/// there are no transfers, and every lane is a stream and walks neighbouring devices, cut by cost
-/// as layers are into cells.
+/// every lane is a stream and walks neighbouring devices, with all that copies for them, cut by
+/// cost as layers are into cells.
 template <class Cost>
 Placement place_programs(Lowered const& lowered, std::size_t lanes, bool enqueues,
                          Cost const& cost) {
     Programs const& programs = lowered.programs;
-    std::size_t const devices = programs.devices();
-    Placement result{lanes, enqueues ? devices : lanes, Array<std::size_t>(devices),
-                     Array<std::size_t>(devices)};
+    std::size_t const streams = lowered.streams();
+    Placement result{lanes, enqueues ? streams : lanes, Array<std::size_t>(streams),
+                     Array<std::size_t>(streams)};
     if (enqueues) {
-        for (std::size_t d = 0; d < devices; ++d) result.stream[d] = d;
+        for (std::size_t s = 0; s < streams; ++s) result.stream[s] = s;
         return result;
     }
-    Array<double> work(devices);
+    Array<double> work(lowered.devices());
     for (std::size_t i = 0; i < programs.size(); ++i)
-        work[programs.device_of(programs[i].cell)] += cost(programs[i]);
+        if (!is_copy(programs[i].kind))
+            work[programs.device_of(programs[i].cell)] += cost(programs[i]);
     Array<std::size_t> begin(lanes + 1);
-    cut_by_bottleneck(work.data(), devices, lanes, begin.data());
+    cut_by_bottleneck(work.data(), work.size(), lanes, begin.data());
+    Array<std::size_t> lane_of(work.size());
     for (std::size_t lane = 0; lane < lanes; ++lane)
-        for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
-            result.lane[d] = result.stream[d] = lane;
+        for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d) lane_of[d] = lane;
+    for (std::size_t s = 0; s < streams; ++s)
+        result.lane[s] = result.stream[s] = lane_of[lowered.device[s]];
     return result;
 }
 

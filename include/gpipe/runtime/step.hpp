@@ -27,11 +27,13 @@ constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
     return result;
 }
 
-/// What transfers bring to and from a cell.
+/// What copies bring to and from a cell.
 struct CellRow {
     std::uint32_t first = 0; ///< layer
     Extent input;
     Extent input_gradient;
+    std::size_t retained = 0; ///< bytes that go to slower memory, in front of the input
+    bool offloads_input = false;
 };
 
 /// The calls of one kind of action in a cell. An evaluation passes, and then calls the loss.
@@ -43,8 +45,10 @@ enum class CallList : std::uint8_t {
     backward,
     input_gradient,
     weight_gradient,
+    offload, ///< on a device that does not enqueue, as the next
+    fetch,
 };
-inline constexpr std::size_t call_list_count = 7;
+inline constexpr std::size_t call_list_count = 9;
 
 /// One action with every address that it needs: a row of a lane's program.
 struct Step {
@@ -62,8 +66,8 @@ struct Step {
     std::uint32_t micro_batch = 0;
     std::uint32_t stream = 0;
     std::uint32_t position = 0;
-    std::uint32_t wait_stream[2] = {};
-    std::uint32_t wait_position[2] = {};
+    std::uint32_t wait_stream[3] = {};
+    std::uint32_t wait_position[3] = {};
     std::uint32_t rank = 0; ///< in the linear order of all actions
     std::uint32_t action = 0;
     std::uint32_t device = 0;
@@ -71,7 +75,9 @@ struct Step {
     Wait last_step;
     std::uint32_t calls = 0; ///< which list: see Tables
     /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
-    /// gradient is null where none crosses. A transfer goes from the input to the output.
+    /// gradient is null where none crosses. A transfer goes from the input to the output; an offload
+    /// from what is retained and the input to the output, a fetch from the input to what is
+    /// retained.
     std::byte* base[region_count] = {};
 
     std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }

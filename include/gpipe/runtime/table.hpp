@@ -37,7 +37,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     step.micro_batch = a.micro_batch;
     step.stream = lane_step.stream;
     step.position = lane_step.position;
-    for (std::size_t w = 0; w < 2; ++w) {
+    for (std::size_t w = 0; w < 3; ++w) {
         step.wait_stream[w] = lane_step.waits[w].stream;
         step.wait_position[w] = lane_step.waits[w].position;
         step.waits = step.waits || lane_step.waits[w].position > 0;
@@ -45,18 +45,18 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
     step.rank = static_cast<std::uint32_t>(rank);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
-    bool const computes = !is_transfer(a.kind);
+    bool const computes = !is_copy(a.kind);
     step.is_first = computes && a.cell == 0;
     step.is_last = computes && a.cell + 1u == programs.cells();
     return step;
 }
 
-// The place of each action in the linear order of the devices' programs, whatever transfers there
-// are; of a transfer, that of what it brings.
+// The place of each action in the linear order of the devices' programs, whatever copies there are;
+// of a transfer, that of what it brings, of others that of the forward or the backward that they
+// are for.
 inline Array<std::size_t> ranks(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
-    std::size_t devices = 0;
-    while (devices < lowered.streams() && lowered.device[devices] == devices) ++devices;
+    std::size_t const devices = lowered.devices();
     Programs actions(devices, programs.cells(), programs.micro_batches(),
                      programs.end(devices - 1));
     for (std::size_t c = 0; c < programs.cells(); ++c) actions.place(c, programs.device_of(c));
@@ -79,9 +79,11 @@ inline Array<std::size_t> ranks(Lowered const& lowered) {
     for (std::size_t i = actions.size(); i < programs.size(); ++i) {
         Action const& a = programs[i];
         std::size_t const m = a.micro_batch;
-        rank[i] = a.kind == Kind::send_output     ? place(false, a.cell, m)
+        rank[i] = a.kind == Kind::send_output || a.kind == Kind::offload
+                      ? place(false, a.cell, m)
                   : a.kind == Kind::receive_input ? place(false, a.cell - 1u, m)
-                  : a.kind == Kind::send_gradient ? place(true, a.cell, m)
+                  : a.kind == Kind::send_gradient || a.kind == Kind::fetch
+                      ? place(true, a.cell, m)
                                                   : place(true, a.cell + 1u, m);
     }
     return rank;
@@ -154,6 +156,16 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             detail::fill_transfer(step, ends);
             return;
         }
+        Offloaded const& moved = plan.offloaded[c];
+        if (is_copy(step.kind)) {
+            bool const out = step.kind == Kind::offload;
+            step.calls = detail::calls_at(c, out ? CallList::offload : CallList::fetch);
+            step[Region::retained] = at.arena(c) + plan.retained_at[c] +
+                                     (out ? moved.block : moved.returned)[m] * moved.bytes;
+            if (out && c > 0) step[Region::input] = at.slot(c, plan.boundaries[c].input[m]);
+            step[out ? Region::output : Region::input] = at.offloaded(c, m);
+            return;
+        }
         bool const passes = step.kind == Kind::forward && !plan.blocks.keeps[step.action];
         step.calls = detail::calls_at(c, passes ? CallList::pass : detail::list_of(step.kind));
         step.phase = step.kind == Kind::forward          ? Phase::forward
@@ -172,7 +184,9 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
         step[Region::held] = block(plan.held_at[c], plan.blocks.held, layout.held);
         step[Region::deferred] = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
-            step[Region::input] = at.slot(c, plan.boundaries[c].input[m]);
+            bool const back = step.kind != Kind::forward && moved.moved(m);
+            step[Region::input] = back ? step[Region::retained] + moved.retained
+                                       : at.slot(c, plan.boundaries[c].input[m]);
             step[Region::input_gradient] = at.gradient(c, m);
         }
         std::byte* output = nullptr;

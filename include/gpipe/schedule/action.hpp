@@ -17,7 +17,7 @@ enum class Kind : std::uint8_t {
     receive_input,    ///< what the cell before has sent
     send_gradient,    ///< of the cell's input, to the device of the cell before
     receive_gradient, ///< what the next cell has sent
-    offload,          ///< kept tensors to slower memory
+    offload,          ///< what waits for its reversal, to slower memory
     fetch,            ///< and back
     reduce,           ///< gradients over replicas
     update,
@@ -41,6 +41,11 @@ constexpr bool ends_backward(Kind kind) {
 /// Whether it only moves a boundary's tensors.
 constexpr bool is_transfer(Kind kind) {
     return kind >= Kind::send_output && kind <= Kind::receive_gradient;
+}
+
+/// Whether it only moves tensors.
+constexpr bool is_copy(Kind kind) {
+    return kind >= Kind::send_output && kind <= Kind::fetch;
 }
 
 /// All layers of the cell: the range of an action that names none.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/schedule/offloads.hpp>
 #include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
@@ -17,9 +18,9 @@ enum class Link : std::uint8_t {
 
 /// What has to have run before an action starts, beside its predecessor in the program.
 struct Needs {
-    std::size_t action[2] = {no_action, no_action};
+    std::size_t action[3] = {no_action, no_action, no_action};
 
-    /// Throws std::length_error beyond two.
+    /// Throws std::length_error beyond three.
     constexpr void add(std::size_t needed) {
         for (std::size_t& entry : action) {
             if (entry == needed) return;
@@ -28,7 +29,7 @@ struct Needs {
                 return;
             }
         }
-        throw std::length_error("gpipe: an action with more than two needs");
+        throw std::length_error("gpipe: an action with more than three needs");
     }
 };
 
@@ -41,6 +42,12 @@ struct Lowered {
     Array<std::size_t> device; ///< by program: whose stream that is
 
     constexpr std::size_t streams() const { return programs.devices(); }
+    /// Those that compute: the first of the streams.
+    constexpr std::size_t devices() const {
+        std::size_t count = 0;
+        while (count < device.size() && device[count] == count) ++count;
+        return count;
+    }
 };
 
 /// Without transfers: every need is the action of the neighbouring cell.
@@ -57,30 +64,42 @@ namespace detail {
 
 // The streams that copy for a device: a direction that has nothing to do does not hold up the
 // other.
-enum class Copies : std::uint8_t { outputs_out, gradients_out, outputs_in, gradients_in };
-inline constexpr std::size_t copy_kinds = 4;
+enum class Copies : std::uint8_t {
+    outputs_out,
+    gradients_out,
+    outputs_in,
+    gradients_in,
+    offloads,
+    fetches
+};
+inline constexpr std::size_t copy_kinds = 6;
 
-// Which of them a transfer is for.
+// Which of them a copy is for.
 constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
     auto const which =
-        static_cast<std::size_t>(a.kind == Kind::send_output     ? Copies::outputs_out
-                                 : a.kind == Kind::send_gradient ? Copies::gradients_out
-                                 : a.kind == Kind::receive_input ? Copies::outputs_in
-                                                                 : Copies::gradients_in);
+        static_cast<std::size_t>(a.kind == Kind::send_output        ? Copies::outputs_out
+                                 : a.kind == Kind::send_gradient    ? Copies::gradients_out
+                                 : a.kind == Kind::receive_input    ? Copies::outputs_in
+                                 : a.kind == Kind::receive_gradient ? Copies::gradients_in
+                                 : a.kind == Kind::offload          ? Copies::offloads
+                                                                    : Copies::fetches);
     return programs.device_of(a.cell) * copy_kinds + which;
 }
 
 } // namespace detail
 
 /// Puts transfers in where the boundary before cell c is no Link::shared: `links[c]`, and whether
-/// a gradient `crosses[c]`. A stream copies in `order` (linear_order(programs)), which every
-/// program follows, so that no two streams can wait for each other.
+/// a gradient `crosses[c]`; and copies to and from slower memory where a cell `offloads[c]` (empty:
+/// none), see Offloads. A stream copies in `order` (linear_order(programs)), which every program
+/// follows, so that no two streams can wait for each other.
 [[gnu::cold]] constexpr Lowered lower(Programs const& programs, Array<Link> const& links,
-                                      Array<bool> const& crosses, Array<std::size_t> const& order) {
+                                      Array<bool> const& crosses, Array<std::size_t> const& order,
+                                      Array<bool> const& offloads = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
-    // All transfers in that order.
-    Array<Action> transfers(4 * programs.size());
+    Offloads const moves = choose_offloads(programs, offloads);
+    // All copies in that order.
+    Array<Action> transfers(5 * programs.size());
     std::size_t count = 0;
     for (std::size_t const i : order) {
         Action const& a = programs[i];
@@ -93,11 +112,15 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
             send(Kind::send_output, Kind::receive_input, a.cell + 1, a.cell + 1);
         if (gives_gradient(a.kind) && a.cell > 0 && crosses[a.cell])
             send(Kind::send_gradient, Kind::receive_gradient, a.cell, a.cell - 1);
+        if (a.kind == Kind::forward && moves.moved(a.cell, a.micro_batch))
+            transfers[count++] = {Kind::offload, a.cell, a.micro_batch};
+        if (Action const* const reversal = moves.behind(i))
+            transfers[count++] = {Kind::fetch, reversal->cell, reversal->micro_batch};
     }
-    if (count == 0) return lower(programs);
 
-    // What transfers there can be says which streams there are: the same in training and without.
+    // What copies there can be says which streams there are: the same in training and without.
     Array<bool> used(devices * detail::copy_kinds);
+    std::size_t streams = devices;
     auto const use = [&](Kind kind, std::size_t cell) {
         used[detail::copy_stream({kind, static_cast<std::uint32_t>(cell)}, programs)] = true;
     };
@@ -109,8 +132,13 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
         use(Kind::receive_input, c);
         if (crosses[c]) use(Kind::receive_gradient, c - 1);
     }
-    std::size_t streams = devices;
+    for (std::size_t c = 0; c < offloads.size(); ++c) {
+        if (!offloads[c]) continue;
+        use(Kind::offload, c);
+        use(Kind::fetch, c);
+    }
     for (bool const stream : used) streams += stream;
+    if (streams == devices) return lower(programs);
     Lowered result{Programs(streams, cells, programs.micro_batches(), programs.size() + count),
                    Array<Needs>(programs.size() + count), Array<std::size_t>(streams)};
     for (std::size_t c = 0; c < cells; ++c) result.programs.place(c, programs.device_of(c));
@@ -155,6 +183,12 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
             if (link == Link::shared) need(Kind::backward, c + 1);
             if (link == Link::copied) need(Kind::send_gradient, c + 1);
             if (link == Link::staged) need(Kind::receive_gradient, c);
+        }
+        if (moves.reverses(i)) need(Kind::fetch, c);
+        if (a.kind == Kind::offload) need(Kind::forward, c);
+        if (a.kind == Kind::fetch) {
+            need(Kind::offload, c);
+            result.needs[i].add(moves.trigger(c, a.micro_batch));
         }
         if (a.kind == Kind::send_output) need(Kind::forward, c);
         if (a.kind == Kind::receive_input) need(Kind::send_output, c - 1);

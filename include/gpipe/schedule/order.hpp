@@ -113,14 +113,19 @@ class HappensBefore {
     Programs const& programs = lowered.programs;
     for (std::size_t s = 0; s < lowered.streams(); ++s)
         for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
-            auto& [a, b] = lowered.needs[i].action;
             auto const implied = [&](std::size_t need, std::size_t by) {
-                return need != no_action && by != no_action &&
-                       (need == by || happens_before(need, by));
+                return by != no_action && (need == by || happens_before(need, by));
             };
-            std::size_t const last = i > programs.begin(s) ? i - 1 : no_action;
-            if (implied(b, a) || implied(b, last)) b = no_action;
-            if (implied(a, b) || implied(a, last)) a = std::exchange(b, no_action);
+            Needs const all = lowered.needs[i];
+            Needs left;
+            for (std::size_t const need : all.action) {
+                if (need == no_action) continue;
+                bool drop = implied(need, i > programs.begin(s) ? i - 1 : no_action);
+                for (std::size_t const other : all.action)
+                    drop = drop || (other != need && implied(need, other));
+                if (!drop) left.add(need);
+            }
+            lowered.needs[i] = left;
         }
 }
 

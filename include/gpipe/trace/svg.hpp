@@ -78,7 +78,7 @@ class SvgFigure {
         if (most < value) most = value;
     }
     static bool draws(TimelineEntry const& entry) {
-        return entry.duration() > 0 && !is_transfer(entry.action.kind);
+        return entry.duration() > 0 && !is_copy(entry.action.kind);
     }
     // Boxes meet and do not overlap, for all that is written of them is hundredths.
     double at(double time) const { return rounded(px(left_ + time * scale_)); }

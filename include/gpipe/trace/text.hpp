@@ -107,7 +107,7 @@ class TextCanvas {
         std::string line(length, idle);
         std::size_t const cells = timeline.cells_per_device();
         for (TimelineEntry const& entry : timeline) {
-            if (entry.device != device || is_transfer(entry.action.kind)) continue;
+            if (entry.device != device || is_copy(entry.action.kind)) continue;
             std::size_t const ordinal = timeline.ordinal(entry.action.cell);
             std::string label(1, letter(entry.action.kind, cells == 2 && ordinal == 1));
             std::size_t const begin = column(entry.start);

@@ -50,7 +50,7 @@ class Timeline {
         device_of_[entry.action.cell] = entry.device;
         if (lanes_ <= entry.lane) lanes_ = entry.lane + 1;
         if (makespan_ < entry.end) makespan_ = entry.end;
-        if (!is_transfer(entry.action.kind)) busy_ += entry.duration();
+        if (!is_copy(entry.action.kind)) busy_ += entry.duration();
     }
     constexpr void title(std::string_view title) {
         title_ = Array<char>(title.size());
@@ -71,7 +71,7 @@ class Timeline {
 
     /// From 0 to the last end.
     constexpr double makespan() const { return makespan_; }
-    /// The durations of all entries but transfers, which run beside them.
+    /// The durations of all entries but copies, which run beside them.
     constexpr double busy() const { return busy_; }
     /// The share of the lanes' time in which no action ran. In a simulation every device is a lane.
     constexpr double bubble() const {

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <gpipe/memory/window.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe {
+
+/// Where what a cell offloads lies: blocks on the device, which a micro-batch has from its forward
+/// until it is in the host's memory and from when it comes back until its backward, and slots in
+/// the host's memory. Two blocks are enough for GPipe to copy while the device works, because a
+/// writer may wait for a block; programs in which much is under way at once have more.
+struct Offloaded {
+    std::size_t blocks = 0;
+    Array<std::size_t> block;    ///< by micro-batch: that of its forward
+    Array<std::size_t> returned; ///< by micro-batch: that which it comes back to; no_slot: it stays
+    StagingSlots host;           ///< likewise
+    std::size_t host_at = 0;     ///< offset in the host's memory
+    std::size_t retained = 0;    ///< bytes of a block before the cell's input, which comes last
+    std::size_t input = 0;       ///< those of the input
+    std::size_t bytes = 0;       ///< of a block
+    bool with_input = false;     ///< whether the cell's input is moved, too
+
+    constexpr bool moved(std::size_t micro_batch) const {
+        return !returned.empty() && returned[micro_batch] != no_slot;
+    }
+};
+
+/// Plans that for one cell; bytes and host_at are left to the caller. `order` is
+/// linear_order(lowered) before needs are added.
+[[gnu::cold]] constexpr Offloaded assign_offloads(Lowered& lowered, Array<std::size_t> const& order,
+                                                  HappensBefore const& happens_before,
+                                                  std::size_t cell) {
+    Programs const& programs = lowered.programs;
+    std::size_t const micro_batches = programs.micro_batches();
+    Offloaded result;
+    result.block = result.returned = result.host.slot = Array<std::size_t>(micro_batches, no_slot);
+    Array<bool> leaves(micro_batches);
+    for (std::size_t i = 0; i < programs.size(); ++i)
+        if (programs[i].cell == cell && programs[i].kind == Kind::offload)
+            leaves[programs[i].micro_batch] = true;
+
+    detail::Window blocks(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
+                          2 * micro_batches);
+    // Nobody waits for room in the host's memory.
+    detail::Window host(lowered, happens_before, micro_batches, micro_batches);
+    for (std::size_t rank = 0; rank < order.size(); ++rank) {
+        std::size_t const i = order[rank];
+        Action const a = programs[i];
+        std::size_t const m = a.micro_batch;
+        if (a.cell != cell) continue;
+        if (a.kind == Kind::forward) result.block[m] = blocks.take(i, rank);
+        if (a.kind == Kind::offload) {
+            blocks.use(result.block[m], i);
+            blocks.give_back(result.block[m], rank);
+            result.host.slot[m] = host.take(i, rank);
+        }
+        if (a.kind == Kind::fetch) {
+            host.use(result.host.slot[m], i);
+            host.give_back(result.host.slot[m], rank);
+            result.returned[m] = blocks.take(i, rank);
+        }
+        if (ends_backward(a.kind)) {
+            std::size_t const block = leaves[m] ? result.returned[m] : result.block[m];
+            blocks.use(block, i);
+            blocks.give_back(block, rank);
+        }
+    }
+    result.blocks = blocks.count();
+    result.host.slots = host.count();
+    return result;
+}
+
+} // namespace gpipe
