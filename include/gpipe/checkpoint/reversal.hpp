@@ -37,23 +37,29 @@ struct Reversal {
     constexpr std::size_t layers() const { return forward.size(); }
 };
 
-/// Whether there is anything that waits between the forward of cell `cell` and its reversal; the
-/// chain's own input is not the library's.
-constexpr bool keeps_anything(Reversal const& reversal, std::size_t cell) {
+/// Whether a cell's forward keeps anything but the cell's input.
+constexpr bool keeps_anything(Reversal const& reversal) {
     for (std::size_t l = 0; l < reversal.layers(); ++l)
         if (reversal.forward[l] == Keep::all || (l > 0 && reversal.forward[l] == Keep::input))
             return true;
-    return cell > 0;
+    return false;
 }
 
-/// Whether layer 0 runs again behind the first backward.
-constexpr bool runs_first_layer_again(Reversal const& reversal) {
+/// When layer 0 runs again.
+struct FirstLayerAgain {
+    bool at_all = false;
+    bool in_backward = false; ///< behind the first backward
+};
+constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
+    FirstLayerAgain again;
     bool begun = false;
     for (ReversalStep const& step : reversal.steps) {
-        if (begun && !step.backward && step.layer == 0) return true;
         begun = begun || step.backward;
+        if (step.backward || step.layer > 0) continue;
+        again.at_all = true;
+        again.in_backward = again.in_backward || begun;
     }
-    return false;
+    return again;
 }
 
 /// How often a reversal runs a layer again, all layers together: the forwards in its steps.

@@ -45,17 +45,16 @@ struct BoundaryUse {
     /// By micro-batch: whether the input is moved to slower memory behind the forward, and nothing
     /// of the cell reads it here after that. Empty: none is.
     Array<bool> moved{};
-    /// By action, where some are: then writers wait for room rather than have more slots than
-    /// `enough`.
+    /// By action, where some are: then writers wait for room rather than have ever more slots.
     Needs* waits = nullptr;
-    std::size_t enough = 3;
 };
 
 /// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
 /// after the last use of what it held, whatever the timing (HappensBefore), so no program ever
-/// waits for room here, unless inputs are moved to slower memory. One slot more than micro-batches in flight is enough where the gradient of
-/// an input may take the place of the input before it (promise P4). `order` is a linear order of
-/// `programs`, which hold recomputes and transfers already.
+/// waits for room here, unless inputs are moved to slower memory. One slot more than micro-batches
+/// in flight is enough where the gradient of an input may take the place of the input before it
+/// (promise P4). `order` is a linear order of `programs`, which hold recomputes and transfers
+/// already.
 [[gnu::cold]] constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
                                                             Array<std::size_t> const& order,
                                                             HappensBefore const& happens_before,
@@ -73,8 +72,9 @@ struct BoundaryUse {
     };
     auto const uses_input = [&](Action const& a) {
         if (a.cell == use.cell) {
-            if (a.kind == Kind::forward || a.kind == Kind::offload) return true;
-            if (!use.moved.empty() && use.moved[a.micro_batch]) return false;
+            bool const moved = !use.moved.empty() && use.moved[a.micro_batch];
+            if (moved || a.kind == Kind::forward)
+                return a.kind == Kind::forward || a.kind == Kind::offload;
             return a.kind == Kind::recompute ||
                    (use.read_backward && reads_backward(a, use.held_by_consumer));
         }
@@ -112,14 +112,19 @@ struct BoundaryUse {
                 (best == result.slots || slots[best].freed < slot.freed))
                 best = s;
         }
-        if (use.waits && best == result.slots && best >= use.enough) {
-            for (std::size_t s = 0; s < result.slots; ++s) // the one that has been free for longest
-                if (slots[s].free && (best == result.slots || slots[s].freed < slots[best].freed))
-                    best = s;
-            if (best < result.slots)
-                for (std::size_t const user : slots[best].last)
-                    if (user != no_action && !happens_before(user, writer))
-                        use.waits[writer].add(user);
+        if (use.waits && best == result.slots) {
+            // The slot that has been free for longest, if another has come free since: a writer may
+            // be early.
+            std::size_t free = 0;
+            std::size_t oldest = result.slots;
+            for (std::size_t s = 0; s < result.slots; ++s) {
+                if (!slots[s].free) continue;
+                ++free;
+                if (oldest == result.slots || slots[s].freed < slots[oldest].freed) oldest = s;
+            }
+            if (free >= 2) best = oldest;
+            for (std::size_t const user : slots[best].last)
+                if (user != no_action && !happens_before(user, writer)) use.waits[writer].add(user);
         }
         slots[best].free = false;
         if (best == result.slots) slots[result.slots++].first = writer;

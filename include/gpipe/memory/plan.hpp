@@ -91,10 +91,10 @@ struct MemoryPlan {
     Array<Link> links;                ///< by cell: of the boundary before it
     Array<bool> crosses;              ///< likewise: whether a gradient does
     Array<Transfers> transfers;       ///< likewise
-    Array<Offloaded> offloaded; ///< likewise: what the cell moves to the host's memory
+    Array<Offloaded> offloaded;       ///< likewise: what the cell moves to the host's memory
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
-    std::size_t host = 0; ///< bytes of the host's memory that copies go to or through
+    std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
 
     /// Of all arenas.
     constexpr std::size_t total() const {
@@ -142,18 +142,40 @@ constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::
     }
 }
 
+// Of so many micro-batches in flight a cell keeps the inputs on the device: two blocks, and four
+// slots of the boundary, would hold as many.
+inline constexpr std::size_t most_with_inputs = 5;
+
+// What of a cell waits between its forward and its reversal, and is worth to be moved.
+struct Waits {
+    bool retained = false;
+    bool input = false;
+};
+constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal const& reversal,
+                      std::size_t cell) {
+    std::size_t const first = plan.first[cell];
+    if (chain.lowest_learner >= plan.first[cell + 1]) return {};
+    bool const read = first_layer_again(reversal).at_all ||
+                      (chain.lowest_learner <= first && chain.layers[first].reads_input);
+    // In the cell before it may have to stay, as its output.
+    bool const stays = cell == 0 || (plan.links[cell] == Link::shared && plan.crosses[cell] &&
+                                     chain.layers[first - 1].reads_output);
+    return {keeps_anything(reversal),
+            read && !stays && plan.blocks.retained.count[cell] > most_with_inputs};
+}
+
 // What cells move to the host's memory, and what writers have to wait for because there are few
 // blocks for it on the device.
-[[gnu::cold]] constexpr void plan_offloads(MemoryPlan& plan, Array<bool> const& offloads,
+[[gnu::cold]] constexpr void plan_offloads(MemoryPlan& plan, Array<Waits> const& waits,
                                            Array<std::size_t> const& order) {
+    if (plan.lowered.streams() == plan.devices.size()) return;
     Programs const& programs = plan.lowered.programs;
-    if (std::find(offloads.begin(), offloads.end(), true) == offloads.end()) return;
     HappensBefore const happens_before(plan.lowered, order);
-    for (std::size_t c = 0; c < offloads.size(); ++c) {
-        if (!offloads[c]) continue;
+    for (std::size_t c = 0; c < waits.size(); ++c) {
+        if (!waits[c].retained && !waits[c].input) continue;
         Offloaded& cell = plan.offloaded[c];
         cell = assign_offloads(plan.lowered, order, happens_before, c);
-        cell.with_input = c > 0 && cell.host.slots > 0;
+        cell.with_input = waits[c].input && cell.host.slots > 0;
         plan.blocks.retained.count[c] = cell.blocks;
         for (std::size_t i = 0; i < plan.blocks.retained.of_action.size(); ++i) {
             Action const& a = programs[i];
@@ -201,13 +223,16 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
     plan.blocks = assign_blocks(programs);
     plan.capacity = capacity;
     plan.offloaded = Array<Offloaded>(cells);
+    Array<detail::Waits> waits(cells);
     Array<bool> offloads(cells);
     bool copies = !links.empty();
+    if (!links.empty()) plan.links = links;
     for (std::size_t c = 0; c < reversals.size(); ++c) {
-        offloads[c] = reversals[c].offload && keeps_anything(reversals[c], c);
+        if (!reversals[c].offload) continue;
+        waits[c] = detail::waits(chain, plan, reversals[c], c);
+        offloads[c] = waits[c].retained || waits[c].input;
         copies = copies || offloads[c];
     }
-    if (!links.empty()) plan.links = links;
     plan.lowered = copies ? lower(programs, plan.links, crosses, linear_order(programs), offloads)
                           : lower(programs);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
@@ -215,7 +240,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
 
     auto const order = linear_order(plan.lowered);
     detail::plan_transfers(plan, chain, order);
-    detail::plan_offloads(plan, offloads, order);
+    detail::plan_offloads(plan, waits, order);
     HappensBefore const happens_before(plan.lowered, order);
     Array<bool> recomputes(cells);
     Array<bool> discards(cells);
@@ -282,21 +307,30 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             BoundaryUse use{c,
                             gradient,
                             chain.lowest_learner < first[c + 1] &&
-                                ((reversed(c) && runs_first_layer_again(reversals[c])) ||
+                                ((reversed(c) && first_layer_again(reversals[c]).in_backward) ||
                                  (chain.lowest_learner <= first[c] && layer.reads_input)),
                             keeps_output,
                             discards[c],
                             detail::runs_apart(plan, chain, c, first[c]),
                             detail::runs_apart(plan, chain, c - 1, first[c] - 1),
                             plan.links[c]};
-            if (plan.offloaded[c].with_input) {
+            auto const assign = [&] {
+                return assign_boundary_slots(plan.lowered.programs, order, happens_before, use);
+            };
+            plan.boundaries[c] = assign();
+            if (Offloaded& moved = plan.offloaded[c]; moved.with_input) {
                 use.moved = Array<bool>(programs.micro_batches());
-                for (std::size_t m = 0; m < programs.micro_batches(); ++m)
-                    use.moved[m] = plan.offloaded[c].moved(m);
-                use.waits = plan.lowered.needs.data();
+                for (std::size_t m = 0; m < use.moved.size(); ++m) use.moved[m] = moved.moved(m);
+                Array<Needs> needs = plan.lowered.needs;
+                use.waits = needs.data();
+                BoundarySlots fewer = assign();
+                // Not where inputs wait for the forward rather than for the reversal.
+                moved.with_input = fewer.slots + moved.blocks < plan.boundaries[c].slots;
+                if (moved.with_input) {
+                    plan.boundaries[c] = static_cast<BoundarySlots&&>(fewer);
+                    plan.lowered.needs = static_cast<Array<Needs>&&>(needs);
+                }
             }
-            plan.boundaries[c] =
-                assign_boundary_slots(plan.lowered.programs, order, happens_before, use);
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
         }

@@ -229,7 +229,8 @@ class CellCalls {
 
 } // namespace detail
 
-/// The calls of a model over its plan, which must live as long. `memory`: by layer; `learner`: lowest_learner().
+/// The calls of a model over its plan, which must live as long. `memory`: by layer; `learner`:
+/// lowest_learner().
 [[gnu::cold]] inline Calls make_calls(Model const& model, MemoryPlan const& plan,
                                       Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();

@@ -75,8 +75,8 @@ struct Step {
     Wait last_step;
     std::uint32_t calls = 0; ///< which list: see Tables
     /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
-    /// gradient is null where none crosses. A transfer goes from the input to the output; an offload
-    /// from what is retained and the input to the output, a fetch from the input to what is
+    /// gradient is null where none crosses. A transfer goes from the input to the output; an
+    /// offload from what is retained and the input to the output, a fetch from the input to what is
     /// retained.
     std::byte* base[region_count] = {};
 

@@ -56,14 +56,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
 // are for.
 inline Array<std::size_t> ranks(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
-    std::size_t const devices = lowered.devices();
-    Programs actions(devices, programs.cells(), programs.micro_batches(),
-                     programs.end(devices - 1));
-    for (std::size_t c = 0; c < programs.cells(); ++c) actions.place(c, programs.device_of(c));
-    for (std::size_t d = 0; d < devices; ++d) {
-        for (Action const& a : programs.program(d)) actions.add(a);
-        actions.next_device();
-    }
+    Programs const actions = lowered.computing();
     Array<std::size_t> rank(programs.size());
     Array<std::size_t> made(2 * programs.cells() * programs.micro_batches()); // outputs, gradients
     auto const place = [&](bool gradient, std::size_t cell, std::size_t m) -> std::size_t& {
@@ -79,12 +72,11 @@ inline Array<std::size_t> ranks(Lowered const& lowered) {
     for (std::size_t i = actions.size(); i < programs.size(); ++i) {
         Action const& a = programs[i];
         std::size_t const m = a.micro_batch;
-        rank[i] = a.kind == Kind::send_output || a.kind == Kind::offload
-                      ? place(false, a.cell, m)
+        rank[i] = a.kind == Kind::send_output || a.kind == Kind::offload ? place(false, a.cell, m)
                   : a.kind == Kind::receive_input ? place(false, a.cell - 1u, m)
                   : a.kind == Kind::send_gradient || a.kind == Kind::fetch
                       ? place(true, a.cell, m)
-                                                  : place(true, a.cell + 1u, m);
+                      : place(true, a.cell + 1u, m);
     }
     return rank;
 }
@@ -184,7 +176,7 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
         step[Region::held] = block(plan.held_at[c], plan.blocks.held, layout.held);
         step[Region::deferred] = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
-            bool const back = step.kind != Kind::forward && moved.moved(m);
+            bool const back = step.kind != Kind::forward && moved.with_input && moved.moved(m);
             step[Region::input] = back ? step[Region::retained] + moved.retained
                                        : at.slot(c, plan.boundaries[c].input[m]);
             step[Region::input_gradient] = at.gradient(c, m);

@@ -44,9 +44,7 @@ constexpr bool is_transfer(Kind kind) {
 }
 
 /// Whether it only moves tensors.
-constexpr bool is_copy(Kind kind) {
-    return kind >= Kind::send_output && kind <= Kind::fetch;
-}
+constexpr bool is_copy(Kind kind) { return kind >= Kind::send_output && kind <= Kind::fetch; }
 
 /// All layers of the cell: the range of an action that names none.
 inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;
