@@ -32,10 +32,11 @@ template <class T, std::size_t N> struct Square : toy::Square<T, N> {
 };
 
 // Nets whose activations outweigh their parameters.
-using Wide = gpipe::Pipeline<toy::Linear<Real, 5, 24>, toy::Tanh<Real, 24>,
-                             toy::Linear<Real, 24, 40>, toy::Tanh<Real, 40>, toy::Saver<Real, 40>,
-                             toy::Linear<Real, 40, 16>, toy::Scale<Real, 16>, Square<Real, 16>,
-                             toy::Tanh<Real, 16>, toy::StrictLinear<Real, 16, 3>>;
+using Wide =
+    gpipe::Pipeline<toy::Linear<Real, 5, 24>, toy::Tanh<Real, 24>, toy::Linear<Real, 24, 40>,
+                    toy::Tanh<Real, 40>, toy::Saver<Real, 40, true>, toy::Linear<Real, 40, 16>,
+                    toy::Scale<Real, 16>, Square<Real, 16>, toy::Tanh<Real, 16>,
+                    toy::StrictLinear<Real, 16, 3>>;
 using Equal = gpipe::Pipeline<gpipe::Repeat<16, toy::Linear<Real, 8, 8>>>;
 // Nobody learns below layer 3, and that layer is strict.
 using Late = gpipe::Pipeline<toy::Scale<Real, 5>, toy::Saver<Real, 5, true>, toy::Tanh<Real, 5>,

@@ -68,8 +68,7 @@ struct Case {
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
         gpipe::Offloaded const& moved = plan.offloaded[c];
-        std::size_t const retained =
-            plan.reversals[c].retained - (moved.blocks > 0 ? moved.input : 0);
+        std::size_t const retained = plan.reversals[c].retained;
         auto const input = [&](std::byte const* at, std::size_t cell) {
             return Piece{at, input_bytes(cell), tag(What::input, cell, m)};
         };
@@ -108,7 +107,7 @@ struct Case {
             e.writes = {kept};
             if (moved.with_input) {
                 e.reads.push_back(input(step[Region::input] + retained, c));
-                e.writes.push_back(input(step[Region::retained] + retained, c));
+                e.writes.push_back(input(step[Region::output], c));
             }
             break;
         default: {

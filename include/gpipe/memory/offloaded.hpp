@@ -8,26 +8,30 @@
 namespace gpipe {
 
 /// Where what a cell offloads lies: blocks on the device, which a micro-batch has from its forward
-/// until it is in the host's memory and from when it comes back until its backward, and slots in
-/// the host's memory. Two blocks are enough for GPipe to copy while the device works, because a
-/// writer may wait for a block; programs in which much is under way at once have more.
+/// until it is in the host's memory and from when it comes back until its backward, slots for cell
+/// inputs that come back, and slots in the host's memory, where the input lies behind the rest. Two
+/// blocks are enough for GPipe to copy while the device works, because a writer may wait for a
+/// block; programs in which much is under way at once have more.
 struct Offloaded {
     std::size_t blocks = 0;
     Array<std::size_t> block;    ///< by micro-batch: that of its forward
     Array<std::size_t> returned; ///< by micro-batch: that which it comes back to; no_slot: it stays
-    StagingSlots host;           ///< likewise
-    std::size_t host_at = 0;     ///< offset in the host's memory
-    std::size_t retained = 0;    ///< bytes of a block before the cell's input, which comes last
-    std::size_t input = 0;       ///< those of the input
-    std::size_t bytes = 0;       ///< of a block
-    bool with_input = false;     ///< whether the cell's input is moved, too
+    StagingSlots inputs;         ///< of inputs that are back, if they are moved
+    StagingSlots host;
+    std::size_t inputs_at = 0; ///< offset in the device's arena
+    std::size_t host_at = 0;   ///< in the host's memory
+    std::size_t retained = 0;  ///< bytes of a block
+    std::size_t input = 0;     ///< of the cell's input, if it is moved
+    bool with_input = false;   ///< whether it is
+
+    constexpr std::size_t bytes() const { return retained + input; }
 
     constexpr bool moved(std::size_t micro_batch) const {
         return !returned.empty() && returned[micro_batch] != no_slot;
     }
 };
 
-/// Plans that for one cell; bytes and host_at are left to the caller. `order` is
+/// Plans that for one cell; bytes and offsets are left to the caller. `order` is
 /// linear_order(lowered) before needs are added.
 [[gnu::cold]] constexpr Offloaded assign_offloads(Lowered& lowered, Array<std::size_t> const& order,
                                                   HappensBefore const& happens_before,
@@ -35,7 +39,8 @@ struct Offloaded {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     Offloaded result;
-    result.block = result.returned = result.host.slot = Array<std::size_t>(micro_batches, no_slot);
+    result.block = result.returned = Array<std::size_t>(micro_batches, no_slot);
+    result.inputs.slot = result.host.slot = result.block;
     Array<bool> leaves(micro_batches);
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (programs[i].cell == cell && programs[i].kind == Kind::offload)
@@ -69,6 +74,14 @@ struct Offloaded {
     }
     result.blocks = blocks.count();
     result.host.slots = host.count();
+    // An input has a slot with each block that anything comes back to.
+    Array<std::size_t> slot_of(result.blocks, no_slot);
+    for (std::size_t m = 0; m < micro_batches; ++m) {
+        if (!leaves[m]) continue;
+        std::size_t& slot = slot_of[result.returned[m]];
+        if (slot == no_slot) slot = result.inputs.slots++;
+        result.inputs.slot[m] = slot;
+    }
     return result;
 }
 

@@ -325,7 +325,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
                 use.waits = needs.data();
                 BoundarySlots fewer = assign();
                 // Not where inputs wait for the forward rather than for the reversal.
-                moved.with_input = fewer.slots + moved.blocks < plan.boundaries[c].slots;
+                moved.with_input = fewer.slots + moved.inputs.slots < plan.boundaries[c].slots;
                 if (moved.with_input) {
                     plan.boundaries[c] = static_cast<BoundarySlots&&>(fewer);
                     plan.lowered.needs = static_cast<Array<Needs>&&>(needs);
@@ -360,9 +360,8 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
                 Offloaded& moved = plan.offloaded[c];
                 moved.retained = reversal.retained;
                 if (moved.with_input) moved.input = chain.layers[first[c]].input.slots(capacity);
-                moved.bytes = reversal.retained += moved.input;
                 moved.host_at = plan.host;
-                plan.host += moved.host.slots * moved.bytes;
+                plan.host += moved.host.slots * moved.bytes();
             } else {
                 plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], cell);
             }
@@ -372,6 +371,8 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
                 at += use.count[c] * size;
             };
             put(plan.retained_at, plan.blocks.retained, plan.reversals[c].retained);
+            plan.offloaded[c].inputs_at = at;
+            at += plan.offloaded[c].inputs.slots * plan.offloaded[c].input;
             put(plan.held_at, plan.blocks.held, plan.layouts[c].held);
             put(plan.deferred_at, plan.blocks.deferred, plan.layouts[c].deferred);
             put(plan.blocks_at, plan.blocks.kept, adjacent ? 0 : plan.layouts[c].kept);

@@ -31,10 +31,15 @@ class Addresses {
         if (s == no_slot) return nullptr;
         return arena(cell - 1) + transfers.outbox_at + s * transfers.slot_size;
     }
+    // Of a cell's input that has been fetched.
+    std::byte* fetched_input(std::size_t cell, std::size_t m) const {
+        Offloaded const& moved = plan_.offloaded[cell];
+        return arena(cell) + moved.inputs_at + moved.inputs.slot[m] * moved.input;
+    }
     // In the host's memory: what the cell has moved there.
     std::byte* offloaded(std::size_t cell, std::size_t m) const {
         Offloaded const& moved = plan_.offloaded[cell];
-        return host_ + moved.host_at + moved.host.slot[m] * moved.bytes;
+        return host_ + moved.host_at + moved.host.slot[m] * moved.bytes();
     }
     std::byte* host(std::size_t cell, std::size_t at, std::size_t s) const {
         return host_ + at + s * plan_.transfers[cell].slot_size;

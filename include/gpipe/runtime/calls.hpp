@@ -159,7 +159,7 @@ class CellCalls {
         }
     }
 
-    // Between a block and the host's memory. What is moved of the input lies behind the rest.
+    // Between the device's memory and the host's, where the input lies behind the rest.
     void add_copies(bool out) {
         Offloaded const& moved = plan_.offloaded[cell_];
         auto const add = [&](Place from, Place to, std::size_t const& bytes) {
@@ -169,10 +169,12 @@ class CellCalls {
             call.y = to;
             call.index = static_cast<std::uint32_t>(first_);
         };
-        if (!out) return add({0, Region::input}, {0, Region::retained}, moved.bytes);
-        add({0, Region::retained}, {0, Region::output}, moved.retained);
-        if (moved.with_input)
-            add({0, Region::input}, {moved.retained, Region::output}, moved.input);
+        Place const here{0, Region::retained};
+        Place const input{out ? 0 : moved.retained, Region::input};
+        Place const output{out ? moved.retained : 0, Region::output};
+        add(out ? here : Place{0, Region::input}, out ? Place{0, Region::output} : here,
+            moved.retained);
+        if (moved.with_input) add(input, output, moved.input);
     }
     // Of a cell that is reversed piece by piece: see ReversalCalls.
     void add_reversal(CallList list, ReversalLayout const& reversal) {
@@ -235,7 +237,7 @@ class CellCalls {
                                       Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
     std::size_t const layers = model.layers.size();
-    std::size_t most = call_list_count * (layers + 1) + 3 * cells;
+    std::size_t most = call_list_count * (layers + 1) + 4 * cells;
     for (ReversalLayout const& reversal : plan.reversals) most += 2 * reversal.calls.size();
     Array<Call> calls(most);
     Array<std::size_t> begin(cells * call_list_count + 1);

@@ -248,12 +248,11 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             CellRow const& cell = tables_.cells[step.cell];
             std::size_t const input = cell.offloads_input ? cell.input(samples) : 0;
             std::byte* const block = step[Region::retained];
-            if (step.kind == Kind::offload) {
-                from_to(block, step[Region::output], cell.retained);
-                from_to(step[Region::input], step[Region::output] + cell.retained, input);
-            } else {
-                from_to(step[Region::input], block, cell.retained + input);
-            }
+            std::byte* const from = step[Region::input];
+            std::byte* const to = step[Region::output];
+            bool const out = step.kind == Kind::offload;
+            from_to(out ? block : from, out ? to : block, cell.retained);
+            from_to(out ? from : from + cell.retained, out ? to + cell.retained : to, input);
             return;
         }
         bool const gradient =

@@ -76,8 +76,8 @@ struct Step {
     std::uint32_t calls = 0; ///< which list: see Tables
     /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
     /// gradient is null where none crosses. A transfer goes from the input to the output; an
-    /// offload from what is retained and the input to the output, a fetch from the input to what is
-    /// retained.
+    /// offload from what is retained, and the input, to the output, a fetch from the input to what
+    /// is retained, and to the output.
     std::byte* base[region_count] = {};
 
     std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }

@@ -153,9 +153,11 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
             bool const out = step.kind == Kind::offload;
             step.calls = detail::calls_at(c, out ? CallList::offload : CallList::fetch);
             step[Region::retained] = at.arena(c) + plan.retained_at[c] +
-                                     (out ? moved.block : moved.returned)[m] * moved.bytes;
-            if (out && c > 0) step[Region::input] = at.slot(c, plan.boundaries[c].input[m]);
+                                     (out ? moved.block : moved.returned)[m] * moved.retained;
             step[out ? Region::output : Region::input] = at.offloaded(c, m);
+            if (moved.with_input)
+                step[out ? Region::input : Region::output] =
+                    out ? at.slot(c, plan.boundaries[c].input[m]) : at.fetched_input(c, m);
             return;
         }
         bool const passes = step.kind == Kind::forward && !plan.blocks.keeps[step.action];
@@ -177,8 +179,8 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
         step[Region::deferred] = block(plan.deferred_at[c], plan.blocks.deferred, layout.deferred);
         if (c > 0) {
             bool const back = step.kind != Kind::forward && moved.with_input && moved.moved(m);
-            step[Region::input] = back ? step[Region::retained] + moved.retained
-                                       : at.slot(c, plan.boundaries[c].input[m]);
+            step[Region::input] =
+                back ? at.fetched_input(c, m) : at.slot(c, plan.boundaries[c].input[m]);
             step[Region::input_gradient] = at.gradient(c, m);
         }
         std::byte* output = nullptr;
