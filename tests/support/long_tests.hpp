@@ -15,7 +15,7 @@ inline bool long_tests() {
 /// times as long.
 inline std::size_t one_of(std::size_t points) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    points *= 5;
+    points *= 15;
 #endif
     return long_tests() ? 1 : points;
 }
