@@ -20,6 +20,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/piece.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
+    include/gpipe/checkpoint/reversed_costs.hpp
     include/gpipe/checkpoint/reversing.hpp
     include/gpipe/checkpoint/revolve.hpp
     include/gpipe/checkpoint/rotor.hpp

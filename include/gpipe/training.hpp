@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/validate.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
@@ -100,6 +101,13 @@ template <class Net, class... Policies> class Training {
         Programs const programs = Chosen::checkpointed().programs;
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
+    }
+    /// What actions take where layers take that, for bubble(): see reversed_costs().
+    static constexpr ChainCosts<double> action_costs(LayerTimes const& times) requires constant {
+        Array<LayerInfo> const layers = Net::layers();
+        Array<std::size_t> const first = first_layers();
+        return reversed_costs(times, {layers.data(), layers.size(), first.data()},
+                              Chosen::checkpointed().reversals);
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
@@ -263,6 +271,20 @@ template <class Net, class... Policies> class Training {
     /// The programs with their recomputes, and the memory plan, as they run.
     Programs const& programs() const { return machine_.programs(); }
     MemoryPlan const& plan() const { return machine_.plan(); }
+    /// By cell how it is reversed, or none.
+    Array<Reversal> const& reversals() const { return machine_.reversals(); }
+    /// What its actions take where layers take that, for simulate() and predicted_bubble().
+    ChainCosts<double> costs_of(LayerTimes const& times) const {
+        Array<LayerInfo> const& layers = machine_.model().infos;
+        return reversed_costs(times, {layers.data(), layers.size(), plan().first.data()},
+                              reversals());
+    }
+    /// How often a step runs each layer again, by layer.
+    Array<std::size_t> extra_forwards() const {
+        Array<LayerInfo> const& layers = machine_.model().infos;
+        return gpipe::extra_forwards(
+            programs(), {layers.data(), layers.size(), plan().first.data()}, reversals());
+    }
     /// Bytes of all arenas by the plan, and as allocated.
     std::size_t planned_bytes() const { return machine_.plan().total(); }
     std::size_t used_bytes() const { return machine_.used_bytes(); }
