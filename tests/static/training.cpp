@@ -165,7 +165,11 @@ template <class Checkpointing>
 constexpr double
     timed = Reversed<Checkpointing>::bubble(Reversed<Checkpointing>::action_costs(layer_times()));
 static_assert(timed<Never> > 0.19999 && timed<Never> < 0.20001);
-static_assert(timed<EverySegment<4>> < timed<Never>); // recomputes wait for no gradient
+// Four forwards, each with its backward in the last cell, one backward more in the first.
+constexpr double makespan = 4 * 8 + 4 * (8 + 19) + 19;
+constexpr double busy = 4 * 8 + 3 * 3 + 4 * 19 + 4 * (8 + 19);
+static_assert(timed<EverySegment<4>> > 1 - busy / (2 * makespan) - 1e-9);
+static_assert(timed<EverySegment<4>> < 1 - busy / (2 * makespan) + 1e-9);
 
 // 4,096 layers in 256 cells.
 using Deep = gpipe::Pipeline<Repeat<4096, blank::Costly<4>>>;
