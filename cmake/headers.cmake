@@ -71,9 +71,12 @@ set(GPIPE_HEADERS
     include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
+    include/gpipe/memory/curve.hpp
+    include/gpipe/memory/occupation.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
     include/gpipe/memory/reversal_layout.hpp
+    include/gpipe/memory/usage.hpp
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/optimizer.hpp
