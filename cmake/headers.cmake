@@ -145,6 +145,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/nvtx.hpp
     include/gpipe/trace/palette.hpp
     include/gpipe/trace/svg.hpp
+    include/gpipe/trace/svg_curves.hpp
     include/gpipe/trace/svg_shapes.hpp
     include/gpipe/trace/text.hpp
     include/gpipe/trace/timeline.hpp

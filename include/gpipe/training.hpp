@@ -3,6 +3,7 @@
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -298,12 +299,14 @@ template <class Net, class... Policies> class Training {
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
+    /// After a training step with the bytes that were in use.
     Timeline timeline(std::string_view title = {}) const {
         Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
         for (ActionTime const& time : times())
             if (time.ran)
                 result.add({time.action, programs().device_of(time.action.cell), time.lane,
                             time.start, time.end});
+        result.memory(used_memory());
         return result;
     }
 
@@ -347,6 +350,24 @@ template <class Net, class... Policies> class Training {
         model.target_tensors =
             std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
         return model;
+    }
+
+    // Over the times of the last run; none if that was no training step.
+    Array<MemoryCurve> used_memory() const {
+        struct {
+            Array<double> start, end;
+        } ran{Array<double>(programs().size()), Array<double>(programs().size())};
+        bool trained = false;
+        for (std::size_t i = 0; i < programs().size() && i < times().size(); ++i) {
+            ActionTime const& time = times()[i];
+            if (!time.ran) continue;
+            if (time.action != programs()[i]) return {};
+            trained = trained || gives_gradient(time.action.kind);
+            ran.start[i] = time.start;
+            ran.end[i] = time.end;
+        }
+        if (!trained) return {};
+        return memory_usage(plan(), ran);
     }
 
     // Once no step is under way. Throws what was wrong with one that nobody listens to.
