@@ -21,6 +21,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/piece.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
+    include/gpipe/checkpoint/reversed_costs.hpp
     include/gpipe/checkpoint/reversing.hpp
     include/gpipe/checkpoint/revolve.hpp
     include/gpipe/checkpoint/rotor.hpp
@@ -71,10 +72,14 @@ set(GPIPE_HEADERS
     include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
+    include/gpipe/memory/curve.hpp
+    include/gpipe/memory/occupation.hpp
+    include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/offloaded.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
     include/gpipe/memory/reversal_layout.hpp
+    include/gpipe/memory/usage.hpp
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/optimizer.hpp
@@ -132,6 +137,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
+    include/gpipe/schedule/simulate_lowered.hpp
     include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
     include/gpipe/schedule/verify_messages.hpp
@@ -144,6 +150,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/nvtx.hpp
     include/gpipe/trace/palette.hpp
     include/gpipe/trace/svg.hpp
+    include/gpipe/trace/svg_curves.hpp
     include/gpipe/trace/svg_shapes.hpp
     include/gpipe/trace/text.hpp
     include/gpipe/trace/timeline.hpp

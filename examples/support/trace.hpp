@@ -2,6 +2,7 @@
 
 #include "support/options.hpp"
 
+#include <gpipe/memory/usage.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
@@ -41,19 +42,15 @@ class TraceFile {
         gpipe::Programs const& programs = train.programs();
         gpipe::Timeline timelines[2];
         gpipe::Timeline& measured = timelines[1];
-        measured = {programs.devices(), programs.cells(), programs.micro_batches(), programs.size(),
-                    name + ", as its last step ran"};
-        for (std::size_t i = 0; i < programs.size(); ++i)
-            if (runs(programs[i], samples))
-                measured.add({programs[i], programs.device_of(programs[i].cell),
-                              train.times()[i].lane, 1e3 * train.times()[i].start,
-                              1e3 * train.times()[i].end});
+        measured = gpipe::trace::scaled(train.timeline(name + ", as its last step ran"), 1e3);
         gpipe::trace::MeanDurations const durations(measured);
         auto const cost = [&](gpipe::Action const& action) {
             return runs(action, samples) ? durations(action) : 0;
         };
-        timelines[0] = gpipe::timeline(programs, gpipe::simulate<double>(programs, cost),
-                                       name + ", simulated with its mean durations");
+        auto const times = gpipe::simulate<double>(programs, cost);
+        timelines[0] =
+            gpipe::timeline(programs, times, name + ", simulated with its mean durations");
+        timelines[0].memory(gpipe::memory_usage(train.plan(), times));
         out_ << (ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
                  : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
                                       : gpipe::trace::text(timelines, {.width = 160}));

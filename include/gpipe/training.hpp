@@ -1,7 +1,9 @@
 #pragma once
 
 #include <gpipe/balance/validate.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -100,6 +102,13 @@ template <class Net, class... Policies> class Training {
         Programs const programs = Chosen::checkpointed().programs;
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
+    }
+    /// What actions take where layers take that, for bubble(): see reversed_costs().
+    static constexpr ChainCosts<double> action_costs(LayerTimes const& times) requires constant {
+        Array<LayerInfo> const layers = Net::layers();
+        Array<std::size_t> const first = first_layers();
+        return reversed_costs(times, {layers.data(), layers.size(), first.data()},
+                              Chosen::checkpointed().reversals);
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
@@ -263,6 +272,20 @@ template <class Net, class... Policies> class Training {
     /// The programs with their recomputes, and the memory plan, as they run.
     Programs const& programs() const { return machine_.programs(); }
     MemoryPlan const& plan() const { return machine_.plan(); }
+    /// By cell how it is reversed, or none.
+    Array<Reversal> const& reversals() const { return machine_.reversals(); }
+    /// What its actions take where layers take that, for simulate() and predicted_bubble().
+    ChainCosts<double> costs_of(LayerTimes const& times) const {
+        Array<LayerInfo> const& layers = machine_.model().infos;
+        return reversed_costs(times, {layers.data(), layers.size(), plan().first.data()},
+                              reversals());
+    }
+    /// How often a step runs each layer again, by layer.
+    Array<std::size_t> extra_forwards() const {
+        Array<LayerInfo> const& layers = machine_.model().infos;
+        return gpipe::extra_forwards(
+            programs(), {layers.data(), layers.size(), plan().first.data()}, reversals());
+    }
     /// Bytes of all arenas by the plan, and as allocated.
     std::size_t planned_bytes() const { return machine_.plan().total(); }
     std::size_t used_bytes() const { return machine_.used_bytes(); }
@@ -276,12 +299,14 @@ template <class Net, class... Policies> class Training {
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
+    /// After a training step with the bytes that were in use.
     Timeline timeline(std::string_view title = {}) const {
         Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
         for (ActionTime const& time : times())
             if (time.ran)
                 result.add({time.action, programs().device_of(time.action.cell), time.lane,
                             time.start, time.end});
+        result.memory(used_memory());
         return result;
     }
 
@@ -325,6 +350,24 @@ template <class Net, class... Policies> class Training {
         model.target_tensors =
             std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
         return model;
+    }
+
+    // Over the times of the last run; none if that was no training step.
+    Array<MemoryCurve> used_memory() const {
+        struct {
+            Array<double> start, end;
+        } ran{Array<double>(programs().size()), Array<double>(programs().size())};
+        bool trained = false;
+        for (std::size_t i = 0; i < programs().size() && i < times().size(); ++i) {
+            ActionTime const& time = times()[i];
+            if (!time.ran) continue;
+            if (time.action != programs()[i]) return {};
+            trained = trained || gives_gradient(time.action.kind);
+            ran.start[i] = time.start;
+            ran.end[i] = time.end;
+        }
+        if (!trained) return {};
+        return memory_usage(plan(), ran);
     }
 
     // Once no step is under way. Throws what was wrong with one that nobody listens to.

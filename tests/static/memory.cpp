@@ -4,8 +4,10 @@
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>
 
@@ -96,6 +98,19 @@ constexpr bool third_forward_waits() {
            lowered.programs[needed] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
 }
 static_assert(third_forward_waits());
+
+// What is in use over time: before the first output only what always is, at the peak all.
+constexpr gpipe::MemoryCurve usage(std::size_t d) {
+    gpipe::MemoryPlan const planned = plan<Never>(2, 3);
+    return gpipe::memory_usage(
+        planned, gpipe::simulate<std::int64_t>(planned.lowered.programs, gpipe::unit_cost))[d];
+}
+static_assert(usage(1).at(-1) == 0 && usage(0).fixed == 4 * device(0).parameters);
+static_assert(usage(0).at(0) == usage(0).planned); // its one region of temporaries
+static_assert(usage(1).at(0) == usage(1).fixed + 3 * 256);
+static_assert(usage(1).at(1) == usage(1).fixed + (2 + 2) * 3 * 256);
+static_assert(usage(1).peak() == usage(1).planned);
+static_assert(usage(1).planned == plan<Never>(2, 3).devices[1].total());
 
 // The lowest learner is above what carries no gradient.
 constexpr std::size_t lowest() {

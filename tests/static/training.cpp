@@ -151,6 +151,26 @@ static_assert(inside<Revolve<0>, 0> < inside<Revolve<2>, 0>);
 static_assert(inside<gpipe::checkpoint::SquareRoot, 0> <= inside<ExceptLast, 0>);
 static_assert(Reversed<Revolve<2>>::bubble() == gpipe::ratio(1, 5));
 
+// What actions take, for bubble(): cells of 8 layers in segments of 4, each last layer of which
+// would run again for nobody.
+constexpr gpipe::LayerTimes layer_times() {
+    return {gpipe::Array<double>(16, 1.0), gpipe::Array<double>(16, 2.0)};
+}
+constexpr double taken(gpipe::Action const& action) {
+    return Reversed<EverySegment<4>>::action_costs(layer_times())(action);
+}
+static_assert(taken(gpipe::forward(0, 0)) == 8 && taken(gpipe::recompute(0, 0)) == 3);
+static_assert(taken(gpipe::backward(0, 0)) == 16 + 3);
+template <class Checkpointing>
+constexpr double
+    timed = Reversed<Checkpointing>::bubble(Reversed<Checkpointing>::action_costs(layer_times()));
+static_assert(timed<Never> > 0.19999 && timed<Never> < 0.20001);
+// Four forwards, each with its backward in the last cell, one backward more in the first.
+constexpr double makespan = 4 * 8 + 4 * (8 + 19) + 19;
+constexpr double busy = 4 * 8 + 3 * 3 + 4 * 19 + 4 * (8 + 19);
+static_assert(timed<EverySegment<4>> > 1 - busy / (2 * makespan) - 1e-9);
+static_assert(timed<EverySegment<4>> < 1 - busy / (2 * makespan) + 1e-9);
+
 // 4,096 layers in 256 cells.
 using Deep = gpipe::Pipeline<Repeat<4096, blank::Costly<4>>>;
 using Loss4 = gpipe::Loss<blank::Loss<4>>;

@@ -25,6 +25,8 @@ struct BoundarySlots {
         std::size_t last[2] = {no_action, no_action};
     };
     Array<Ends> ends;
+    Array<Ends> input_ends; ///< by micro-batch: of its own input
+    Array<Ends> gradient_ends;
 };
 
 /// What uses the tensors of the boundary before cell `cell`.
@@ -64,7 +66,9 @@ struct BoundaryUse {
                          Array<std::size_t>(micro_batches, no_slot),
                          Array<std::size_t>(micro_batches, no_slot),
                          Array<std::size_t>(micro_batches, no_slot),
-                         {}};
+                         {},
+                         Array<BoundarySlots::Ends>(micro_batches),
+                         Array<BoundarySlots::Ends>(micro_batches)};
 
     bool const shared = use.link == Link::shared;
     auto const reads_backward = [](Action const& a, bool holds) {
@@ -130,9 +134,10 @@ struct BoundaryUse {
         if (best == result.slots) slots[result.slots++].first = writer;
         return best;
     };
-    auto const touch = [&](std::size_t s, std::size_t action) {
+    auto const touch = [&](std::size_t s, BoundarySlots::Ends& tensor, std::size_t action) {
         Action const& a = programs[action];
-        slots[s].last[a.cell == use.cell && !is_transfer(a.kind)] = action;
+        bool const side = a.cell == use.cell && !is_transfer(a.kind);
+        slots[s].last[side] = tensor.last[side] = action;
     };
     auto const writes_input = [&](Action const& a) {
         if (use.link == Link::staged) return a.cell == use.cell && a.kind == Kind::receive_input;
@@ -149,25 +154,28 @@ struct BoundaryUse {
         std::size_t const m = a.micro_batch;
         bool const producer = a.cell + 1 == use.cell;
         if (!producer && a.cell != use.cell) continue;
+        BoundarySlots::Ends& input = result.input_ends[m];
+        BoundarySlots::Ends& gradient = result.gradient_ends[m];
         if (writes_input(a)) {
-            result.input[m] = take(i);
-            touch(result.input[m], i);
+            result.input[m] = take(input.first = i);
+            touch(result.input[m], input, i);
         }
         if (!producer && gives_gradient(a.kind) && use.gradient) {
-            result.gradient[m] = take(i);
-            touch(result.gradient[m], i);
+            result.gradient[m] = take(gradient.first = i);
+            touch(result.gradient[m], gradient, i);
         }
         if (!producer && a.kind == Kind::recompute && use.discards_output) {
             result.discarded_output[m] = take(i);
-            touch(result.discarded_output[m], i);
+            BoundarySlots::Ends discarded;
+            touch(result.discarded_output[m], discarded, i);
             give_back(result.discarded_output[m], rank);
         }
         if (uses_input(a)) {
-            touch(result.input[m], i);
+            touch(result.input[m], input, i);
             if (--input_uses[m] == 0) give_back(result.input[m], rank);
         }
         if (uses_gradient(a)) {
-            touch(result.gradient[m], i);
+            touch(result.gradient[m], gradient, i);
             if (--gradient_uses[m] == 0) give_back(result.gradient[m], rank);
         }
     }

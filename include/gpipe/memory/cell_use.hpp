@@ -15,15 +15,6 @@ struct ChainShape {
     HandleNeeds loss_handles{};
 };
 
-/// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
-/// whose output carries no gradient. L if there is none.
-constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
-    std::size_t lowest = size;
-    for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
-        if (layers[i].parameters.count > 0) lowest = i;
-    return lowest;
-}
-
 /// What a cell's layout depends on beside its layers.
 struct CellUse {
     bool adjacent = false;       ///< see CellLayout

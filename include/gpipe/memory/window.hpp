@@ -17,6 +17,14 @@ struct Outbox {
     Array<std::size_t> output;     ///< slot by micro-batch
     Array<std::size_t> recomputed; ///< of what a recompute writes; no_slot where that has no reader
     Array<std::size_t> gradient;   ///< no_slot where no gradient crosses
+    /// Who writes each, and who is the last to use it.
+    struct Ends {
+        std::size_t first = no_action;
+        std::size_t last = no_action;
+    };
+    Array<Ends> output_ends;
+    Array<Ends> recomputed_ends;
+    Array<Ends> gradient_ends;
 };
 
 /// Room in the host's memory for what is staged in one direction, by micro-batch.
@@ -92,9 +100,13 @@ class Window {
                                              Link link, bool reads_output, bool holds) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
-    Outbox result{0, Array<std::size_t>(micro_batches, no_slot),
+    Outbox result{0,
                   Array<std::size_t>(micro_batches, no_slot),
-                  Array<std::size_t>(micro_batches, no_slot)};
+                  Array<std::size_t>(micro_batches, no_slot),
+                  Array<std::size_t>(micro_batches, no_slot),
+                  Array<Outbox::Ends>(micro_batches),
+                  Array<Outbox::Ends>(micro_batches),
+                  Array<Outbox::Ends>(micro_batches)};
     Array<bool> recomputes(micro_batches);
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (programs[i].kind == Kind::recompute && programs[i].cell + 1 == cell)
@@ -108,24 +120,33 @@ class Window {
         std::size_t const m = a.micro_batch;
         bool const before = a.cell + 1 == cell;
         bool const keeps = reads_output && !recomputes[m];
-        if (before && a.kind == Kind::forward) result.output[m] = window.take(i, rank);
+        auto const take = [&](std::size_t& slot, Outbox::Ends& ends) {
+            slot = window.take(i, rank);
+            ends = {i, i};
+        };
+        auto const use = [&](std::size_t slot, Outbox::Ends& ends) {
+            window.use(slot, i);
+            ends.last = i;
+        };
+        if (before && a.kind == Kind::forward) take(result.output[m], result.output_ends[m]);
         if (before && a.kind == Kind::recompute && reads_output)
-            result.recomputed[m] = window.take(i, rank);
+            take(result.recomputed[m], result.recomputed_ends[m]);
         if (before && a.kind == Kind::send_output) {
-            window.use(result.output[m], i);
+            use(result.output[m], result.output_ends[m]);
             if (!keeps) window.give_back(result.output[m], rank);
         }
         if (link == Link::copied ? a.cell == cell && a.kind == Kind::send_gradient
                                  : before && a.kind == Kind::receive_gradient)
-            result.gradient[m] = window.take(i, rank);
+            take(result.gradient[m], result.gradient_ends[m]);
         bool const last = holds ? ends_backward(a.kind) : gives_gradient(a.kind);
         if (before && (last || gives_gradient(a.kind))) {
-            auto const read = [&](std::size_t slot) {
-                window.use(slot, i);
+            auto const read = [&](std::size_t slot, Outbox::Ends& ends) {
+                use(slot, ends);
                 if (last) window.give_back(slot, rank);
             };
-            if (reads_output) read(keeps ? result.output[m] : result.recomputed[m]);
-            if (result.gradient[m] != no_slot) read(result.gradient[m]);
+            if (reads_output && keeps) read(result.output[m], result.output_ends[m]);
+            if (reads_output && !keeps) read(result.recomputed[m], result.recomputed_ends[m]);
+            if (result.gradient[m] != no_slot) read(result.gradient[m], result.gradient_ends[m]);
         }
     }
     result.slots = window.count();

@@ -114,6 +114,7 @@ template <DeviceRuntime Device> class Machine {
     }
 
     Programs const& programs() const { return programs_; }
+    Array<Reversal> const& reversals() const { return reversals_; }
     MemoryPlan const& plan() const { return plan_; }
     Model const& model() const { return model_; }
     LayerMemory const& layer(std::size_t i) const { return engine_.tables().layers[i]; }

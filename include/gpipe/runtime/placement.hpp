@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/partition.hpp>
-#include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
@@ -10,46 +10,26 @@
 namespace gpipe {
 
 /// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
-/// of cell c: a recompute as much as a forward, a backward twice. Of that a layer whose backward
-/// comes in halves has half in each; of others all is in the first. A cell with a reversal of its
-/// own recomputes what that has before its first backward, and runs the others' forwards in its
-/// backward.
+/// of cell c, where these are reversed so: a forward the costs, a backward twice; see
+/// reversed_costs() for what runs again. Of a backward a layer that has halves has half in each; of
+/// others all is in the first. A transfer counts as its cell's forward.
 class DeclaredCost {
   public:
     DeclaredCost(Array<double> const& costs, Array<LayerInfo> const& layers,
-                 Array<std::size_t> const& first, Array<Reversal> const& reversals)
-        : forward_(first.size() - 1), weights_(first.size() - 1), recompute_(first.size() - 1),
-          again_(first.size() - 1) {
-        for (std::size_t c = 0; c < forward_.size(); ++c) {
-            for (std::size_t i = first[c]; i < first[c + 1]; ++i) {
-                forward_[c] += costs[i];
-                if (layers[i].splits) weights_[c] += costs[i];
-            }
-            recompute_[c] = reversals.empty() ? forward_[c] : 0;
-            if (reversals.empty()) continue;
-            bool begun = false; // the backwards
-            for (ReversalStep const& step : reversals[c].steps) {
-                begun = begun || step.backward;
-                if (!step.backward)
-                    (begun ? again_ : recompute_)[c] += costs[first[c] + step.layer];
-            }
+                 Array<std::size_t> const& first, Array<Reversal> const& reversals) {
+        LayerTimes times{costs, costs, Array<double>(costs.size())};
+        for (std::size_t i = 0; i < costs.size(); ++i) {
+            times.backward[i] = 2 * costs[i];
+            if (layers[i].splits) times.weight_gradient[i] = costs[i];
         }
+        costs_ = reversed_costs(times, {layers.data(), layers.size(), first.data()}, reversals);
     }
     double operator()(Action const& action) const {
-        double const forward = forward_[action.cell];
-        double const weights = weights_[action.cell];
-        return action.kind == Kind::backward          ? 2 * forward + again_[action.cell]
-               : action.kind == Kind::recompute       ? recompute_[action.cell]
-               : action.kind == Kind::input_gradient  ? 2 * forward - weights
-               : action.kind == Kind::weight_gradient ? weights
-                                                      : forward;
+        return is_transfer(action.kind) ? costs_.cells[action.cell].forward : costs_(action);
     }
 
   private:
-    Array<double> forward_;
-    Array<double> weights_;
-    Array<double> recompute_;
-    Array<double> again_; // in backward
+    ChainCosts<double> costs_;
 };
 
 /// Puts programs on lanes. A device that enqueues has one walker and a stream per program; else

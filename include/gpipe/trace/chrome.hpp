@@ -49,8 +49,8 @@ struct ChromeName {
 
 /// Timelines for the viewers of Perfetto and Chrome (ui.perfetto.dev, chrome://tracing), in their
 /// JSON format: each timeline is a process, each device a thread of it, each entry a complete event
-/// with kind, cell, micro-batch and lane as arguments. `microseconds` is how many of them a unit of
-/// the timelines' time has: 10^6 for seconds.
+/// with kind, cell, micro-batch and lane as arguments; bytes in use are a counter for each device.
+/// `microseconds` is how many of them a unit of the timelines' time has: 10^6 for seconds.
 inline std::string chrome(std::span<Timeline const> timelines, double microseconds = 1e6) {
     detail::Writer out;
     out << R"({"displayTimeUnit":"ms","traceEvents":[)";
@@ -76,6 +76,12 @@ inline std::string chrome(std::span<Timeline const> timelines, double microsecon
                 << R"(","cell":)" << a.cell << R"(,"micro_batch":)" << a.micro_batch
                 << R"(,"lane":)" << entry.lane << "}}";
         }
+        for (std::size_t d = 0; d < timeline.memory().size(); ++d)
+            for (MemoryCurve::Point const& point : timeline.memory()[d].points)
+                out << between << R"({"ph":"C","name":"memory of device )" << d << R"(","pid":)"
+                    << process << R"(,"tid":)" << d << R"(,"ts":)"
+                    << detail::Decimal{detail::rounded({point.time * microseconds, 3}), 3}
+                    << R"(,"args":{"bytes":)" << point.bytes << "}}";
     }
     out << "\n]}\n";
     return out.take();

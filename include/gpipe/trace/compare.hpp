@@ -15,6 +15,10 @@ constexpr Timeline scaled(Timeline const& timeline, double factor) {
         entry.end *= factor;
         result.add(entry);
     }
+    Array<MemoryCurve> curves = timeline.memory();
+    for (MemoryCurve& curve : curves)
+        for (MemoryCurve::Point& point : curve.points) point.time *= factor;
+    result.memory(static_cast<Array<MemoryCurve>&&>(curves));
     return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/trace/nvtx.hpp>
+#include <gpipe/trace/svg_curves.hpp>
 #include <gpipe/trace/svg_shapes.hpp>
 #include <gpipe/trace/timeline.hpp>
 
@@ -22,7 +23,7 @@ namespace detail {
 class SvgFigure {
   public:
     SvgFigure(std::span<Timeline const> timelines, SvgOptions const& options)
-        : timelines_(timelines), options_(options) {
+        : timelines_(timelines), options_(options), curves_(timelines) {
         std::size_t devices = 0;
         for (Timeline const& timeline : timelines) {
             raise(makespan_, timeline.makespan());
@@ -33,7 +34,8 @@ class SvgFigure {
             for (TimelineEntry const& entry : timeline)
                 if (draws(entry)) used_[static_cast<std::size_t>(entry.action.kind)] = true;
         }
-        left_ = margin + SvgLegend::letter_width * static_cast<double>(8 + digits(last(devices)));
+        std::size_t const letters = 8 + digits(last(devices));
+        left_ = margin + SvgLegend::letter_width * static_cast<double>(letters);
         double const room = options.width - left_ - 2 * margin;
         scale_ = makespan_ > 0 && room > 0 ? room / makespan_ : 0;
         if (cells_ > 1) foot_ = 0.45 * options.row / static_cast<double>(cells_ - 1);
@@ -82,8 +84,9 @@ class SvgFigure {
     }
     // Boxes meet and do not overlap, for all that is written of them is hundredths.
     double at(double time) const { return rounded(px(left_ + time * scale_)); }
-    double row_at(double top, std::size_t device) const {
-        return rounded(px(top + static_cast<double>(device) * (options_.row + row_gap)));
+    double row_at(Timeline const& timeline, double top, std::size_t device) const {
+        double const row = options_.row + row_gap + SvgCurves::room(timeline);
+        return rounded(px(top + static_cast<double>(device) * row));
     }
 
     void text(double x, double y, std::string_view words, std::string_view anchor) {
@@ -122,15 +125,16 @@ class SvgFigure {
         double const size = fits < least_font ? least_font : fits < font ? fits : font;
         Writer idle, boxes, again, feet, dark, light;
         for (std::size_t d = 0; d < timeline.devices(); ++d) {
-            double const y = row_at(top, d);
+            double const y = row_at(timeline, top, d);
             text(left_ - 6, y + options_.row / 2 + 0.36 * font, "device " + std::to_string(d),
                  "end");
             idle << Outline{{at(0), y, at(timeline.makespan()) - at(0), options_.row}};
+            if (!timeline.memory().empty()) memory(timeline, d, y + options_.row + 1);
         }
         for (TimelineEntry const& entry : timeline) {
             if (!draws(entry)) continue;
             Action const& a = entry.action;
-            Box const box{at(entry.start), row_at(top, entry.device),
+            Box const box{at(entry.start), row_at(timeline, top, entry.device),
                           at(entry.end) - at(entry.start), options_.row};
             Colour const colour = colour_of(a.kind, a.micro_batch);
             boxes << Rectangle{box} << " fill='" << colour << "'><title>"
@@ -151,9 +155,18 @@ class SvgFigure {
               << boxes.take() << "</g>\n";
         path(again.take(), again_fill);
         path(feet.take(), foot_fill);
+        if (!timeline.memory().empty()) body_ << curves_.take();
         numbers(dark.take(), size, "#111");
         numbers(light.take(), size, "#fff");
-        return row_at(top, timeline.devices()) + between;
+        return row_at(timeline, top, timeline.devices()) + between;
+    }
+    // The strip below a device's row, and what the device plans for.
+    void memory(Timeline const& timeline, std::size_t device, double y) {
+        MemoryCurve const& curve = timeline.memory()[device];
+        curves_.add(curve, timeline.makespan(), y, [this](double time) { return at(time); });
+        body_ << "<text x='" << px(left_ - 6) << "' y='" << px(y + SvgCurves::height / 2 + 4)
+              << "' text-anchor='end' font-size='9' fill='#555'>"
+              << bytes(curve.planned - curve.fixed) << "</text>\n";
     }
 
     double axis(double y) {
@@ -191,6 +204,7 @@ class SvgFigure {
                 legend.fill({box.x, box.y + box.height - foot, box.width, foot}, "#222");
             }
         }
+        if (curves_.any()) SvgCurves::explain(legend);
         std::size_t const shown = micro_batches_ < hues ? micro_batches_ : hues;
         Box box = legend.add(shown, 13, "micro-batches 0, 1, ...");
         for (std::size_t m = 0; m < shown; ++m, box.x += box.width)
@@ -201,6 +215,7 @@ class SvgFigure {
 
     std::span<Timeline const> timelines_;
     SvgOptions options_;
+    SvgCurves curves_;
     Writer body_;
     double makespan_ = 0;
     std::size_t micro_batches_ = 0;
@@ -218,7 +233,9 @@ class SvgFigure {
 /// each device. An action is a box with the number of its micro-batch, where there is room for it,
 /// and with what it is as a tooltip. The hue says the micro-batch, the shade the kind of action, a
 /// bar at the foot which of its device's cells it belongs to; idle time is hatched. Above each
-/// timeline stand title, makespan and bubble. The same timelines give the same bytes.
+/// timeline stand title, makespan and bubble. Where a timeline knows the bytes in use, those of
+/// activations are drawn below the row of each device, all in one scale. The same timelines give
+/// the same bytes.
 inline std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
     return detail::SvgFigure(timelines, options).draw();
 }

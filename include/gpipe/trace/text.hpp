@@ -33,6 +33,7 @@ class TextCanvas {
         std::size_t devices = 0;
         for (Timeline const& timeline : timelines) {
             makespan = makespan < timeline.makespan() ? timeline.makespan() : makespan;
+            if (!timeline.memory().empty()) tail_ = memory_letters;
             devices = devices < timeline.devices() ? timeline.devices() : devices;
             std::size_t const label =
                 1 + (timeline.cells_per_device() > 2) + digits(last(timeline.micro_batches()));
@@ -45,7 +46,7 @@ class TextCanvas {
         columns_ = options.columns > 0 ? options.columns : label_ + 1;
         scale_ = static_cast<double>(columns_) / unit;
         device_digits_ = digits(last(devices));
-        std::size_t const head = head_letters + device_digits_;
+        std::size_t const head = head_letters + device_digits_ + tail_;
         std::size_t const room = options.width == 0     ? most_columns
                                  : options.width > head ? options.width - head
                                                         : 1;
@@ -63,11 +64,15 @@ class TextCanvas {
             std::string const actions = row(timeline, labelled, d);
             out << "device " << std::string(device_digits_ - digits(d), ' ') << d
                 << (actions.empty() ? "" : "   ") << actions << '\n';
+            if (!timeline.memory().empty())
+                out << "memory " << std::string(device_digits_ + 3, ' ')
+                    << strip(timeline.memory()[d], column(timeline.makespan())) << '\n';
         }
     }
 
   private:
-    static constexpr std::size_t head_letters = 10; // "device ", three spaces
+    static constexpr std::size_t head_letters = 10;   // "device ", three spaces
+    static constexpr std::size_t memory_letters = 22; // behind a strip
     static constexpr std::size_t most_columns = 16384;
     static constexpr char idle = '\0';
     static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
@@ -98,6 +103,21 @@ class TextCanvas {
         double const at = time * scale_ - 0.5;
         auto const whole = at > 0 ? static_cast<std::size_t>(at) : 0;
         return at > static_cast<double>(whole) ? whole + 1 : whole;
+    }
+
+    // The share of what a device plans for beyond what is always in use: in each column the bytes
+    // in the middle of its time, in eighths.
+    std::string strip(MemoryCurve const& curve, std::size_t length) const {
+        constexpr std::string_view eighths[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+        std::size_t const room = curve.planned - curve.fixed;
+        Writer out;
+        for (std::size_t i = 0; i < length; ++i) {
+            std::size_t const used =
+                curve.at((static_cast<double>(i) + 0.5) / scale_) - curve.fixed;
+            out << eighths[room > 0 ? (8 * used + room - 1) / room : 0];
+        }
+        out << "  " << bytes(curve.peak()) << " of " << bytes(curve.planned);
+        return out.take();
     }
 
     std::string row(Timeline const& timeline, Labelled const& labelled, std::size_t device) const {
@@ -132,6 +152,7 @@ class TextCanvas {
         return line;
     }
 
+    std::size_t tail_ = 0;
     std::size_t label_ = 1;
     std::size_t columns_ = 1;
     std::size_t device_digits_ = 1;
@@ -152,7 +173,9 @@ class TextCanvas {
 /// lower case, of more each has a letter behind the kind's (a, b, c ...). Where lines would be
 /// longer than options.width, they are compressed: every character stands for the same time, and
 /// says what the device does in the middle of it, with the micro-batch where there is room.
-/// A timeline with a title has it above, with makespan and bubble.
+/// A timeline with a title has it above, with makespan and bubble. Where it knows the bytes in use,
+/// a line below each device shows them in UTF-8: from nothing but what is always in use up to all
+/// that is planned, in eighths; then the peak and the plan.
 inline std::string text(std::span<Timeline const> timelines, TextOptions const& options = {}) {
     detail::TextCanvas const canvas(timelines, options);
     detail::Writer out;

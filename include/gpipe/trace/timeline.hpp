@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/memory/curve.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -22,7 +23,8 @@ struct TimelineEntry {
 
 /// What ran when: the same for simulated and for measured runs, in any unit of time, from 0 on.
 /// Built entry by entry, in any order; drawn by trace/text.hpp and trace/svg.hpp, written for
-/// viewers by trace/chrome.hpp. A row of a picture is a device.
+/// viewers by trace/chrome.hpp. A row of a picture is a device. It may carry the bytes that are in
+/// use over time.
 class Timeline {
   public:
     constexpr Timeline() = default;
@@ -57,6 +59,14 @@ class Timeline {
         for (std::size_t i = 0; i < title.size(); ++i) title_[i] = title[i];
     }
 
+    /// The bytes in use on each device, in the unit of time of the entries: see memory_usage().
+    /// Throws std::invalid_argument unless there is one for each, or none.
+    constexpr void memory(Array<MemoryCurve> curves) {
+        if (!curves.empty() && curves.size() != devices_)
+            throw std::invalid_argument("gpipe: a timeline takes a memory curve for each device");
+        memory_ = static_cast<Array<MemoryCurve>&&>(curves);
+    }
+
     constexpr std::size_t devices() const { return devices_; }
     constexpr std::size_t cells() const { return cells_; }
     constexpr std::size_t micro_batches() const { return micro_batches_; }
@@ -78,6 +88,9 @@ class Timeline {
         double const available = makespan_ * static_cast<double>(lanes_);
         return busy_ < available ? 1 - busy_ / available : 0;
     }
+
+    /// By device, or none.
+    constexpr Array<MemoryCurve> const& memory() const { return memory_; }
 
     /// The device that an entry of the cell was added for; devices() without one.
     constexpr std::size_t device_of(std::size_t cell) const { return device_of_[cell]; }
@@ -108,6 +121,7 @@ class Timeline {
     double busy_ = 0;
     Array<std::size_t> device_of_;
     Array<TimelineEntry> entries_;
+    Array<MemoryCurve> memory_;
     Array<char> title_;
 };
 

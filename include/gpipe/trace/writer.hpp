@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace gpipe::trace::detail {
 
@@ -55,7 +56,7 @@ class Writer {
     }
 
     std::size_t size() const { return text_.size(); }
-    std::string take() { return std::move(text_); }
+    std::string take() { return std::exchange(text_, {}); }
 
   private:
     std::string text_;
@@ -76,11 +77,32 @@ inline Decimal significant(double value) {
     return {value, digits};
 }
 
-// "makespan 18, bubble 33.3 %"
+// "12.3 MiB": three digits that count, or all of a whole part.
+inline std::string bytes(std::size_t count) {
+    constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
+    double value = static_cast<double>(count);
+    std::size_t unit = 0;
+    for (; value >= 1000 && unit < 4; value /= 1024) ++unit;
+    int const digits = value < 10 ? 2 : value < 100 ? 1 : 0;
+    Writer out;
+    out << Decimal{value, unit > 0 ? digits : 0} << units[unit];
+    return out.take();
+}
+// The device that plans for the most.
+inline MemoryCurve const& largest(Timeline const& timeline) {
+    MemoryCurve const* most = timeline.memory().data();
+    for (MemoryCurve const& curve : timeline.memory())
+        if (most->planned < curve.planned) most = &curve;
+    return *most;
+}
+
+// "makespan 18, bubble 33.3 %", and, if known, "at most 12.3 MiB planned on a device"
 inline std::string summary(Timeline const& timeline) {
     Writer out;
     out << "makespan " << significant(timeline.makespan()) << ", bubble "
         << Decimal{100 * timeline.bubble(), 1} << " %";
+    if (!timeline.memory().empty())
+        out << ", at most " << bytes(largest(timeline).planned) << " planned on a device";
     return out.take();
 }
 

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/schedule/costs.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// What the layers of a chain take for one micro-batch, in any unit of time, by layer.
+struct LayerTimes {
+    Array<double> forward;
+    Array<double> backward;          ///< of all of it; not used of layers that have none
+    Array<double> weight_gradient{}; ///< of that, what its second half takes; empty: nothing
+    double loss = 0;                 ///< behind the last layer, in the backward of the last cell
+};
+
+namespace detail {
+
+// How often a cell's actions run each of its layers again.
+struct RunsAgain {
+    Array<std::size_t> recompute;
+    Array<std::size_t> backward;
+};
+
+// `learner`: of the chain, see lowest_learner(). What nobody would read is left out: see
+// ReversalBuilder.
+constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner, std::size_t cell,
+                               Reversal const* reversal) {
+    std::size_t const first = chain.first[cell];
+    std::size_t const count = chain.first[cell + 1] - first;
+    LayerInfo const* const layers = chain.layers + first;
+    bool const last_cell = first + count == chain.size;
+    auto const learns = [&](std::size_t i) { return first + i >= learner; };
+    RunsAgain result{Array<std::size_t>(count), Array<std::size_t>(count)};
+    std::size_t begin = 0; // of the backwards
+    if (reversal) {
+        auto const& steps = reversal->steps;
+        for (; begin < steps.size() && !steps[begin].backward; ++begin)
+            ++result.recompute[steps[begin].layer];
+        std::size_t next = count; // the backward that ran last
+        for (std::size_t s = begin; s < steps.size() && next > 0 && learns(next - 1); ++s) {
+            std::size_t const i = steps[s].layer;
+            bool const reads = layers[i].saved.count > 0 || (learns(i) && layers[i].reads_output);
+            if (steps[s].backward)
+                next = i;
+            else if (!steps[s + 1].backward || reads)
+                ++result.backward[i];
+        }
+    } else {
+        for (std::size_t& runs : result.recompute) runs = 1;
+    }
+    if (last_cell || (reversal && begin == 0)) return result;
+    if (!learns(count - 1))
+        for (std::size_t& runs : result.recompute) runs = 0;
+    else if (layers[count - 1].saved.count == 0)
+        --result.recompute[count - 1];
+    return result;
+}
+
+constexpr std::size_t cells_of(CutChain const& chain) {
+    std::size_t cells = 0;
+    while (chain.first[cells] < chain.size) ++cells;
+    return cells;
+}
+
+constexpr Reversal const* reversal_of(Array<Reversal> const& reversals, std::size_t cell) {
+    return reversals.empty() || reversals[cell].layers() == 0 ? nullptr : &reversals[cell];
+}
+
+} // namespace detail
+
+/// The cost function of a chain whose cells are reversed so (`reversals`: by cell; none, or one of
+/// no layers: a recompute runs the cell's forward): a recompute takes what it has in front of its
+/// first backward, a backward its backwards and the forwards between them. Without those that
+/// nobody would read the result of: a recompute's last layer, unless it saves something, and a
+/// forward right before its backward, if that reads nothing of it. (A last layer that has to write
+/// again what was sent to another device counts as left out.) Nothing is sent: output_bytes and
+/// gradient_bytes are the caller's to add. Throws std::invalid_argument unless `times` are of the
+/// chain's layers.
+constexpr ChainCosts<double> reversed_costs(LayerTimes const& times, CutChain const& chain,
+                                            Array<Reversal> const& reversals) {
+    if (times.forward.size() != chain.size || times.backward.size() != chain.size ||
+        (!times.weight_gradient.empty() && times.weight_gradient.size() != chain.size))
+        throw std::invalid_argument("gpipe: the times of layers are not of this chain");
+    std::size_t const learner = lowest_learner(chain.layers, chain.size);
+    ChainCosts<double> costs{Array<CellCosts<double>>(detail::cells_of(chain))};
+    for (std::size_t c = 0; c < costs.cells.size(); ++c) {
+        CellCosts<double>& cell = costs.cells[c];
+        detail::RunsAgain const again =
+            detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
+        std::size_t const first = chain.first[c];
+        double backward = chain.first[c + 1] == chain.size ? times.loss : 0;
+        for (std::size_t i = first; i < chain.first[c + 1]; ++i) {
+            double const forward = times.forward[i];
+            cell.forward += forward;
+            cell.recompute += static_cast<double>(again.recompute[i - first]) * forward;
+            backward += static_cast<double>(again.backward[i - first]) * forward;
+            if (i < learner) continue;
+            backward += times.backward[i];
+            if (!times.weight_gradient.empty()) cell.weight_gradient += times.weight_gradient[i];
+        }
+        cell.backward = backward;
+        cell.input_gradient = backward - cell.weight_gradient;
+    }
+    return costs;
+}
+
+/// How often a step runs each layer again, by layer, all micro-batches together: `programs` with
+/// recomputes, over cells that are reversed so. See reversed_costs() for what is left out.
+constexpr Array<std::size_t> extra_forwards(Programs const& programs, CutChain const& chain,
+                                            Array<Reversal> const& reversals) {
+    Array<std::size_t> recomputes(programs.cells());
+    Array<std::size_t> backwards(programs.cells());
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
+        backwards[programs[i].cell] += programs[i].kind == Kind::backward;
+    }
+    std::size_t const learner = lowest_learner(chain.layers, chain.size);
+    Array<std::size_t> result(chain.size);
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        detail::RunsAgain const again =
+            detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
+        for (std::size_t i = 0; i < again.recompute.size(); ++i)
+            result[chain.first[c] + i] =
+                recomputes[c] * again.recompute[i] + backwards[c] * again.backward[i];
+    }
+    return result;
+}
+
+} // namespace gpipe

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// Bytes of a device's arena over time: a step function, in the unit of time of whoever made it.
+/// See memory_usage().
+struct MemoryCurve {
+    /// So many bytes from that time on, until the next point's.
+    struct Point {
+        double time = 0;
+        std::size_t bytes = 0;
+        friend constexpr bool operator==(Point const&, Point const&) = default;
+    };
+    Array<Point> points;     ///< in order, the first at time 0
+    std::size_t fixed = 0;   ///< bytes that are always in use
+    std::size_t planned = 0; ///< bytes of the whole arena
+
+    constexpr std::size_t peak() const {
+        std::size_t most = 0;
+        for (Point const& point : points) most = most < point.bytes ? point.bytes : most;
+        return most;
+    }
+    /// From that time on; 0 before the first point.
+    constexpr std::size_t at(double time) const {
+        std::size_t low = 0;
+        std::size_t high = points.size();
+        while (low < high) {
+            std::size_t const middle = (low + high) / 2;
+            if (points[middle].time <= time)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        return low > 0 ? points[low - 1].bytes : 0;
+    }
+};
+
+} // namespace gpipe

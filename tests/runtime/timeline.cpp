@@ -1,0 +1,94 @@
+// The timeline of a run: every action where and when it ran, and the bytes that were in use.
+#include <support/net.hpp>
+
+#include <gpipe/trace/timeline.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace {
+
+using Net = gpipe::Pipeline<toy::Linear<float, 5, 6>, toy::Tanh<float, 6>, toy::Square<float, 6>,
+                            toy::Tanh<float, 6>, toy::Scale<float, 6>, toy::Linear<float, 6, 3>>;
+using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<4>,
+                              gpipe::Loss<toy::MeanSquare<float, 3>>, gpipe::schedule::Dynamic,
+                              gpipe::checkpoint::Dynamic>;
+
+std::vector<float> const inputs(8 * 5, 0.5f);
+std::vector<float> const targets(8 * 3, 0.25f);
+
+Train make(std::size_t cells, gpipe::schedule::Dynamic schedule,
+           gpipe::checkpoint::Dynamic checkpointing, std::size_t threads) {
+    return {Net{{}, {}, {}, {}, {1.5f}, {}},
+            {},
+            {},
+            {.samples = 8,
+             .cells = cells,
+             .schedule = schedule,
+             .checkpointing = checkpointing,
+             .device = {.threads = threads}}};
+}
+
+} // namespace
+
+TEST_CASE("after a training step the timeline has the bytes in use, within what is planned") {
+    for (std::size_t const k : {1, 2, 3})
+        for (std::size_t const threads : {1, 2})
+            for (auto const& schedule : gpipe::schedule::catalogue(0)) {
+                if (schedule.cells_per_device() * k > Net::size ||
+                    schedule.least_micro_batches(k) > 4)
+                    continue;
+                for (gpipe::checkpoint::Dynamic const& policy :
+                     {gpipe::checkpoint::Dynamic(gpipe::checkpoint::Never{}),
+                      gpipe::checkpoint::Dynamic(gpipe::checkpoint::ExceptLast{}),
+                      gpipe::checkpoint::Dynamic(gpipe::checkpoint::EverySegment<1>{})}) {
+                    CAPTURE(k);
+                    CAPTURE(schedule.name());
+                    Train train = make(k, schedule, policy, threads);
+                    CHECK(train.timeline().memory().empty()); // nothing ran
+                    train.time_actions();
+                    train.step(inputs, targets);
+                    gpipe::Timeline const timeline = train.timeline("a step");
+                    CHECK(timeline.size() == train.programs().size());
+                    CHECK(timeline.title() == "a step");
+                    REQUIRE(timeline.memory().size() == k);
+                    for (std::size_t d = 0; d < k; ++d) {
+                        gpipe::MemoryCurve const& curve = timeline.memory()[d];
+                        CHECK(curve.planned == train.plan().devices[d].total());
+                        CHECK(curve.peak() <= curve.planned);
+                        CHECK(curve.peak() > curve.fixed);
+                        CHECK(curve.points[curve.points.size() - 1].bytes == curve.fixed);
+                        CHECK(curve.points[curve.points.size() - 1].time <= timeline.makespan());
+                    }
+                    // A forward only is no step of these programs.
+                    train.evaluate(inputs, targets);
+                    CHECK(train.timeline().memory().empty());
+                    // Micro-batches without samples ran nowhere.
+                    train.step(std::span(inputs).first(5), std::span(targets).first(3));
+                    gpipe::Timeline const one = train.timeline();
+                    CHECK(one.size() < timeline.size());
+                    for (std::size_t d = 0; d < k; ++d)
+                        CHECK(one.memory()[d].peak() <= timeline.memory()[d].planned);
+                }
+            }
+}
+
+TEST_CASE("what a run's actions take is predicted from its layers") {
+    gpipe::LayerTimes const times{gpipe::Array<double>(6, 1.0), gpipe::Array<double>(6, 2.0)};
+    Train train = make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::EverySegment<1>{}, 1);
+    REQUIRE(train.reversals().size() == 2);
+    auto const costs = train.costs_of(times);
+    auto const again = train.extra_forwards();
+    REQUIRE(again.size() == 6);
+    // All that runs is the forwards and backwards of four micro-batches, and what runs again.
+    double busy = 0;
+    double extra = 0;
+    for (std::size_t i = 0; i < train.programs().size(); ++i) busy += costs(train.programs()[i]);
+    for (std::size_t const count : again) extra += static_cast<double>(count);
+    CHECK(busy == 4 * 6 * (1 + 2) + extra);
+    CHECK(extra > 0);
+    CHECK(make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1).extra_forwards()[0] ==
+          0);
+}
