@@ -7,7 +7,7 @@
 #include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/schedule/halves.hpp>
-#include <gpipe/schedule/simulate.hpp>
+#include <gpipe/schedule/simulate_lowered.hpp>
 
 #include <doctest/doctest.h>
 
@@ -43,8 +43,8 @@ struct Life {
 class Lives {
   public:
     Lives(gpipe::ChainShape const& chain, MemoryPlan const& plan, Programs const& programs,
-          Times const& times, std::size_t device)
-        : chain_(chain), plan_(plan), programs_(programs), times_(times) {
+          Array<Reversal> const& reversals, Times const& times, std::size_t device)
+        : chain_(chain), plan_(plan), programs_(programs), reversals_(reversals), times_(times) {
         for (std::size_t c = 0; c < programs.cells(); ++c)
             for (std::size_t m = 0; m < programs.micro_batches(); ++m) {
                 if (programs.device_of(c) != device) continue;
@@ -79,13 +79,28 @@ class Lives {
         return plan_.blocks.splits[c] && chain_.layers[layer].splits && learns(layer);
     }
 
+    bool runs_again(std::size_t c) const {
+        bool begun = false;
+        for (std::size_t s = 0; !reversals_.empty() && s < reversals_[c].steps.size(); ++s) {
+            auto const& step = reversals_[c].steps[s];
+            if (begun && !step.backward && step.layer == 0) return true;
+            begun = begun || step.backward;
+        }
+        return false;
+    }
+    // A copy among all streams.
+    std::size_t find(Kind kind, std::size_t c, std::size_t m) const {
+        Programs const& every = plan_.lowered.programs;
+        std::size_t i = 0;
+        while (every[i].kind != kind || every[i].cell != c || every[i].micro_batch != m) ++i;
+        return i;
+    }
     void add_boundary(std::size_t c, std::size_t m) {
         std::size_t const layer = plan_.first[c];
         std::size_t const size = plan_.slot_size[c];
-        bool const reversed = plan_.reversals[c].calls.size() > 0;
-        // A cell that runs layers again in its backward reads its input there.
-        bool const reads = reversed ? learns(plan_.first[c + 1] - 1)
-                                    : learns(layer) && chain_.layers[layer].reads_input;
+        // A cell that runs its first layer again in its backward reads its input there.
+        bool const reads = (learns(layer) && chain_.layers[layer].reads_input) ||
+                           (learns(plan_.first[c + 1] - 1) && runs_again(c));
         bool const crosses = chain_.lowest_learner < layer;
         auto const& slots = plan_.boundaries[c];
         auto const slot = [&](std::size_t s) { return plan_.slots_at[c] + s * size; };
@@ -109,7 +124,15 @@ class Lives {
             gradient.push_back(i);
             if (crosses && chain_.layers[layer - 1].reads_output) input.push_back(i);
         }
-        live(slot(slots.input[m]), size, first, last_of(input));
+        // One that is moved stays until it has left, and has another place when it is back.
+        gpipe::Offloaded const& moved = plan_.offloaded[c];
+        if (moved.with_input && moved.moved(m)) {
+            live(slot(slots.input[m]), size, first, find(Kind::offload, c, m));
+            live(moved.inputs_at + moved.inputs.slot[m] * moved.input, moved.input,
+                 find(Kind::fetch, c, m), last_of(actions(c, m)));
+        } else {
+            live(slot(slots.input[m]), size, first, last_of(input));
+        }
         if (crosses && slots.gradient[m] != gpipe::no_slot)
             live(slot(slots.gradient[m]), size, written, last_of(gradient));
     }
@@ -135,13 +158,22 @@ class Lives {
         }
         block(plan_.blocks_at[c], blocks.kept, layout.kept, keeper, first_half);
         block(plan_.held_at[c], blocks.held, layout.held, keeper, last);
-        block(plan_.retained_at[c], blocks.retained, plan_.reversals[c].retained, own[0], last);
+        gpipe::Offloaded const& moved = plan_.offloaded[c];
+        std::size_t const retained = plan_.reversals[c].retained;
+        if (moved.moved(m)) {
+            auto const at = [&](std::size_t b) { return plan_.retained_at[c] + b * retained; };
+            live(at(moved.block[m]), retained, own[0], find(Kind::offload, c, m));
+            live(at(moved.returned[m]), retained, find(Kind::fetch, c, m), last);
+        } else {
+            block(plan_.retained_at[c], blocks.retained, retained, own[0], last);
+        }
         block(plan_.deferred_at[c], blocks.deferred, layout.deferred, first_half, last);
     }
 
     gpipe::ChainShape const& chain_;
     MemoryPlan const& plan_;
     Programs const& programs_;
+    Array<Reversal> const& reversals_;
     Times const& times_;
 };
 
@@ -162,7 +194,8 @@ void check_curve(MemoryCurve const& curve, std::size_t planned, double makespan)
 
 // Checks every instant; returns on how many devices the peak is all that is planned.
 std::size_t check_usage(gpipe::ChainShape const& chain, MemoryPlan const& plan,
-                        Programs const& programs, Times const& times) {
+                        Programs const& programs, Array<Reversal> const& reversals,
+                        Times const& times) {
     Array<MemoryCurve> const curves = gpipe::memory_usage(plan, times);
     REQUIRE(curves.size() == programs.devices());
     std::size_t full = 0;
@@ -171,7 +204,7 @@ std::size_t check_usage(gpipe::ChainShape const& chain, MemoryPlan const& plan,
         check_curve(curves[d], bytes.total(), double(times.makespan));
         REQUIRE(curves[d].fixed == bytes.parameters + bytes.gradients + bytes.optimizer +
                                        bytes.staging + bytes.handles);
-        Lives const lives(chain, plan, programs, times, d);
+        Lives const lives(chain, plan, programs, reversals, times, d);
         std::set<std::int64_t> instants{0};
         for (Life const& life : lives.all) instants.insert({life.begin, life.end});
         std::vector<bool> marked(bytes.total() / unit);
@@ -255,10 +288,11 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
                         CAPTURE(schedule.name());
                         CAPTURE(k);
                         CAPTURE(m);
+                        // With all copies, if there are any.
                         Times const times =
-                            n ? gpipe::simulate<std::int64_t>(programs, odd_cost(random() % 4))
-                              : gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost);
-                        full += check_usage(chain.shape(), plan, programs, times);
+                            n ? gpipe::simulate<std::int64_t>(plan.lowered, odd_cost(random() % 4))
+                              : gpipe::simulate<std::int64_t>(plan.lowered, gpipe::unit_cost);
+                        full += check_usage(chain.shape(), plan, programs, reversals, times);
                         devices += k;
                         ++plans;
                     }
@@ -267,8 +301,11 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
                 check(gpipe::checkpoint::ExceptLast::lower(plain), {});
                 check(gpipe::checkpoint::Always::lower(plain), {});
                 // Where cells are reversed, backwards are whole.
-                auto const reversals = some_reversals(random, first);
+                auto reversals = some_reversals(random, first);
                 Programs const whole = gpipe::join_halves(plain, Array<bool>(plain.cells()));
+                check(lowered(whole, reversals), reversals);
+                for (Reversal& reversal : reversals)
+                    reversal.offload = reversal.layers() > 0 && random() % 4 != 0;
                 check(lowered(whole, reversals), reversals);
             });
     CHECK(plans > 500);
@@ -289,7 +326,7 @@ TEST_CASE("where a device holds every micro-batch at once, its peak is all that 
         Programs const programs = gpipe::schedule::GPipe::programs(k, 1 + random() % 6);
         MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, 2);
         Times const times = gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost);
-        CHECK(check_usage(chain.shape(), plan, programs, times) == k);
+        CHECK(check_usage(chain.shape(), plan, programs, {}, times) == k);
     }
 }
 

@@ -22,8 +22,9 @@ template <class Times> class Occupations {
     constexpr Occupations(MemoryPlan const& plan, Times const& times, std::size_t device)
         : plan_(plan), programs_(plan.lowered.programs), times_(times), device_(device),
           micro_batches_(programs_.micro_batches()),
-          all_(5 * programs_.size(device) + 6 * programs_.cells() * micro_batches_),
+          all_(5 * programs_.size(device) + 8 * programs_.cells() * micro_batches_),
           open_(programs_.cells() * micro_batches_, no_action) {
+        find_moves();
         for (std::size_t c = 0; c < programs_.cells(); ++c) {
             if (programs_.device_of(c) != device) continue;
             if (c > 0) add_boundary(c);
@@ -38,9 +39,13 @@ template <class Times> class Occupations {
         auto const gradient = [&](std::size_t i) { return gives_gradient(kind(i)); };
         auto const last = [&](std::size_t i) { return ends_backward(kind(i)); };
         add_blocks(
-            plan.blocks.retained, [&](std::size_t c) { return plan.reversals[c].retained; },
+            plan.blocks.retained,
+            [&](std::size_t c) {
+                return plan.offloaded[c].blocks ? 0 : plan.reversals[c].retained;
+            },
             [&](std::size_t i) { return kind(i) == Kind::forward; }, last,
             [](std::size_t) { return false; });
+        add_offloaded();
         add_blocks(
             plan.blocks.kept, [&](std::size_t c) { return plan.layouts[c].kept; }, keeps, gradient,
             passes);
@@ -79,15 +84,25 @@ template <class Times> class Occupations {
 
   private:
     // A transfer that is not timed lasts from the end of what it sends to the start of what reads
-    // that.
+    // that, an offload as long as the action behind its forward, a fetch until the reversal.
     constexpr bool is_timed(std::size_t i) const { return i < times_.start.size(); }
     constexpr double start(std::size_t i) const {
-        return is_timed(i) ? static_cast<double>(times_.start[i])
-                           : static_cast<double>(times_.end[find(programs_[i], true)]);
+        Action const& a = programs_[i];
+        if (is_timed(i)) return static_cast<double>(times_.start[i]);
+        if (is_transfer(a.kind)) return static_cast<double>(times_.end[find(a, true)]);
+        if (a.kind == Kind::offload) return end(moves_[pair_of(a)].forward);
+        double start = 0; // what it needs of its device
+        for (std::size_t const needed : plan_.lowered.needs[i].action)
+            if (needed != no_action && !is_copy(programs_[needed].kind))
+                start = std::max(start, end(needed));
+        return start;
     }
     constexpr double end(std::size_t i) const {
-        return is_timed(i) ? static_cast<double>(times_.end[i])
-                           : static_cast<double>(times_.start[find(programs_[i], false)]);
+        Action const& a = programs_[i];
+        if (is_timed(i)) return static_cast<double>(times_.end[i]);
+        if (is_transfer(a.kind)) return static_cast<double>(times_.start[find(a, false)]);
+        return a.kind == Kind::offload ? end(moves_[pair_of(a)].forward + 1)
+                                       : start(moves_[pair_of(a)].reversal);
     }
     // Who sends what a transfer moves, or who reads it.
     constexpr std::size_t find(Action const& transfer, bool sender) const {
@@ -103,6 +118,47 @@ template <class Times> class Occupations {
                (gradient ? !gives_gradient(programs_[i].kind) : programs_[i].kind != Kind::forward))
             ++i;
         return i;
+    }
+
+    // What becomes of a micro-batch in a cell that offloads.
+    struct Move {
+        std::size_t forward = no_action;
+        std::size_t offload = no_action;
+        std::size_t fetch = no_action;
+        std::size_t reversal = no_action;
+        std::size_t end = no_action;
+    };
+    constexpr std::size_t pair_of(Action const& a) const {
+        return a.cell * micro_batches_ + a.micro_batch;
+    }
+    constexpr void find_moves() {
+        moves_ = Array<Move>(programs_.cells() * micro_batches_);
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = programs_[i];
+            Move& move = moves_[pair_of(a)];
+            if (a.kind == Kind::forward) move.forward = i;
+            if (a.kind == Kind::offload) move.offload = i;
+            if (a.kind == Kind::fetch) move.fetch = i;
+            bool const begins = a.kind == Kind::recompute || gives_gradient(a.kind);
+            if (begins && move.reversal == no_action) move.reversal = i;
+            if (ends_backward(a.kind)) move.end = i;
+        }
+    }
+    constexpr void add_offloaded() {
+        for (std::size_t c = 0; c < programs_.cells(); ++c) {
+            Offloaded const& cell = plan_.offloaded[c];
+            if (cell.blocks == 0 || programs_.device_of(c) != device_) continue;
+            for (std::size_t m = 0; m < micro_batches_; ++m) {
+                Move const& move = moves_[c * micro_batches_ + m];
+                std::size_t const left = cell.moved(m) ? move.offload : move.end;
+                add(places_ + cell.block[m], cell.retained, move.forward, {left});
+                if (!cell.moved(m)) continue;
+                add(places_ + cell.returned[m], cell.retained, move.fetch, {move.end});
+                add(places_ + cell.blocks + cell.inputs.slot[m], cell.input, move.fetch,
+                    {move.end});
+            }
+            places_ += cell.blocks + cell.inputs.slots;
+        }
     }
 
     template <class F> constexpr void each_action(F f) {
@@ -183,6 +239,7 @@ template <class Times> class Occupations {
     std::size_t size_ = 0;
     Array<Occupation> all_;
     Array<std::size_t> open_;
+    Array<Move> moves_; // by cell and micro-batch
 };
 
 } // namespace gpipe::detail
