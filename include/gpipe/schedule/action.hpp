@@ -43,8 +43,10 @@ constexpr bool is_transfer(Kind kind) {
     return kind >= Kind::send_output && kind <= Kind::receive_gradient;
 }
 
+/// Whether it moves what waits for its reversal.
+constexpr bool is_offload(Kind kind) { return kind == Kind::offload || kind == Kind::fetch; }
 /// Whether it only moves tensors.
-constexpr bool is_copy(Kind kind) { return kind >= Kind::send_output && kind <= Kind::fetch; }
+constexpr bool is_copy(Kind kind) { return is_transfer(kind) || is_offload(kind); }
 
 /// All layers of the cell: the range of an action that names none.
 inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;

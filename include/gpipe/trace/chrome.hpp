@@ -48,7 +48,8 @@ struct ChromeName {
 } // namespace detail
 
 /// Timelines for the viewers of Perfetto and Chrome (ui.perfetto.dev, chrome://tracing), in their
-/// JSON format: each timeline is a process, each device a thread of it, each entry a complete event
+/// JSON format: each timeline is a process, each device a thread of it (and what it moves to slower
+/// memory and back one each), each entry a complete event
 /// with kind, cell, micro-batch and lane as arguments; bytes in use are a counter for each device.
 /// `microseconds` is how many of them a unit of the timelines' time has: 10^6 for seconds.
 inline std::string chrome(std::span<Timeline const> timelines, double microseconds = 1e6) {
@@ -64,6 +65,17 @@ inline std::string chrome(std::span<Timeline const> timelines, double microsecon
         for (std::size_t d = 0; d < timeline.devices(); ++d)
             out << between
                 << detail::ChromeName{"thread_name", process, d, "device " + std::to_string(d)};
+        auto const thread = [&](std::size_t device, Kind kind) {
+            return is_offload(kind)
+                       ? timeline.devices() + 2 * device + (kind == Kind::fetch ? 1 : 0)
+                       : device;
+        };
+        for (std::size_t d = 0; d < timeline.devices() && timeline.offloads(); ++d)
+            for (Kind const kind : {Kind::offload, Kind::fetch})
+                out << between
+                    << detail::ChromeName{"thread_name", process, thread(d, kind),
+                                          "device " + std::to_string(d) + ", " +
+                                              std::string(name(kind))};
         for (TimelineEntry const& entry : timeline) {
             Action const& a = entry.action;
             // To the nanosecond, so that no event ends after the next has begun.
@@ -71,9 +83,9 @@ inline std::string chrome(std::span<Timeline const> timelines, double microsecon
             double const end = detail::rounded({entry.end * microseconds, 3});
             out << between << R"({"ph":"X","name":")" << name(a.kind) << ' ' << a.micro_batch
                 << R"(","cat":")" << name(a.kind) << R"(","pid":)" << process << R"(,"tid":)"
-                << entry.device << R"(,"ts":)" << detail::Decimal{start, 3} << R"(,"dur":)"
-                << detail::Decimal{end - start, 3} << R"(,"args":{"kind":")" << name(a.kind)
-                << R"(","cell":)" << a.cell << R"(,"micro_batch":)" << a.micro_batch
+                << thread(entry.device, a.kind) << R"(,"ts":)" << detail::Decimal{start, 3}
+                << R"(,"dur":)" << detail::Decimal{end - start, 3} << R"(,"args":{"kind":")"
+                << name(a.kind) << R"(","cell":)" << a.cell << R"(,"micro_batch":)" << a.micro_batch
                 << R"(,"lane":)" << entry.lane << "}}";
         }
         for (std::size_t d = 0; d < timeline.memory().size(); ++d)

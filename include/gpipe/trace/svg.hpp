@@ -71,6 +71,7 @@ class SvgFigure {
     static constexpr double least_font = 6.5;
     static constexpr double digit_width = 0.58;
     static constexpr double row_gap = 2;
+    static constexpr double lane_height = 5;
     static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
     static constexpr std::string_view idle_fill = "url(#gpipe-idle)";
     static constexpr std::string_view again_fill = "url(#gpipe-again)";
@@ -84,8 +85,12 @@ class SvgFigure {
     }
     // Boxes meet and do not overlap, for all that is written of them is hundredths.
     double at(double time) const { return rounded(px(left_ + time * scale_)); }
+    // Of the lanes for what goes to slower memory and back.
+    static double lanes(Timeline const& timeline) {
+        return timeline.offloads() ? 2 * (lane_height + 1) : 0;
+    }
     double row_at(Timeline const& timeline, double top, std::size_t device) const {
-        double const row = options_.row + row_gap + SvgCurves::room(timeline);
+        double const row = options_.row + row_gap + lanes(timeline) + SvgCurves::room(timeline);
         return rounded(px(top + static_cast<double>(device) * row));
     }
 
@@ -129,9 +134,12 @@ class SvgFigure {
             text(left_ - 6, y + options_.row / 2 + 0.36 * font, "device " + std::to_string(d),
                  "end");
             idle << Outline{{at(0), y, at(timeline.makespan()) - at(0), options_.row}};
-            if (!timeline.memory().empty()) memory(timeline, d, y + options_.row + 1);
+            if (!timeline.memory().empty())
+                memory(timeline, d, y + options_.row + lanes(timeline) + 1);
         }
         for (TimelineEntry const& entry : timeline) {
+            if (is_offload(entry.action.kind))
+                offload(boxes, entry, row_at(timeline, top, entry.device));
             if (!draws(entry)) continue;
             Action const& a = entry.action;
             Box const box{at(entry.start), row_at(timeline, top, entry.device),
@@ -159,6 +167,22 @@ class SvgFigure {
         numbers(dark.take(), size, "#111");
         numbers(light.take(), size, "#fff");
         return row_at(timeline, top, timeline.devices()) + between;
+    }
+    // A box in one of the lanes below the row of its device.
+    void offload(Writer& boxes, TimelineEntry const& entry, double row) {
+        Action const& a = entry.action;
+        bool const back = a.kind == Kind::fetch;
+        used_[static_cast<std::size_t>(a.kind)] = true;
+        boxes << Rectangle{{at(entry.start), row + options_.row + 1 + (back ? lane_height + 1 : 0),
+                            at(entry.end) - at(entry.start), lane_height}}
+              << " fill='" << colour_of(like(a.kind), a.micro_batch) << "'><title>"
+              << std::string_view(ActionName(a.kind, a.cell, a.micro_batch)) << ", "
+              << significant(entry.start) << " to " << significant(entry.end)
+              << "</title></rect>\n";
+    }
+    // What goes has the shade of a forward, what comes back that of a backward.
+    static Kind like(Kind kind) {
+        return kind == Kind::offload ? Kind::forward : kind == Kind::fetch ? Kind::backward : kind;
     }
     // The strip below a device's row, and what the device plans for.
     void memory(Timeline const& timeline, std::size_t device, double y) {
@@ -191,8 +215,10 @@ class SvgFigure {
         for (std::size_t k = 0; k < kinds; ++k) {
             if (!used_[k]) continue;
             Kind const kind = static_cast<Kind>(k);
-            Box const box = legend.add(1, 24, name(kind));
-            legend.fill(box, colour_of(kind, 0));
+            Box box = legend.add(1, 24, name(kind));
+            if (is_offload(kind))
+                box = {box.x, box.y + (box.height - lane_height) / 2, box.width, lane_height};
+            legend.fill(box, colour_of(like(kind), 0));
             if (kind == Kind::recompute) legend.fill(box, again_fill);
         }
         if (idle_) legend.fill(legend.add(1, 24, "idle"), idle_fill);
@@ -234,7 +260,8 @@ class SvgFigure {
 /// and with what it is as a tooltip. The hue says the micro-batch, the shade the kind of action, a
 /// bar at the foot which of its device's cells it belongs to; idle time is hatched. Above each
 /// timeline stand title, makespan and bubble. Where a timeline knows the bytes in use, those of
-/// activations are drawn below the row of each device, all in one scale. The same timelines give
+/// activations are drawn below the row of each device, all in one scale. What goes to slower memory
+/// and back has two narrow lanes below that of the device. The same timelines give
 /// the same bytes.
 inline std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
     return detail::SvgFigure(timelines, options).draw();

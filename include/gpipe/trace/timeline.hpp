@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/memory/curve.hpp>
+#include <gpipe/schedule/lowered.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -50,9 +51,11 @@ class Timeline {
                                         "its times are no times");
         entries_[size_++] = entry;
         device_of_[entry.action.cell] = entry.device;
-        if (lanes_ <= entry.lane) lanes_ = entry.lane + 1;
         if (makespan_ < entry.end) makespan_ = entry.end;
-        if (!is_copy(entry.action.kind)) busy_ += entry.duration();
+        offloads_ = offloads_ || is_offload(entry.action.kind);
+        if (is_copy(entry.action.kind)) return;
+        if (lanes_ <= entry.lane) lanes_ = entry.lane + 1;
+        busy_ += entry.duration();
     }
     constexpr void title(std::string_view title) {
         title_ = Array<char>(title.size());
@@ -70,7 +73,7 @@ class Timeline {
     constexpr std::size_t devices() const { return devices_; }
     constexpr std::size_t cells() const { return cells_; }
     constexpr std::size_t micro_batches() const { return micro_batches_; }
-    /// One more than the last lane that an entry names.
+    /// One more than the last lane that an entry names, but for copies.
     constexpr std::size_t lanes() const { return lanes_; }
     constexpr std::string_view title() const { return {title_.data(), title_.size()}; }
 
@@ -89,6 +92,8 @@ class Timeline {
         return busy_ < available ? 1 - busy_ / available : 0;
     }
 
+    /// Whether anything goes to slower memory and back.
+    constexpr bool offloads() const { return offloads_; }
     /// By device, or none.
     constexpr Array<MemoryCurve> const& memory() const { return memory_; }
 
@@ -119,6 +124,7 @@ class Timeline {
     std::size_t size_ = 0;
     double makespan_ = 0;
     double busy_ = 0;
+    bool offloads_ = false;
     Array<std::size_t> device_of_;
     Array<TimelineEntry> entries_;
     Array<MemoryCurve> memory_;
@@ -136,6 +142,20 @@ constexpr Timeline timeline(Programs const& programs, Times const& times,
         for (std::size_t i = programs.begin(d); i < programs.end(d); ++i)
             result.add({programs[i], d, d, static_cast<double>(times.start[i]),
                         static_cast<double>(times.end[i])});
+    return result;
+}
+/// The same of programs with their copies, of which those to slower memory and back are shown.
+template <class Times>
+constexpr Timeline timeline(Lowered const& lowered, Times const& times,
+                            std::string_view title = {}) {
+    Programs const& programs = lowered.programs;
+    Timeline result(lowered.devices(), programs.cells(), programs.micro_batches(), programs.size(),
+                    title);
+    for (std::size_t s = 0; s < lowered.streams(); ++s)
+        for (std::size_t i = programs.begin(s); i < programs.end(s); ++i)
+            if (!is_transfer(programs[i].kind))
+                result.add({programs[i], lowered.device[s], s, static_cast<double>(times.start[i]),
+                            static_cast<double>(times.end[i])});
     return result;
 }
 
