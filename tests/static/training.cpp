@@ -151,6 +151,21 @@ static_assert(inside<Revolve<0>, 0> < inside<Revolve<2>, 0>);
 static_assert(inside<gpipe::checkpoint::SquareRoot, 0> <= inside<ExceptLast, 0>);
 static_assert(Reversed<Revolve<2>>::bubble() == gpipe::ratio(1, 5));
 
+// What is offloaded is planned as a constant, too: two blocks of a cell on the device, one for every
+// micro-batch but the last two in the host's memory.
+template <class Checkpointing>
+using Moved = Training<gpipe::Pipeline<Repeat<8, blank::Costly<64>>>, Loss, Cells<2>,
+                       MicroBatches<8>, Checkpointing>;
+using gpipe::checkpoint::Offload;
+static_assert(Moved<Offload<Never>>::peak_bytes(0, 8) < Moved<Never>::peak_bytes(0, 8));
+static_assert([] {
+    gpipe::MemoryPlan const plan = Moved<Offload<Never>>::plan_for(8);
+    gpipe::Offloaded const& cell = plan.offloaded[0];
+    return cell.blocks == 2 && cell.host.slots == 6 && !plan.offloaded[0].with_input &&
+           plan.offloaded[1].with_input && plan.boundaries[1].slots == 4;
+}());
+static_assert(Moved<Offload<Never>>::bubble() == gpipe::ratio(1, 9));
+
 // What actions take, for bubble(): cells of 8 layers in segments of 4, each last layer of which
 // would run again for nobody.
 constexpr gpipe::LayerTimes layer_times() {

@@ -233,8 +233,10 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         offloads[c] = waits[c].retained || waits[c].input;
         copies = copies || offloads[c];
     }
-    plan.lowered = copies ? lower(programs, plan.links, crosses, linear_order(programs), offloads)
-                          : lower(programs);
+    if (copies)
+        plan.lowered = lower(programs, plan.links, crosses, linear_order(programs), offloads);
+    else
+        plan.lowered = lower(programs);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
