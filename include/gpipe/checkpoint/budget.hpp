@@ -13,8 +13,9 @@ namespace gpipe {
 struct Budget {
     bool given = false;    ///< else there is none
     std::size_t bytes = 0; ///< that each device has in all
-    std::size_t samples =
-        dynamic; ///< of a micro-batch, at the most; dynamic: those of the training
+    /// In a micro-batch, at the most; dynamic: those of the training.
+    std::size_t samples = dynamic;
+    bool constant = false; ///< whether constant evaluation looks for the same
 };
 
 /// A checkpointing policy that reverses all cells within a budget.

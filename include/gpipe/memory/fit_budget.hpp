@@ -68,7 +68,7 @@ constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> con
         }
         choice.add(picks);
     };
-    add([](std::size_t) { return 0; });
+    add([](std::size_t) { return std::size_t{0}; });
     for (std::size_t n = 1; n <= most; ++n)
         add([&](std::size_t c) { return problem.layers(c) + std::min(n, problem.layers(c)); });
     for (std::size_t slots = 0; slots < most; ++slots)

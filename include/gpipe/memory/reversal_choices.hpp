@@ -157,10 +157,11 @@ class CellReversals {
         std::size_t const i = (number - 1) % each * stride(layers, effort_);
         if (kind == 0) return equal_segments(layers, i + 1);
         if (kind == 1) return every_segment(layers, i + 1);
-        if (kind == 2)
-            return revolve_forwards(layers, i) <= effort_.most_forwards * layers
-                       ? revolve(layers, i)
-                       : Reversal{};
+        if (kind == 2) {
+            // Not by `?:`, of which g++ 12 frees the result too early in constant evaluation.
+            if (revolve_forwards(layers, i) > effort_.most_forwards * layers) return {};
+            return revolve(layers, i);
+        }
         std::size_t const budget = (number - 1 - 3 * each) % effort_.budgets;
         return within(in_flight_[(number - 1 - 3 * each) / effort_.budgets], budget);
     }
