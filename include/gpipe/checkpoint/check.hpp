@@ -10,8 +10,9 @@ namespace gpipe {
 
 /// That a policy offers what a checkpointing policy must.
 template <class C> struct CheckCheckpointing {
-    static constexpr bool offers = CheckpointingPass<C> || reverses_cells<C>;
-    static constexpr bool ok = offers && std::is_empty_v<C>;
+    static constexpr bool chosen = std::is_same_v<C, checkpoint::Dynamic>;
+    static constexpr bool offers = chosen || CheckpointingPass<C> || reverses_cells<C>;
+    static constexpr bool ok = offers && (chosen || std::is_empty_v<C>);
     static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr gpipe::Programs "
                           "lower(gpipe::Programs const& schedule)");
     static_assert(!offers || ok,

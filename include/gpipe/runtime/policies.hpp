@@ -77,8 +77,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                   "step that is under way has its own");
     static_assert(check_trainable<Net>());
     static_assert(CheckCut<Cut, Net::size, per_device>::ok);
-    static_assert(std::is_same_v<Checkpointing, checkpoint::Dynamic> ||
-                  CheckCheckpointing<Checkpointing>::ok);
+    static_assert(CheckCheckpointing<Checkpointing>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
 
