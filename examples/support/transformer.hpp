@@ -26,6 +26,12 @@ struct TransformerShape {
     }
     constexpr std::size_t embedding_parameters() const { return vocabulary * width; }
     constexpr std::size_t softmax_parameters() const { return vocabulary * (width + 1); }
+    /// Operations of a sample's forward.
+    constexpr double layer_cost() const {
+        return 2.0 * double(context) *
+               double(4 * width * width + 2 * width * hidden + 2 * context * width);
+    }
+    constexpr double softmax_cost() const { return 2.0 * double(context * width * vocabulary); }
     constexpr std::size_t parameters(std::size_t layers) const {
         return embedding_parameters() + layers * layer_parameters() + softmax_parameters();
     }
@@ -53,6 +59,7 @@ class TransformerChain {
         layer.output = layer.output_gradient = boundary;
         layer.parameters = group(4 * shape.embedding_parameters());
         layer.accepts_none = true;
+        layer.cost = double(tokens * shape.width);
         layers_.push_back(layer);
 
         layer.name = "layer";
@@ -61,6 +68,7 @@ class TransformerChain {
         layer.saved =
             group(number * tokens * (5 * shape.width + shape.heads * shape.context + shape.hidden));
         layer.scratch = group(number * tokens * (shape.hidden + shape.width));
+        layer.cost = shape.layer_cost();
         for (std::size_t l = 0; l < layers; ++l) layers_.push_back(layer);
 
         layer.name = "softmax";
@@ -68,6 +76,7 @@ class TransformerChain {
         layer.parameters = group(4 * shape.softmax_parameters());
         layer.saved = group(number * tokens * shape.vocabulary);
         layer.scratch = {};
+        layer.cost = shape.softmax_cost();
         layers_.push_back(layer);
     }
     TransformerChain(TransformerChain const&) = delete;
