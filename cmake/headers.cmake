@@ -9,8 +9,12 @@ set(GPIPE_HEADERS
     include/gpipe/balance/partition.hpp
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
+    include/gpipe/checkpoint/budget.hpp
+    include/gpipe/checkpoint/catalogue.hpp
+    include/gpipe/checkpoint/cell_to_reverse.hpp
     include/gpipe/checkpoint/check.hpp
     include/gpipe/checkpoint/checkpointing.hpp
+    include/gpipe/checkpoint/dynamic.hpp
     include/gpipe/checkpoint/fastest_cell.hpp
     include/gpipe/checkpoint/fastest_reversal.hpp
     include/gpipe/checkpoint/kept.hpp
@@ -18,7 +22,9 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/least_reversal.hpp
     include/gpipe/checkpoint/offload.hpp
     include/gpipe/checkpoint/optimal.hpp
+    include/gpipe/checkpoint/per_cell.hpp
     include/gpipe/checkpoint/piece.hpp
+    include/gpipe/checkpoint/policies.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
     include/gpipe/checkpoint/reversed_costs.hpp
@@ -72,12 +78,16 @@ set(GPIPE_HEADERS
     include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
+    include/gpipe/memory/constant_budget.hpp
     include/gpipe/memory/curve.hpp
+    include/gpipe/memory/device_choice.hpp
+    include/gpipe/memory/fit_budget.hpp
     include/gpipe/memory/occupation.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/offloaded.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
+    include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/memory/window.hpp
@@ -88,6 +98,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/runtime/addresses.hpp
+    include/gpipe/runtime/budget.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/cuda_work.cuh

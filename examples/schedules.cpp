@@ -9,7 +9,7 @@
 #include "support/json.hpp"
 #include "support/options.hpp"
 
-#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>

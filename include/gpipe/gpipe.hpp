@@ -4,6 +4,7 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
+#include <gpipe/checkpoint/catalogue.hpp>
 #include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/rotor.hpp>

@@ -76,14 +76,6 @@ template <class Net, class... Policies> class Training {
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
     using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>;
 
-  private:
-    static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
-        return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
-                detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>(),
-                detail::handle_needs<LossFunctor>()};
-    }
-
-  public:
     /// The layer that each cell begins with, then L.
     static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
         return Chosen::cut(cell_count, Net::costs());
@@ -123,16 +115,10 @@ template <class Net, class... Policies> class Training {
     /// The whole memory plan for micro-batches of up to `samples` samples.
     static constexpr MemoryPlan plan_for(std::size_t samples) requires constant {
         Array<LayerInfo> const layers = Net::layers();
-        Staging staging;
-        if constexpr (!Device::reads_host)
-            staging = step_staging(detail::sizes_of<detail::as_tensors<Input>>(),
-                                   detail::sizes_of<detail::as_tensors<Target>>(),
-                                   micro_batch_count * samples, micro_batch_count, 2 + metrics,
-                                   sizeof(OptimizerFunctor_), Engine<Device>::slots);
         Checkpointed const checkpointed = Chosen::checkpointed();
-        return plan_memory(shape(layers), Chosen::cut(cell_count, Net::costs()),
-                           checkpointed.programs, OptimizerFunctor_::states, samples, staging, {},
-                           checkpointed.reversals);
+        return plan_memory(Chosen::shape(layers), Chosen::cut(cell_count, Net::costs()),
+                           checkpointed.programs, OptimizerFunctor_::states, samples,
+                           Chosen::staging(samples), {}, checkpointed.reversals);
     }
 
     /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
@@ -441,8 +427,8 @@ template <class Net, class... Policies> class Training {
         Array<std::size_t> const first = chosen_cut(options);
         Array<bool> splits = Chosen::splits(layers, first);
         if constexpr (Chosen::proven) {
-            return Chosen::checkpointed(
-                layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
+            return Chosen::applied(layers, first,
+                                   join_halves(Schedule::programs(devices, micro_batches), splits));
         } else {
             checkpoint::Dynamic checkpointing = options.checkpointing;
             if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
@@ -450,8 +436,11 @@ template <class Net, class... Policies> class Training {
             else if (!checkpointing)
                 checkpointing = checkpoint::ExceptLast{};
             if (checkpointing.reverses()) splits = Array<bool>(splits.size());
-            return proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
-                                   splits, {layers.data(), layers.size(), first.data()});
+            Checkpointed result =
+                proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
+                                splits, {layers.data(), layers.size(), first.data()});
+            result.budget.constant = Chosen::constant;
+            return result;
         }
     }
 

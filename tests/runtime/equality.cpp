@@ -1,6 +1,6 @@
 // Promises P1 and P5: what is trained does not depend on how the pipeline runs.
 
-#include "support/net.hpp"
+#include "support/expected.hpp"
 
 #include <deque>
 #include <doctest/doctest.h>
@@ -19,39 +19,12 @@ using toy::Remote;
 
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
-constexpr std::uint64_t seed = 7;
+constexpr std::uint64_t seed = toy::expected_seed;
 
 template <class Device> using Train = toy::Train<Real, Device>;
 using Plain = toy::Plain<Real>;
 
-// What a training does over some mini-batches of the given sizes, by the plain loop: the loss of
-// each step, and the state after the last.
-struct Expected {
-    toy::Watch watch;
-    Plain plain;
-    std::vector<std::size_t> sizes;
-    std::vector<double> losses;
-
-    Expected(std::size_t micro_batches, Backward order, std::vector<std::size_t> batches)
-        : plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, seed, micro_batches, order),
-          sizes(std::move(batches)) {
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
-            losses.push_back(plain.step(data.inputs, data.targets));
-        }
-    }
-
-    // The first thing that a training does otherwise; empty if nothing.
-    template <class T> std::string differs(T& train) const {
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
-            double const loss = train.step(data.inputs, data.targets).loss;
-            if (loss != losses[i])
-                return "the loss of step " + std::to_string(i) + ": " + std::to_string(loss);
-        }
-        return toy::difference(train, plain);
-    }
-};
+using Expected = toy::Expected<Real>;
 
 template <class Device>
 typename Train<Device>::Options options(std::size_t samples, std::size_t cells,

@@ -1,7 +1,7 @@
 // schedule/ and checkpoint/: bubbles, proofs and peaks are constants.
 #include <support/schedules.hpp>
 
-#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/order.hpp>

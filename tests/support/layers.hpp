@@ -89,6 +89,7 @@ template <class T, std::size_t N> struct Tanh {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::output;
+    static constexpr bool recompute_is_cheap = true;
     static constexpr bool accepts_none = true;
 
     void forward(auto&, auto x, auto y) const {
@@ -150,6 +151,7 @@ template <class T, std::size_t N> struct Square {
     using Deferred = Tensors<Tensor<T, N>, Tensor<std::int32_t, 1>>;
     using Scratch = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
+    static constexpr bool recompute_is_cheap = true;
     static constexpr bool accepts_none = true;
     static constexpr float decay[] = {0};
 
@@ -234,6 +236,7 @@ template <class T, std::size_t N> struct Dropout {
     using Input = Tensor<T, N>;
     using Output = Tensor<T, N>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool recompute_is_cheap = true;
     static constexpr bool accepts_none = true;
     float rate = 0.25f;
 

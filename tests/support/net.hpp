@@ -10,12 +10,14 @@
 #include "remote.hpp"
 #include "schedules.hpp"
 
+#include <gpipe/core/type_list.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace toy {
@@ -65,6 +67,45 @@ inline NamedCheckpointing const checkpointings[] = {
     {"except last", gpipe::checkpoint::ExceptLast{}},
     {"always", gpipe::checkpoint::Always{}}};
 /// Those that reverse cells piece by piece.
+/// By cell in turn what is there for one cell.
+struct ByTurns {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static gpipe::Reversal reversal(gpipe::CellToReverse const& cell) {
+        return of_cells(cell, std::make_index_sequence<most>{});
+    }
+
+  private:
+    static constexpr std::size_t most = 40;
+    template <std::size_t c>
+    using Nth = typename gpipe::List<gpipe::checkpoint::EverySegment<2>, gpipe::checkpoint::Never,
+                                     gpipe::checkpoint::Revolve<1>,
+                                     gpipe::checkpoint::ExceptLast>::template at<c % 4>;
+    template <std::size_t... cells>
+    static gpipe::Reversal of(gpipe::CellToReverse const& cell, std::index_sequence<cells...>) {
+        return gpipe::checkpoint::PerCell<Nth<cells>...>::reversal(cell);
+    }
+    template <std::size_t... counts>
+    static gpipe::Reversal of_cells(gpipe::CellToReverse const& cell,
+                                    std::index_sequence<counts...>) {
+        gpipe::Reversal result;
+        ((counts + 1 == cell.cells ? void(result = of(cell, std::make_index_sequence<counts + 1>{}))
+                                   : void()),
+         ...);
+        return result;
+    }
+};
+/// In each cell what optimal() makes of a budget between the least and that of everything.
+template <std::size_t percent> struct WithinEachCell {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static gpipe::Reversal reversal(gpipe::CellToReverse const& cell) {
+        std::size_t const least = gpipe::optimal(cell.costs, cell.in_flight, 0, 1).least_bytes;
+        std::size_t const all =
+            gpipe::reversal_bytes(gpipe::keep_everything(cell.costs.layers()), cell.costs)
+                .total(cell.in_flight);
+        return gpipe::optimal(cell.costs, cell.in_flight, least + (all - least) * percent / 100, 64)
+            .reversal;
+    }
+};
 inline NamedCheckpointing const reversings[] = {
     {"segments of 1", gpipe::checkpoint::EverySegment<1>{}},
     {"segments of 2", gpipe::checkpoint::EverySegment<2>{}},
@@ -75,7 +116,12 @@ inline NamedCheckpointing const reversings[] = {
     {"revolve, three slots", gpipe::checkpoint::Revolve<3>{}},
     {"all offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::Never>{}},
     {"inputs offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::ExceptLast>{}},
-    {"segments of 2 offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::EverySegment<2>>{}}};
+    {"segments of 2 offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::EverySegment<2>>{}},
+    {"selective", gpipe::checkpoint::Selective{}},
+    {"by turns", ByTurns{}},
+    {"the least in each cell", WithinEachCell<0>{}},
+    {"some in each cell", WithinEachCell<30>{}},
+    {"a budget for everything", gpipe::checkpoint::Optimal<>{std::size_t{1} << 40}}};
 inline std::vector<NamedCheckpointing> every_checkpointing() {
     std::vector<NamedCheckpointing> all(std::begin(checkpointings), std::end(checkpointings));
     all.insert(all.end(), std::begin(reversings), std::end(reversings));

@@ -1,7 +1,7 @@
 // Passes of checkpointing: P9's one rule, and what torchgpipe's modes amount to.
 #include <support/schedules.hpp>
 
-#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/simulate.hpp>
 

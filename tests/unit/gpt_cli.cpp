@@ -503,10 +503,12 @@ TEST_CASE("train_gpt draws its last step below a simulation with the same mean d
     std::istringstream lines(picture("last.txt", "--schedule VHalf --cells 4 --threads 1"));
     std::vector<std::string> rows;
     for (std::string line; std::getline(lines, line);) rows.push_back(line);
-    REQUIRE(rows.size() == 2 * (1 + 4));
+    REQUIRE(rows.size() == 2 * (1 + 2 * 4)); // each device with a line for its memory
     CHECK(rows[0].find("VHalf, simulated with its mean durations: makespan ") == 0);
-    CHECK(rows[5].find("VHalf, as its last step ran: makespan ") == 0);
-    CHECK(rows[9].find("device 3 ") == 0);
+    CHECK(rows[9].find("VHalf, as its last step ran: makespan ") == 0);
+    CHECK(rows[16].find("device 3 ") == 0);
+    CHECK(rows[17].find("memory ") == 0);
+    CHECK(rows[17].find(" MiB of ") != std::string::npos);
 }
 
 TEST_CASE("train_gpt learns, and writes what it learnt") {

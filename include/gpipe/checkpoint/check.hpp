@@ -1,11 +1,41 @@
 #pragma once
 
-#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
 
 #include <cstddef>
+#include <type_traits>
 
 namespace gpipe {
+
+/// That a policy offers what a checkpointing policy must.
+template <class C> struct CheckCheckpointing {
+    static constexpr bool chosen = std::is_same_v<C, checkpoint::Dynamic>;
+    static constexpr bool offers = chosen || CheckpointingPass<C> || reverses_cells<C>;
+    static constexpr bool ok = offers && (chosen || std::is_empty_v<C>);
+    static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr gpipe::Programs "
+                          "lower(gpipe::Programs const& schedule)");
+    static_assert(!offers || ok,
+                  "gpipe: a checkpointing policy whose numbers are dynamic is an object: among the "
+                  "policies stands gpipe::checkpoint::Dynamic, and the object in "
+                  "Options::checkpointing");
+};
+
+/// That a policy which has one for each cell has as many as there are cells.
+template <class Policy, std::size_t policies, std::size_t cells> struct CheckPoliciesOfCells {
+    static constexpr bool ok = policies == cells;
+    static_assert(ok, "gpipe: PerCell has more or fewer checkpointing policies than there are "
+                      "cells");
+};
+
+namespace detail {
+
+template <class C, std::size_t> inline constexpr bool fits_cells = true;
+template <class... Policies, std::size_t cells>
+inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
+    CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok;
+
+} // namespace detail
 
 /// That a policy reverses a cell soundly. The template arguments name the first step at which it
 /// does not. One sentence for each ReversalProblem.

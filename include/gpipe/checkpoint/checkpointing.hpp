@@ -19,8 +19,8 @@ struct Checkpointing;
 /// follows from the result: the activations of a forward or recompute until the next backward of
 /// the same micro-batch, if no recompute comes between.
 template <class C>
-concept CheckpointingPass = requires(Programs const& schedule) {
-    { C::lower(schedule) } -> std::same_as<Programs>;
+concept CheckpointingPass = requires(C const& policy, Programs const& schedule) {
+    { policy.lower(schedule) } -> std::same_as<Programs>;
 };
 
 namespace checkpoint {

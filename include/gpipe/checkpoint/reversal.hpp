@@ -62,6 +62,27 @@ constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
     return again;
 }
 
+/// Whether a sound reversal begins with layers that run again: a recompute runs those.
+constexpr bool begins_again(Reversal const& reversal) {
+    return !reversal.steps.empty() && !reversal.steps[0].backward;
+}
+
+/// Whether a sound reversal has nothing to do inside of the cell: its forward keeps every layer
+/// whole, or a recompute does and nothing runs again later; and nothing is offloaded. It is then
+/// laid out as a cell without one.
+constexpr bool is_whole(Reversal const& reversal) {
+    if (reversal.offload) return false;
+    std::size_t const layers = reversal.layers();
+    if (reversal.steps.size() == layers) return true; // backwards only
+    if (reversal.steps.size() != 2 * layers) return false;
+    for (std::size_t l = 0; l < layers; ++l) {
+        ReversalStep const& step = reversal.steps[l];
+        if (step.backward || step.keep != Keep::all || reversal.forward[l] != Keep::nothing)
+            return false;
+    }
+    return true;
+}
+
 /// How often a reversal runs a layer again, all layers together: the forwards in its steps.
 constexpr std::size_t extra_forwards(Reversal const& reversal) {
     std::size_t count = 0;

@@ -59,7 +59,7 @@ constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner, std::
     return result;
 }
 
-constexpr std::size_t cells_of(CutChain const& chain) {
+constexpr std::size_t cell_count(CutChain const& chain) {
     std::size_t cells = 0;
     while (chain.first[cells] < chain.size) ++cells;
     return cells;
@@ -85,7 +85,7 @@ constexpr ChainCosts<double> reversed_costs(LayerTimes const& times, CutChain co
         (!times.weight_gradient.empty() && times.weight_gradient.size() != chain.size))
         throw std::invalid_argument("gpipe: the times of layers are not of this chain");
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
-    ChainCosts<double> costs{Array<CellCosts<double>>(detail::cells_of(chain))};
+    ChainCosts<double> costs{Array<CellCosts<double>>(detail::cell_count(chain))};
     for (std::size_t c = 0; c < costs.cells.size(); ++c) {
         CellCosts<double>& cell = costs.cells[c];
         detail::RunsAgain const again =

@@ -150,10 +150,16 @@ template <class L> consteval bool parameters_learn() {
     }
     return true;
 }
+template <class L> consteval bool cheapness_fits() {
+    if constexpr (requires { L::recompute_is_cheap; })
+        return std::is_same_v<decltype(L::recompute_is_cheap), bool const>;
+    else
+        return true;
+}
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return forward_fits<L>() && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               parameters_learn<L>();
+               parameters_learn<L>() && cheapness_fits<L>();
     else
         return false;
 }
@@ -202,6 +208,9 @@ template <std::size_t Index, class L> struct CheckLayer {
                   "gpipe: a layer with Parameters needs: void initialize(auto& context) const");
     static_assert(detail::parameters_learn<L>(),
                   "gpipe: Parameters must be tensors of elements that carry a gradient");
+    static_assert(detail::cheapness_fits<L>(),
+                  "gpipe: recompute_is_cheap says of a layer whether it is: static constexpr bool "
+                  "recompute_is_cheap = true");
     static constexpr bool ok = true;
 };
 

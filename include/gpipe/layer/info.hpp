@@ -39,6 +39,7 @@ struct LayerInfo {
     bool accepts_none = false;
     bool splits = false;    ///< whether its backward comes in two halves
     bool has_whole = false; ///< and also as one function of its own
+    bool recompute_is_cheap = false;
     HandleNeeds handles;
 };
 
@@ -71,6 +72,7 @@ template <class L> constexpr LayerInfo layer_info() {
             accepts_none<L>,
             splits_backward<L>,
             names_backward<L>,
+            recompute_is_cheap<L>,
             handle_needs<L>()};
 }
 

@@ -88,6 +88,14 @@ template <class L>
     requires(static_cast<bool>(L::accepts_none))
 inline constexpr bool accepts_none<L> = true;
 
+/// Whether what layer L leaves for its backward is large for the little work that its forward is
+/// (softmax, dropout, an activation function); declared as `static constexpr bool
+/// recompute_is_cheap = true`. checkpoint::Selective runs such layers again and keeps all others.
+template <class L> inline constexpr bool recompute_is_cheap = false;
+template <class L>
+    requires requires { L::recompute_is_cheap; }
+inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);
+
 /// What a layer's type says of itself, with the defaults filled in.
 template <class L> struct LayerTraits {
     using Input = detail::as_tensors<typename L::Input>;

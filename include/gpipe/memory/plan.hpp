@@ -65,6 +65,7 @@ struct MemoryPlan {
     Array<std::size_t> optimizer;      ///< the states of a layer's tensors, tensor by tensor
     Array<CellLayout> layouts;         ///< by cell
     Array<ReversalLayout> reversals;   ///< by cell: where it is reversed piece by piece
+    Array<CellUse> uses;               ///< by cell: what its layout depends on beside its layers
     Array<std::size_t> retained_at;    ///< by cell: offset of its first block of retained tensors
     Array<std::size_t> blocks_at;      ///< of kept, likewise
     Array<std::size_t> held_at;        ///< of held, likewise
@@ -192,7 +193,7 @@ constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal 
 /// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
 /// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
-/// `reversals[c]`: how cell c is reversed piece by piece; one of no layers, or none at all: its
+/// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
 /// forward or recompute keeps every layer whole.
 [[gnu::cold]] constexpr MemoryPlan
 plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
@@ -215,6 +216,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         *by_device = Array<std::size_t>(devices);
     plan.layouts = Array<CellLayout>(cells);
     plan.reversals = Array<ReversalLayout>(cells);
+    plan.uses = Array<CellUse>(cells);
     plan.boundaries = Array<BoundarySlots>(cells);
     plan.transfers = Array<Transfers>(cells);
     plan.holds_gradient = Array<bool>(cells);
@@ -253,7 +255,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         for (std::size_t b = 0; b < c; ++b)
             one_each = one_each && programs.device_of(b) != programs.device_of(c);
     auto const reversed = [&](std::size_t c) {
-        return !reversals.empty() && reversals[c].layers() > 0;
+        return !reversals.empty() && !is_whole(reversals[c]);
     };
     auto const kept_in_outbox = [&](std::size_t c) {
         return c + 1 < cells && plan.transfers[c + 1].keeps;
@@ -345,13 +347,13 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             if (programs.device_of(c) != d) continue;
             bool const recomputes_output = recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
                                            chain.lowest_learner < first[c + 1];
-            CellUse const cell{adjacent,
-                               capacity,
-                               recomputes_output,
-                               plan.holds_gradient[c],
-                               plan.blocks.splits[c],
-                               plan.blocks.mixes[c],
-                               kept_in_outbox(c)};
+            CellUse const& cell = plan.uses[c] = {adjacent,
+                                                  capacity,
+                                                  recomputes_output,
+                                                  plan.holds_gradient[c],
+                                                  plan.blocks.splits[c],
+                                                  plan.blocks.mixes[c],
+                                                  kept_in_outbox(c)};
             if (reversed(c)) {
                 ReversalLayout& reversal = plan.reversals[c];
                 reversal = lay_out_reversal(chain, first[c], first[c + 1], cell, reversals[c]);

@@ -76,6 +76,18 @@ inline void prove(Programs const& programs, char const* policy, std::size_t devi
     detail::check_verdict(verify(programs), policy);
 }
 
+/// What a checkpointing policy has made of a schedule for so many devices. Throws
+/// std::invalid_argument unless it is sound, its programs with messages, too.
+inline void prove(Checkpointed const& checkpointed, CutChain const& chain, std::size_t devices,
+                  std::size_t cells, std::size_t micro_batches) {
+    if (auto const [verdict, cell] = verify(checkpointed.reversals, chain.first); !verdict)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the checkpointing policy reverses cell %zu wrongly, at step %zu: %s", cell,
+            verdict.position, std::string(sentence(verdict.problem)).c_str());
+    prove(checkpointed.programs, "checkpointing policy", devices, cells, micro_batches);
+    detail::check_verdict(verify(with_messages(checkpointed.programs)), "checkpointing policy");
+}
+
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
 /// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong,
 /// or if the schedule needs more micro-batches.
@@ -93,12 +105,7 @@ inline Checkpointed proven_programs(schedule::Dynamic schedule, checkpoint::Dyna
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);
     Checkpointed result = checkpointing.apply(chain, join_halves(plain, splits));
-    if (auto const [verdict, cell] = verify(result.reversals, chain.first); !verdict)
-        detail::throw_error<std::invalid_argument>(
-            "gpipe: the checkpointing policy reverses cell %zu wrongly, at step %zu: %s", cell,
-            verdict.position, std::string(sentence(verdict.problem)).c_str());
-    prove(result.programs, "checkpointing policy", devices, cells, micro_batches);
-    detail::check_verdict(verify(with_messages(result.programs)), "checkpointing policy");
+    prove(result, chain, devices, cells, micro_batches);
     return result;
 }
 

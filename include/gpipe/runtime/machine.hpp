@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/runtime/budget.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/immediate.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
@@ -30,16 +31,17 @@ template <DeviceRuntime Device> class Machine {
   public:
     using Pointers = MiniBatch::Pointers;
 
-    /// `work`: programs with recomputes, proven, and how cells are reversed; `first` the layer that
-    /// each cell begins with; `immediate`: see update::Immediate. Initializes the parameters;
-    /// throws what a layer's initialize throws.
+    /// `work`: programs with recomputes, proven, and how cells are reversed, or the budget to find
+    /// that out; `first` the layer that each cell begins with; `immediate`: see update::Immediate.
+    /// Initializes the parameters; throws what a layer's initialize throws, and
+    /// std::invalid_argument if the budget does not do.
     Machine(Model model, Array<std::size_t> first, Checkpointed work, std::size_t samples,
             std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
           reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
           immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
-          device_(options, programs_.devices()), plan_(planned(samples)),
+          device_(options, programs_.devices()), plan_(planned(work.budget)),
           arenas_(programs_.devices()), arena_data_(programs_.devices()),
           staging_(device_.allocate_host(plan_.host)), handles_(programs_.devices()),
           engine_(device_) {
@@ -230,18 +232,33 @@ template <DeviceRuntime Device> class Machine {
         }
     }
 
-    MemoryPlan planned(std::size_t samples) const {
+    BudgetProblem problem(std::size_t capacity) const {
         std::size_t const micro_batches = programs_.micro_batches();
-        std::size_t const capacity = (samples + micro_batches - 1) / micro_batches;
         Staging staging;
         if constexpr (!Device::reads_host)
             staging =
                 step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
                              micro_batches, model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
-        return plan_memory({model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
-                            model_.loss_handles},
-                           first_, programs_, model_.states, capacity, staging, links(),
-                           reversals_);
+        return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
+                 model_.loss_handles},
+                first_,
+                programs_,
+                model_.states,
+                capacity,
+                staging,
+                links()};
+    }
+    MemoryPlan planned(Budget const& budget) {
+        std::size_t const micro_batches = programs_.micro_batches();
+        std::size_t const capacity = (samples_ + micro_batches - 1) / micro_batches;
+        if (budget.given) {
+            Checkpointed fitted =
+                fitted_programs(problem(checked_capacity(budget, capacity)), budget);
+            programs_ = std::move(fitted.programs);
+            reversals_ = std::move(fitted.reversals);
+            cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
+        }
+        return problem(capacity).plan(programs_, reversals_);
     }
     Array<Link> links() const {
         if constexpr (requires { device_.link(0, 0); }) {

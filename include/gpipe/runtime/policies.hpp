@@ -6,7 +6,7 @@
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/loss.hpp>
-#include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/constant_budget.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -26,6 +26,13 @@ struct NoLoss {
     using Target = Tensors<>;
     LossValue<> operator()(auto&&...) const { return {}; }
 };
+
+// Whether what a checkpointing policy does is in its type.
+template <class Checkpointing> inline constexpr bool constant_checkpointing = true;
+template <> inline constexpr bool constant_checkpointing<checkpoint::Dynamic> = false;
+template <std::size_t bytes, std::size_t samples>
+inline constexpr bool constant_checkpointing<checkpoint::Optimal<bytes, samples>> =
+    bytes != dynamic&& samples != dynamic;
 
 // The policies of a Training over the Pipeline Net, whatever their order, with the defaults filled
 // in; checked, and proven as far as they are constants.
@@ -70,6 +77,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                   "step that is under way has its own");
     static_assert(check_trainable<Net>());
     static_assert(CheckCut<Cut, Net::size, per_device>::ok);
+    static_assert(CheckCheckpointing<Checkpointing>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
 
@@ -78,7 +86,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
     // Whether everything but the number of samples is in the type.
     static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
-                                     !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+                                     constant_checkpointing<Checkpointing>;
 
     // Whether the programs have been proven, as constants.
     static constexpr bool proven = [] {
@@ -97,7 +105,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
                                         Array<std::size_t> const& first) {
         Array<bool> result(first.size() - 1);
-        if constexpr (ReversingPolicy<Checkpointing>) return result; // backwards run whole there
+        if constexpr (reverses_cells<Checkpointing>) return result; // backwards run whole there
         std::size_t const learner = lowest_learner(layers.data(), layers.size());
         for (std::size_t c = 0; c + 1 < first.size(); ++c)
             for (std::size_t i = first[c]; i < first[c + 1]; ++i)
@@ -115,21 +123,67 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Programs schedule_programs() requires constant {
         return OverLayers::programs(device_count, micro_batch_count);
     }
-    static constexpr Checkpointed checkpointed(Array<LayerInfo> const& layers,
-                                               Array<std::size_t> const& first,
-                                               Programs const& schedule) {
-        return apply_checkpointing<Checkpointing>({layers.data(), layers.size(), first.data()},
-                                                  schedule);
+    static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
+        return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
+                sizes_of<typename ScratchOf<LossFunctor>::type>(), handle_needs<LossFunctor>()};
+    }
+    // Of a device that cannot read the host's memory, for micro-batches of so many samples.
+    static constexpr Staging staging(std::size_t samples) requires constant {
+        if constexpr (Device::reads_host)
+            return {};
+        else
+            return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
+                                sizes_of<as_tensors<typename LossFunctor::Target>>(),
+                                micro_batch_count * samples, micro_batch_count,
+                                2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
+                                Device::steps_at_once);
+    }
+
+    // A budget is left as it is.
+    static constexpr Checkpointed applied(Array<LayerInfo> const& layers,
+                                          Array<std::size_t> const& first,
+                                          Programs const& schedule) {
+        Checkpointed result = apply_checkpointing<Checkpointing>(
+            {layers.data(), layers.size(), first.data()}, schedule);
+        result.budget.constant = true;
+        return result;
+    }
+    // What is fitted into a constant budget.
+    struct Fitted {
+        static constexpr std::size_t devices = device_count;
+        static constexpr std::size_t cells = cell_count;
+        static constexpr std::size_t bytes = [] {
+            if constexpr (BudgetPolicy<Checkpointing>) return Checkpointing::budget().bytes;
+            return std::size_t{0};
+        }();
+        static constexpr std::size_t layers(std::size_t cell) {
+            Array<std::size_t> const first = cut(cell_count, Net::costs());
+            return first[cell + 1] - first[cell];
+        }
+        template <class F> static constexpr auto with_problem(F f) {
+            constexpr std::size_t samples = Checkpointing::budget().samples;
+            Array<LayerInfo> const infos = Net::layers();
+            return f(BudgetProblem{shape(infos), cut(cell_count, Net::costs()), schedule_programs(),
+                                   OptimizerFunctor::states, samples, staging(samples)});
+        }
+    };
+    static constexpr Checkpointed checkpointed(Programs const& schedule) {
+        if constexpr (BudgetPolicy<Checkpointing>) {
+            Array<Reversal> found = constant_reversals<Fitted>();
+            Programs programs = lower_reversed(schedule, found);
+            return {static_cast<Programs&&>(programs), static_cast<Array<Reversal>&&>(found)};
+        } else {
+            return applied(Net::layers(), cut(cell_count, Net::costs()), schedule);
+        }
     }
     static constexpr Checkpointed checkpointed() requires constant {
-        return checkpointed(Net::layers(), cut(cell_count, Net::costs()), schedule_programs());
+        return checkpointed(schedule_programs());
     }
     // The checkpointing as a pass over the schedule's programs.
     struct OverCells {
         static constexpr Programs lower(Programs const& schedule) {
-            if constexpr (ReversingPolicy<Checkpointing>)
-                return checkpointed(Net::layers(), cut(schedule.cells(), Net::costs()), schedule)
-                    .programs;
+            if constexpr (reverses_cells<Checkpointing>)
+                return checkpointed(schedule).programs;
             else
                 return Checkpointing::lower(schedule);
         }
@@ -149,16 +203,30 @@ template <class Net, class... Policies> struct ChosenPolicies {
         }
         return false;
     }
+    static consteval bool check_budget() {
+        if constexpr (BudgetPolicy<Checkpointing>) {
+            constexpr auto const& fit = constant_fit<Fitted>;
+            return CheckBudget<Checkpointing, fit.fits, fit.device, fit.least_bytes>::ok;
+        } else {
+            return true;
+        }
+    }
+    static constexpr Array<Reversal> reversals() {
+        if constexpr (BudgetPolicy<Checkpointing>) {
+            return constant_reversals<Fitted>();
+        } else {
+            Array<std::size_t> const first = cut(cell_count, Net::costs());
+            Array<LayerInfo> const layers = Net::layers();
+            return reversals_of<Checkpointing>({layers.data(), layers.size(), first.data()},
+                                               schedule_programs());
+        }
+    }
     static consteval bool check_reversals() {
-        if constexpr (ReversingPolicy<Checkpointing>) {
-            constexpr ReversalsVerdict found = [] {
-                Array<std::size_t> const first = cut(cell_count, Net::costs());
-                Array<LayerInfo> const layers = Net::layers();
-                return verify(reversals_of<Checkpointing>(
-                                  {layers.data(), layers.size(), first.data()},
-                                  Schedule::programs(device_count, micro_batch_count)),
-                              first.data());
-            }();
+        if constexpr (!check_budget()) {
+            return false;
+        } else if constexpr (reverses_cells<Checkpointing>) {
+            constexpr ReversalsVerdict found =
+                verify(reversals(), cut(cell_count, Net::costs()).data());
             return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
                                  found.verdict.position>::ok;
         } else {
@@ -173,16 +241,20 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return true;
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
             return false;
-        else if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+        else if constexpr (!constant)
             return true;
         else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
             return false;
+        else if constexpr (!fits_cells<Checkpointing, cell_count>)
+            return false;
+        else if constexpr (BudgetPolicy<Checkpointing> && !proven)
+            return true;
         else if constexpr (!check_reversals())
             return false;
         else
             return check_lowered<
                 std::conditional_t<joins(), OverLayers, Schedule>,
-                std::conditional_t<ReversingPolicy<Checkpointing>, OverCells, Checkpointing>,
+                std::conditional_t<reverses_cells<Checkpointing>, OverCells, Checkpointing>,
                 device_count, micro_batch_count>();
     }
     static_assert(check_programs());

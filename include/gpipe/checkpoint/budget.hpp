@@ -1,0 +1,52 @@
+#pragma once
+
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/core/dynamic.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+
+namespace gpipe {
+
+/// What reversals have to fit into.
+struct Budget {
+    bool given = false;    ///< else there is none
+    std::size_t bytes = 0; ///< that each device has in all
+    /// In a micro-batch, at the most; dynamic: those of the training.
+    std::size_t samples = dynamic;
+    bool constant = false; ///< whether constant evaluation looks for the same
+};
+
+/// A checkpointing policy that reverses all cells within a budget.
+template <class C>
+concept BudgetPolicy = requires(C const& policy) {
+    { policy.budget() } -> std::same_as<Budget>;
+};
+
+namespace checkpoint {
+
+/// The fastest reversals with which every device fits into so many bytes: all that it has, which is
+/// what the plan's devices[d].total() says, for micro-batches of up to `samples` samples. On each
+/// device the layers that run again take the least time; nothing runs again where everything fits.
+/// See fit_budget() for what is looked at.
+///
+/// The numbers are constants or `dynamic`: then Optimal<dynamic, dynamic>{bytes} is put into
+/// Options::checkpointing, and without samples they are those of Options::samples.
+template <std::size_t bytes_ = dynamic, std::size_t samples_ = dynamic> struct Optimal {
+    static_assert(bytes_ > 0, "gpipe: Optimal<bytes, samples> needs bytes");
+    static_assert(samples_ > 0, "gpipe: Optimal<bytes, samples> needs samples in a micro-batch");
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "optimal";
+    static constexpr Budget budget() { return {true, bytes_, samples_}; }
+};
+template <std::size_t samples_> struct Optimal<dynamic, samples_> {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "optimal";
+    std::size_t bytes = 0;
+    std::size_t samples = samples_;
+    constexpr Budget budget() const { return {true, bytes, samples}; }
+};
+
+} // namespace checkpoint
+} // namespace gpipe

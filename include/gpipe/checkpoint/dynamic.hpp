@@ -1,0 +1,120 @@
+#pragma once
+
+#include <gpipe/checkpoint/per_cell.hpp>
+#include <gpipe/checkpoint/policies.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/array.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace gpipe::checkpoint {
+
+/// A policy that is chosen at construction, with its numbers; also the type that holds the choice.
+/// (Not constexpr: nvcc 13 does not get through virtual functions there.)
+class Dynamic {
+  public:
+    using policy_kind = policy::Checkpointing;
+    Dynamic() = default;
+    template <class C>
+        requires(!std::is_same_v<C, Dynamic> && (CheckpointingPass<C> || reverses_cells<C>))
+    Dynamic(C policy) : policy_(new Of<C>(std::move(policy))) {}
+    Dynamic(Dynamic const& other) : policy_(other.policy_ ? other.policy_->copy() : nullptr) {}
+    Dynamic(Dynamic&& other) noexcept : policy_(std::exchange(other.policy_, nullptr)) {}
+    Dynamic& operator=(Dynamic other) noexcept {
+        std::swap(policy_, other.policy_);
+        return *this;
+    }
+    ~Dynamic() { delete policy_; }
+
+    /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
+    /// them decides about all cells, and later if there are more or fewer cells.
+    static Dynamic per_cell(Array<Dynamic> policies);
+    /// What the policy keeps is offloaded: see Offload. Throws std::invalid_argument if it decides
+    /// about all cells.
+    static Dynamic offload(Dynamic policy);
+
+    explicit operator bool() const { return policy_ != nullptr; }
+    /// Without numbers; empty where the policy has none.
+    std::string_view name() const { return policy_ ? policy_->name() : std::string_view(); }
+    /// Whether it reverses cells piece by piece.
+    bool reverses() const { return policy_->reverses(); }
+    /// Of a policy that does not reverse cells.
+    Programs lower(Programs const& schedule) const { return apply({}, schedule).programs; }
+    Checkpointed apply(CutChain const& chain, Programs const& schedule) const {
+        return policy_->apply(chain, schedule);
+    }
+
+  private:
+    struct Policy {
+        virtual ~Policy() = default;
+        virtual Policy* copy() const = 0;
+        virtual std::string_view name() const = 0;
+        virtual bool reverses() const = 0;
+        virtual Checkpointed apply(CutChain const& chain, Programs const& schedule) const = 0;
+        virtual bool reverses_in_cell() const = 0;
+        virtual Reversal in_cell(CellToReverse const& cell) const = 0;
+    };
+    template <class C> struct Of final : Policy {
+        C policy;
+        explicit Of(C value) : policy(std::move(value)) {}
+        Policy* copy() const override { return new Of(policy); }
+        std::string_view name() const override {
+            if constexpr (requires { std::string_view(C::name); })
+                return C::name;
+            else
+                return {};
+        }
+        bool reverses() const override { return reverses_cells<C>; }
+        Checkpointed apply(CutChain const& chain, Programs const& schedule) const override {
+            return apply_checkpointing(chain, schedule, policy);
+        }
+        bool reverses_in_cell() const override { return detail::reverses_in_cell<C>; }
+        Reversal in_cell(CellToReverse const& cell) const override {
+            if constexpr (detail::reverses_in_cell<C>)
+                return detail::reversal_in_cell(policy, cell);
+            else
+                return {};
+        }
+    };
+    struct EachCell {
+        static constexpr std::string_view name = "per-cell";
+        Array<Dynamic> policies;
+        Reversal reversal(CellToReverse const& cell) const {
+            detail::check_per_cell(policies.size(), cell.cells);
+            return policies[cell.cell].policy_->in_cell(cell);
+        }
+    };
+
+    struct Moved {
+        static constexpr std::string_view name = "offload";
+        Dynamic policy;
+        Reversal reversal(CellToReverse const& cell) const {
+            Reversal result = policy.policy_->in_cell(cell);
+            result.offload = true;
+            return result;
+        }
+    };
+    // Throws std::invalid_argument unless it can decide about one cell.
+    static void check_in_cell(Dynamic const& policy, char const* what) {
+        if (!policy || !policy.policy_->reverses_in_cell())
+            gpipe::detail::throw_error<std::invalid_argument>(
+                "gpipe: %s is never, except-last or one that reverses one cell by itself", what);
+    }
+
+    Policy const* policy_ = nullptr;
+};
+
+inline Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
+    for (Dynamic const& policy : policies) check_in_cell(policy, "a policy for each cell");
+    return EachCell{std::move(policies)};
+}
+inline Dynamic Dynamic::offload(Dynamic policy) {
+    check_in_cell(policy, "a policy whose tensors are offloaded");
+    return Moved{std::move(policy)};
+}
+
+} // namespace gpipe::checkpoint

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <gpipe/checkpoint/policies.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/core/type_list.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string_view>
+#include <type_traits>
+
+namespace gpipe {
+
+namespace detail {
+
+/// How a policy reverses a cell as one of PerCell: Never keeps everything, ExceptLast is one
+/// segment of all its layers.
+template <class Policy>
+constexpr Reversal reversal_in_cell(Policy const& policy, CellToReverse const& cell) {
+    if constexpr (ReversingPolicy<Policy>)
+        return policy.reversal(cell);
+    else if constexpr (std::is_same_v<Policy, checkpoint::Never>)
+        return keep_everything(cell.costs.layers());
+    else
+        return equal_segments(cell.costs.layers(), 1);
+}
+template <class Policy>
+inline constexpr bool reverses_in_cell =
+    ReversingPolicy<Policy> || std::is_same_v<Policy, checkpoint::Never> ||
+    std::is_same_v<Policy, checkpoint::ExceptLast>;
+
+// Throws std::invalid_argument unless there is a policy for each cell.
+constexpr void check_per_cell(std::size_t policies, std::size_t cells) {
+    if (policies != cells)
+        throw_error<std::invalid_argument>(
+            "gpipe: PerCell has %zu checkpointing policies for %zu cells", policies, cells);
+}
+
+template <class... Policies> constexpr std::size_t first_not_in_cell() {
+    bool const reverses[] = {reverses_in_cell<Policies>..., false};
+    std::size_t i = 0;
+    while (reverses[i]) ++i;
+    return i;
+}
+
+} // namespace detail
+
+/// That policy `Index` of a PerCell decides about one cell.
+template <std::size_t Index, class Policy> struct CheckPolicyInCell {
+    static constexpr bool ok = detail::reverses_in_cell<Policy>;
+    static constexpr bool is_always = std::is_same_v<Policy, checkpoint::Always>;
+    static_assert(!is_always, "gpipe: Always runs again what the cell holds as well, whatever its "
+                              "reversal: PerCell takes ExceptLast instead");
+    static_assert(is_always || ok,
+                  "gpipe: PerCell takes Never, ExceptLast and policies that reverse one cell by "
+                  "itself, with: gpipe::Reversal reversal(gpipe::CellToReverse const& cell) const");
+};
+
+namespace detail {
+
+template <class... Policies> consteval bool check_policies_in_cells() {
+    constexpr std::size_t wrong = first_not_in_cell<Policies...>();
+    if constexpr (wrong < sizeof...(Policies))
+        return CheckPolicyInCell<wrong, typename List<Policies...>::template at<wrong>>::ok;
+    else
+        return true;
+}
+
+} // namespace detail
+
+namespace checkpoint {
+
+/// A policy for each cell, in their order. Never keeps everything there, ExceptLast is one segment
+/// of the whole cell. Throws std::invalid_argument if there are more or fewer cells.
+template <class... Policies> struct PerCell {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "per-cell";
+    static constexpr std::size_t count = sizeof...(Policies);
+    static_assert(count > 0, "gpipe: PerCell needs a policy for each cell");
+    static_assert(detail::check_policies_in_cells<Policies...>());
+
+    static constexpr Reversal reversal(CellToReverse const& cell) {
+        using Reverses = Reversal (*)(CellToReverse const&);
+        constexpr Reverses each[] = {&reversal_by<Policies>...};
+        detail::check_per_cell(count, cell.cells);
+        return each[cell.cell](cell);
+    }
+
+  private:
+    template <class Policy> static constexpr Reversal reversal_by(CellToReverse const& cell) {
+        return detail::reversal_in_cell(Policy{}, cell);
+    }
+};
+
+} // namespace checkpoint
+} // namespace gpipe

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <gpipe/checkpoint/cell_to_reverse.hpp>
+#include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/checkpoint/reversal_costs.hpp>
+#include <gpipe/checkpoint/revolve.hpp>
+#include <gpipe/core/dynamic.hpp>
+
+#include <cstddef>
+#include <string_view>
+
+/// Checkpointing policies that reverse each cell by itself. As with the extents of mdspan, their
+/// numbers are constants or `dynamic`, and then given to the object.
+namespace gpipe::checkpoint {
+
+/// Segments of n layers inside of each cell, the last one of what is left: the forward keeps their
+/// inputs; each, the last first, is run again right before its backwards.
+template <std::size_t n> struct EverySegment {
+    static_assert(n > 0, "gpipe: EverySegment<n> needs segments of at least one layer");
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "every-segment";
+    static constexpr Reversal reversal(CellToReverse const& cell) {
+        return every_segment(cell.costs.layers(), n);
+    }
+};
+/// Throws std::invalid_argument if n is zero.
+template <> struct EverySegment<dynamic> {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "every-segment";
+    std::size_t n = 0;
+    constexpr Reversal reversal(CellToReverse const& cell) const {
+        return every_segment(cell.costs.layers(), n);
+    }
+};
+
+/// As many segments as take the least memory by the square root rule, with all micro-batches in
+/// flight counted: see square_root().
+struct SquareRoot {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "square-root";
+    static constexpr Reversal reversal(CellToReverse const& cell) {
+        return square_root(cell.costs, cell.in_flight);
+    }
+};
+
+/// The fewest forwards with `slots` inputs of layers stored inside of each cell, for layers of
+/// equal cost: see revolve(). One layer at a time is kept whole.
+template <std::size_t slots> struct Revolve {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "revolve";
+    static constexpr Reversal reversal(CellToReverse const& cell) {
+        return revolve(cell.costs.layers(), slots);
+    }
+};
+template <> struct Revolve<dynamic> {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "revolve";
+    std::size_t slots = 0;
+    constexpr Reversal reversal(CellToReverse const& cell) const {
+        return revolve(cell.costs.layers(), slots);
+    }
+};
+
+/// Selective recomputation (Korthikanti et al. 2022): layers that declare recompute_is_cheap run
+/// again, each run of them right before its backwards; all others are kept whole.
+struct Selective {
+    using policy_kind = policy::Checkpointing;
+    static constexpr std::string_view name = "selective";
+    static constexpr Reversal reversal(CellToReverse const& cell) {
+        Array<bool> dear(cell.costs.layers());
+        for (std::size_t l = 0; l < dear.size(); ++l) dear[l] = !cell.cheap[l];
+        return selective(dear);
+    }
+};
+
+} // namespace gpipe::checkpoint

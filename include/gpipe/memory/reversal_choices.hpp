@@ -1,0 +1,184 @@
+#pragma once
+
+#include <gpipe/checkpoint/optimal.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/memory/plan.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// All that memory is planned for but the reversals of the cells, which are to be chosen.
+struct BudgetProblem {
+    ChainShape chain;
+    Array<std::size_t> first; ///< layer that each cell begins with, and L
+    Programs schedule;        ///< without recomputes, backwards whole
+    std::size_t states = 0;   ///< see plan_memory()
+    std::size_t capacity = 0; ///< samples of a micro-batch
+    Staging staging{};
+    Array<Link> links{};
+
+    constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
+    constexpr CutChain cut_chain() const { return {chain.layers, chain.size, first.data()}; }
+    constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals) const {
+        return plan_memory(chain, first, programs, states, capacity, staging, links, reversals);
+    }
+};
+
+/// How much is looked at to fit reversals into a budget.
+struct BudgetEffort {
+    std::size_t budgets = 32;       ///< that optimal() is asked for in each cell
+    std::size_t slots = 64;         ///< that it has
+    std::size_t most_layers = 96;   ///< of a cell in which it is asked
+    std::size_t most_numbers = 64;  ///< of segments, and of slots of revolve()
+    std::size_t most_forwards = 32; ///< that revolve() may take for each layer
+    std::size_t heights = 8;        ///< of the temporaries that cells of one device share
+    std::size_t most_states = 128;  ///< of the choices for such a device, cell after cell
+};
+/// What constant evaluation gets through within the default limits of g++, clang and nvcc.
+inline constexpr BudgetEffort constant_effort{4, 8, 12, 16, 8, 3, 32};
+
+namespace detail {
+
+// What a cell's share of memory depends on, beside the layout of its reversal: whether that begins
+// with layers that run again, and whether it is_whole().
+inline constexpr std::size_t reversal_kinds = 4;
+constexpr std::size_t kind_of(Reversal const& reversal) {
+    return (is_whole(reversal) ? 0 : 2) + begins_again(reversal);
+}
+// One of a kind; of a single layer all are whole.
+constexpr Reversal reversal_of_kind(std::size_t layers, std::size_t kind) {
+    bool const whole = kind < 2 || layers == 1;
+    if (kind % 2 == 1) return equal_segments(layers, whole ? 1 : 2);
+    Array<bool> dear(layers, whole);
+    dear[layers - 1] = true;
+    return selective(dear);
+}
+
+struct CellSurroundings {
+    CellUse use;
+    std::size_t boundary = 0; // bytes of its slots, and of the outbox behind it
+    std::size_t retained_blocks = 0;
+    std::size_t kept_blocks = 0;
+};
+struct Surroundings {
+    Array<CellSurroundings> cells;
+    Array<std::size_t> fixed; // by device: bytes of all that is neither boundary nor activations
+};
+// Where all cells have reversals of that kind.
+[[gnu::cold]] constexpr Surroundings surroundings(BudgetProblem const& problem, std::size_t kind) {
+    std::size_t const cells = problem.schedule.cells();
+    Array<Reversal> reversals(cells);
+    for (std::size_t c = 0; c < cells; ++c)
+        reversals[c] = reversal_of_kind(problem.layers(c), kind);
+    MemoryPlan const plan = problem.plan(lower_reversed(problem.schedule, reversals), reversals);
+    Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
+    for (std::size_t c = 0; c < cells; ++c) {
+        std::size_t boundary = plan.boundaries[c].slots * plan.slot_size[c];
+        if (c + 1 < cells)
+            boundary += plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
+        result.cells[c] = {plan.uses[c], boundary, plan.blocks.retained.count[c],
+                           plan.blocks.kept.count[c]};
+    }
+    for (std::size_t d = 0; d < result.fixed.size(); ++d)
+        result.fixed[d] =
+            plan.devices[d].total() - plan.devices[d].boundary - plan.devices[d].activations;
+    return result;
+}
+
+// A reversal that may be chosen for a cell, by its number among the cell's.
+struct ReversalChoice {
+    std::uint32_t number = 0;
+    double time = 0;           // of the layers that run again
+    std::size_t blocks = 0;    // bytes, with those of the boundary
+    std::size_t temporary = 0; // shared with the other cells of the device
+};
+
+// As plan_memory() has it. around: of the reversal's kind.
+[[gnu::cold]] constexpr ReversalChoice measure(BudgetProblem const& problem,
+                                               CellSurroundings const& around, std::size_t cell,
+                                               ReversalCosts const& costs, std::uint32_t number,
+                                               Reversal const& reversal) {
+    std::size_t const first = problem.first[cell];
+    std::size_t const last = problem.first[cell + 1];
+    ReversalChoice result{number, extra_time(reversal, costs), around.boundary};
+    auto const put = [&](std::size_t retained, std::size_t kept, std::size_t temporary) {
+        result.blocks += around.retained_blocks * retained;
+        if (!around.use.adjacent) result.blocks += around.kept_blocks * kept;
+        result.temporary = temporary;
+    };
+    if (is_whole(reversal)) {
+        CellLayout const layout = lay_out_cell(problem.chain, first, last, around.use);
+        put(0, layout.kept, layout.temporary);
+    } else {
+        ReversalLayout const layout =
+            lay_out_reversal(problem.chain, first, last, around.use, reversal);
+        put(layout.retained, layout.kept, layout.temporary);
+    }
+    return result;
+}
+
+// The reversals that are looked at for a cell, by number: everything kept; segments of equal
+// numbers and of equal lengths; binomial ones; and what optimal() makes of budgets between the
+// least and the one in which nothing runs again, closer together near the least. That is asked for
+// the micro-batches in flight where nothing, and where something runs again first.
+class CellReversals {
+  public:
+    constexpr CellReversals(BudgetProblem const& problem, std::size_t cell, std::size_t in_flight,
+                            std::size_t in_flight_again, BudgetEffort const& effort)
+        : costs_(reversal_costs(problem.cut_chain(), problem.first[cell], problem.first[cell + 1],
+                                problem.capacity)),
+          in_flight_{in_flight, in_flight_again}, effort_(effort) {}
+
+    constexpr ReversalCosts const& costs() const { return costs_; }
+    // How far apart the numbers of segments and slots are, and how many there are of each.
+    static constexpr std::size_t stride(std::size_t layers, BudgetEffort const& effort) {
+        return (layers + effort.most_numbers - 1) / effort.most_numbers;
+    }
+    static constexpr std::size_t numbers(std::size_t layers, BudgetEffort const& effort) {
+        return (layers - 1) / stride(layers, effort) + 1;
+    }
+    static constexpr std::size_t count(std::size_t layers, bool both, BudgetEffort const& effort) {
+        std::size_t const budgets = layers <= effort.most_layers ? effort.budgets : 0;
+        return 1 + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets;
+    }
+    constexpr std::size_t count() const {
+        return count(costs_.layers(), in_flight_[0] != in_flight_[1], effort_);
+    }
+
+    // Of no layer where that would be too long.
+    constexpr Reversal reversal(std::size_t number) const {
+        std::size_t const layers = costs_.layers();
+        if (number == 0) return keep_everything(layers);
+        std::size_t const each = numbers(layers, effort_);
+        std::size_t const kind = (number - 1) / each;
+        std::size_t const i = (number - 1) % each * stride(layers, effort_);
+        if (kind == 0) return equal_segments(layers, i + 1);
+        if (kind == 1) return every_segment(layers, i + 1);
+        if (kind == 2) {
+            // Not by `?:`, of which g++ 12 frees the result too early in constant evaluation.
+            if (revolve_forwards(layers, i) > effort_.most_forwards * layers) return {};
+            return revolve(layers, i);
+        }
+        std::size_t const budget = (number - 1 - 3 * each) % effort_.budgets;
+        return within(in_flight_[(number - 1 - 3 * each) / effort_.budgets], budget);
+    }
+
+  private:
+    constexpr Reversal within(std::size_t in_flight, std::size_t budget) const {
+        std::size_t const least = optimal(costs_, in_flight, 0, effort_.slots).least_bytes;
+        std::size_t const most =
+            reversal_bytes(keep_everything(costs_.layers()), costs_).total(in_flight);
+        std::size_t const part = (most - least) / (effort_.budgets * effort_.budgets);
+        return optimal(costs_, in_flight, least + part * budget * budget, effort_.slots).reversal;
+    }
+
+    ReversalCosts costs_;
+    std::size_t in_flight_[2];
+    BudgetEffort effort_;
+};
+
+} // namespace detail
+} // namespace gpipe

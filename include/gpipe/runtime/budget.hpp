@@ -1,0 +1,44 @@
+#pragma once
+
+#include <gpipe/checkpoint/budget.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/memory/fit_budget.hpp>
+#include <gpipe/runtime/choices.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe {
+
+/// The samples of a micro-batch that reversals are chosen for. Throws std::invalid_argument if the
+/// budget is for fewer than there are.
+inline std::size_t checked_capacity(Budget const& budget, std::size_t samples) {
+    if (budget.samples == dynamic) return samples;
+    if (samples > budget.samples)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: micro-batches of %zu samples, but the bytes of checkpoint::Optimal are for "
+            "%zu at the most",
+            samples, budget.samples);
+    return budget.samples;
+}
+
+/// Reversals within a budget, proven. Throws std::invalid_argument, with the device and the least
+/// that would do, if a device does not fit into it.
+inline Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& budget) {
+    BudgetFit fit =
+        fit_budget(problem, budget.bytes, budget.constant ? constant_effort : BudgetEffort{});
+    if (!fit.fits)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: checkpoint::Optimal has %zu bytes for each device, but however often layers "
+            "run again device %zu does not fit into less than %zu, for micro-batches of %zu "
+            "samples",
+            budget.bytes, fit.device, fit.least_bytes, problem.capacity);
+    Checkpointed result{std::move(fit.programs), std::move(fit.reversals), {}};
+    Programs const& schedule = problem.schedule;
+    prove(result, problem.cut_chain(), schedule.devices(), schedule.cells(),
+          schedule.micro_batches());
+    return result;
+}
+
+} // namespace gpipe

@@ -1,0 +1,239 @@
+// Reversals within a budget: that they fit is said by the plan, that they are fast by all others.
+#include <support/long_tests.hpp>
+#include <support/random_chain.hpp>
+#include <support/schedules.hpp>
+
+#include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/checkpoint/verify_reversal.hpp>
+#include <gpipe/memory/fit_budget.hpp>
+#include <gpipe/schedule/halves.hpp>
+#include <gpipe/schedule/verify.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Array;
+using gpipe::BudgetFit;
+using gpipe::BudgetProblem;
+using gpipe::BudgetSearch;
+using gpipe::Checkpointed;
+using gpipe::dynamic;
+using gpipe::Link;
+using gpipe::MemoryPlan;
+using gpipe::Reversal;
+
+constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+std::size_t below(std::mt19937_64& random, std::size_t n) {
+    return static_cast<std::size_t>(random() % n);
+}
+
+// A chain of so many layers, cut anywhere.
+struct Problem {
+    toy::RandomChain chain;
+    BudgetProblem problem;
+
+    Problem(std::mt19937_64& random, std::size_t layers, gpipe::schedule::Dynamic schedule,
+            std::size_t devices, std::size_t micro_batches)
+        : chain(toy::random_chain(random, layers, {})) {
+        std::size_t const cells = devices * schedule.cells_per_device();
+        for (gpipe::LayerInfo& layer : chain.layers)
+            layer.cost = static_cast<double>(1 + below(random, 5));
+        std::vector<std::size_t> cuts;
+        for (std::size_t i = 1; i < layers; ++i) cuts.push_back(i);
+        std::shuffle(cuts.begin(), cuts.end(), random);
+        cuts.resize(cells - 1);
+        std::sort(cuts.begin(), cuts.end());
+        problem.chain = chain.shape();
+        problem.first = Array<std::size_t>(cells + 1);
+        for (std::size_t c = 1; c < cells; ++c) problem.first[c] = cuts[c - 1];
+        problem.first[cells] = layers;
+        problem.schedule =
+            join_halves(schedule.programs(devices, micro_batches), Array<bool>(cells));
+        problem.states = below(random, 3);
+        problem.capacity = 1 + below(random, 4);
+    }
+    void link(Link link) {
+        gpipe::Programs const& programs = problem.schedule;
+        problem.links = Array<Link>(programs.cells());
+        for (std::size_t c = 1; c < programs.cells(); ++c)
+            if (programs.device_of(c) != programs.device_of(c - 1)) problem.links[c] = link;
+    }
+    Checkpointed with(gpipe::checkpoint::Dynamic const& policy) const {
+        return policy.apply(problem.cut_chain(), problem.schedule);
+    }
+    // What the layers of a device that run again take, of the definition of a reversal.
+    double time(Array<Reversal> const& reversals, std::size_t device) const {
+        double sum = 0;
+        for (std::size_t c = 0; c < reversals.size(); ++c)
+            for (gpipe::ReversalStep const& step : reversals[c].steps)
+                if (problem.schedule.device_of(c) == device && !step.backward)
+                    sum += chain.layers[problem.first[c] + step.layer].cost;
+        return sum;
+    }
+};
+
+std::size_t most_bytes(MemoryPlan const& plan) {
+    std::size_t most = 0;
+    for (gpipe::DeviceBytes const& device : plan.devices) most = std::max(most, device.total());
+    return most;
+}
+
+// Some budgets from the least to the one in which everything fits.
+std::vector<std::size_t> budgets(std::mt19937_64& random, std::size_t least, std::size_t most) {
+    std::vector<std::size_t> result{least, least + 1, most};
+    for (int i = 0; i < 6; ++i)
+        result.push_back(least + below(random, std::max(most, least) - least + 1));
+    std::sort(result.begin(), result.end());
+    return result;
+}
+
+// Calls f(problem, schedule's name) for all schedules.
+template <class F> void each_problem(std::uint64_t seed, std::size_t one_of, F f) {
+    std::mt19937_64 random(seed);
+    std::size_t point = 0;
+    for (std::size_t micro_batches : {1, 2, 5, 9})
+        toy::each_of_catalogue(
+            4, 12, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                std::size_t const layers = k * schedule.cells_per_device() + below(random, 12);
+                Problem problem(random, layers, schedule, k, micro_batches);
+                if (point++ % toy::one_of(one_of) != 0) return;
+                INFO(std::string(schedule.name()), " of ", schedule.cells_per_device(),
+                     " cells per device, K = ", k, ", M = ", micro_batches, ", L = ", layers);
+                f(problem, random);
+            });
+}
+
+} // namespace
+
+TEST_CASE("every device fits into the budget by its whole plan, whatever the links, and what is "
+          "chosen is sound") {
+    std::size_t fits = 0;
+    std::size_t plans = 0;
+    for (int link = 0; link < 3; ++link)
+        each_problem(1 + static_cast<std::uint64_t>(link), 3, [&](Problem& problem, auto& random) {
+            if (link > 0) problem.link(static_cast<Link>(link));
+            BudgetSearch const search(problem.problem);
+            std::size_t const least = search.fit(0).least_bytes;
+            BudgetFit const all = search.fit(unlimited);
+            REQUIRE(all.fits);
+            std::size_t const most = most_bytes(problem.problem.plan(all.programs, all.reversals));
+            for (std::size_t const bytes : budgets(random, least, most)) {
+                BudgetFit const fit = search.fit(bytes);
+                REQUIRE(fit.fits);
+                CHECK(verify(fit.programs));
+                for (Reversal const& reversal : fit.reversals) CHECK(gpipe::valid(reversal));
+                CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= bytes);
+                ++fits;
+                plans += fit.plans;
+            }
+        });
+    MESSAGE(fits << " budgets, " << plans << " plans");
+}
+
+TEST_CASE("the least budget is that of the device that is named, and one byte less is refused") {
+    std::size_t problems = 0;
+    each_problem(11, 2, [&](Problem& problem, auto&) {
+        BudgetSearch const search(problem.problem);
+        BudgetFit const none = search.fit(0);
+        REQUIRE(!none.fits);
+        BudgetFit const fit = search.fit(none.least_bytes);
+        REQUIRE(fit.fits);
+        MemoryPlan const plan = problem.problem.plan(fit.programs, fit.reversals);
+        CHECK(plan.devices[none.device].total() == none.least_bytes);
+        BudgetFit const less = search.fit(none.least_bytes - 1);
+        CHECK(!less.fits);
+        CHECK(less.device == none.device);
+        CHECK(less.least_bytes == none.least_bytes);
+        ++problems;
+    });
+    MESSAGE(problems << " problems");
+}
+
+TEST_CASE("more bytes never make a device slower, and with enough of them nothing runs again") {
+    each_problem(21, 2, [&](Problem& problem, auto& random) {
+        BudgetSearch const search(problem.problem);
+        BudgetFit const all = search.fit(unlimited);
+        std::size_t const most = most_bytes(problem.problem.plan(all.programs, all.reversals));
+        std::size_t const devices = problem.problem.schedule.devices();
+        std::vector<double> before(devices, std::numeric_limits<double>::infinity());
+        for (std::size_t const bytes : budgets(random, search.fit(0).least_bytes, most)) {
+            BudgetFit const fit = search.fit(bytes);
+            for (std::size_t d = 0; d < devices; ++d) {
+                double const time = problem.time(fit.reversals, d);
+                CHECK(time <= before[d]);
+                before[d] = time;
+            }
+        }
+        for (std::size_t d = 0; d < devices; ++d) CHECK(problem.time(all.reversals, d) == 0);
+        for (std::size_t d = 0; d < devices; ++d) CHECK(before[d] == 0);
+    });
+}
+
+TEST_CASE("no policy that reverses each cell by itself is faster on a device and fits") {
+    namespace checkpoint = gpipe::checkpoint;
+    std::size_t compared = 0;
+    std::size_t faster = 0; // than the best of them
+    each_problem(31, 3, [&](Problem& problem, auto&) {
+        BudgetSearch const search(problem.problem);
+        std::vector<Checkpointed> others;
+        for (std::size_t n = 1; n <= problem.problem.chain.size; ++n)
+            others.push_back(problem.with(checkpoint::EverySegment<dynamic>{n}));
+        for (std::size_t slots = 0; slots < problem.problem.chain.size; ++slots)
+            others.push_back(problem.with(checkpoint::Revolve<dynamic>{slots}));
+        others.push_back(problem.with(checkpoint::SquareRoot{}));
+        // Never and ExceptLast, of which the time is that of these.
+        for (checkpoint::Dynamic const& policy : {checkpoint::Dynamic(checkpoint::Never{}),
+                                                  checkpoint::Dynamic(checkpoint::ExceptLast{})}) {
+            Array<checkpoint::Dynamic> const each(problem.problem.schedule.cells(), policy);
+            others.push_back(problem.with(policy));
+            others.back().reversals = problem.with(checkpoint::Dynamic::per_cell(each)).reversals;
+        }
+        std::vector<std::size_t> needs;
+        for (std::size_t i = 0; i < others.size(); ++i) {
+            bool const piecewise = i + 2 < others.size();
+            needs.push_back(most_bytes(problem.problem.plan(
+                others[i].programs, piecewise ? others[i].reversals : Array<Reversal>{})));
+        }
+        for (std::size_t const bytes : needs) {
+            BudgetFit const fit = search.fit(bytes);
+            REQUIRE(fit.fits);
+            for (std::size_t d = 0; d < problem.problem.schedule.devices(); ++d) {
+                double best = std::numeric_limits<double>::infinity();
+                for (std::size_t i = 0; i < others.size(); ++i)
+                    if (needs[i] <= bytes)
+                        best = std::min(best, problem.time(others[i].reversals, d));
+                double const time = problem.time(fit.reversals, d);
+                CHECK(time <= best);
+                faster += time < best;
+                ++compared;
+            }
+        }
+    });
+    MESSAGE("faster than the best of them on " << faster << " of " << compared << " devices");
+    CHECK(faster > compared / 20);
+}
+
+TEST_CASE("what is chosen for some samples fits for fewer, too") {
+    std::mt19937_64 random(41);
+    for (int i = 0; i < 60; ++i) {
+        Problem problem(random, 4 + below(random, 10), gpipe::schedule::OneForwardOneBackward{},
+                        1 + below(random, 4), 5);
+        problem.problem.capacity = 8;
+        BudgetSearch const search(problem.problem);
+        std::size_t const least = search.fit(0).least_bytes;
+        BudgetFit const fit = search.fit(least);
+        for (std::size_t samples = 1; samples < 8; ++samples) {
+            problem.problem.capacity = samples;
+            CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= least);
+        }
+    }
+}
