@@ -89,15 +89,7 @@ class Dynamic {
         }
     };
 
-    struct Moved {
-        static constexpr std::string_view name = "offload";
-        Dynamic policy;
-        Reversal reversal(CellToReverse const& cell) const {
-            Reversal result = policy.policy_->in_cell(cell);
-            result.offload = true;
-            return result;
-        }
-    };
+    struct Moved;
     // Throws std::invalid_argument unless it can decide about one cell.
     static void check_in_cell(Dynamic const& policy, char const* what) {
         if (!policy || !policy.policy_->reverses_in_cell())
@@ -106,6 +98,16 @@ class Dynamic {
     }
 
     Policy const* policy_ = nullptr;
+};
+
+struct Dynamic::Moved {
+    static constexpr std::string_view name = "offload";
+    Dynamic policy;
+    Reversal reversal(CellToReverse const& cell) const {
+        Reversal result = policy.policy_->in_cell(cell);
+        result.offload = true;
+        return result;
+    }
 };
 
 inline Dynamic Dynamic::per_cell(Array<Dynamic> policies) {

@@ -68,10 +68,9 @@ constexpr bool begins_again(Reversal const& reversal) {
 }
 
 /// Whether a sound reversal has nothing to do inside of the cell: its forward keeps every layer
-/// whole, or a recompute does and nothing runs again later; and nothing is offloaded. It is then
-/// laid out as a cell without one.
+/// whole, or a recompute does and nothing runs again later. It is then laid out as a cell without
+/// one, unless what waits is offloaded.
 constexpr bool is_whole(Reversal const& reversal) {
-    if (reversal.offload) return false;
     std::size_t const layers = reversal.layers();
     if (reversal.steps.size() == layers) return true; // backwards only
     if (reversal.steps.size() != 2 * layers) return false;

@@ -41,7 +41,7 @@ template <class Times> class Occupations {
         add_blocks(
             plan.blocks.retained,
             [&](std::size_t c) {
-                return plan.offloaded[c].blocks ? 0 : plan.reversals[c].retained;
+                return plan.offloaded[c].moves() ? 0 : plan.reversals[c].retained;
             },
             [&](std::size_t i) { return kind(i) == Kind::forward; }, last,
             [](std::size_t) { return false; });
@@ -147,7 +147,7 @@ template <class Times> class Occupations {
     constexpr void add_offloaded() {
         for (std::size_t c = 0; c < programs_.cells(); ++c) {
             Offloaded const& cell = plan_.offloaded[c];
-            if (cell.blocks == 0 || programs_.device_of(c) != device_) continue;
+            if (!cell.moves() || programs_.device_of(c) != device_) continue;
             for (std::size_t m = 0; m < micro_batches_; ++m) {
                 Move const& move = moves_[c * micro_batches_ + m];
                 std::size_t const left = cell.moved(m) ? move.offload : move.end;

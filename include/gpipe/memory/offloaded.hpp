@@ -24,6 +24,8 @@ struct Offloaded {
     std::size_t input = 0;     ///< of the cell's input, if it is moved
     bool with_input = false;   ///< whether it is
 
+    /// Whether anything is: micro-batches may all be back too soon.
+    constexpr bool moves() const { return host.slots > 0; }
     constexpr std::size_t bytes() const { return retained + input; }
 
     constexpr bool moved(std::size_t micro_batch) const {

@@ -176,7 +176,8 @@ constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal 
         if (!waits[c].retained && !waits[c].input) continue;
         Offloaded& cell = plan.offloaded[c];
         cell = assign_offloads(plan.lowered, order, happens_before, c);
-        cell.with_input = waits[c].input && cell.host.slots > 0;
+        if (!cell.moves()) continue;
+        cell.with_input = waits[c].input;
         plan.blocks.retained.count[c] = cell.blocks;
         for (std::size_t i = 0; i < plan.blocks.retained.of_action.size(); ++i) {
             Action const& a = programs[i];
@@ -255,7 +256,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         for (std::size_t b = 0; b < c; ++b)
             one_each = one_each && programs.device_of(b) != programs.device_of(c);
     auto const reversed = [&](std::size_t c) {
-        return !reversals.empty() && !is_whole(reversals[c]);
+        return !reversals.empty() && (!is_whole(reversals[c]) || plan.offloaded[c].moves());
     };
     auto const kept_in_outbox = [&](std::size_t c) {
         return c + 1 < cells && plan.transfers[c + 1].keeps;
