@@ -32,6 +32,9 @@
 // expect GPIPE_DEFERS_NOTHING: gpipe: Deferred is what a layer's input_gradient leaves for its weight_g
 // expect GPIPE_DEFERS_NOTHING: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
 // expect GPIPE_FINAL: gpipe: a layer must not be final: which functions it has is seen by deriving fr
+// expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of a layer whether it is: static constexpr
+// expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
+// expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: recompute_is_cheap says of a layer whether it is: static
 // expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4UL?, L=Mistake)
 // expect GPIPE_INSIDE_REPEAT: gpipe: a layer needs: void forward
 #include <gpipe/pipeline.hpp>
@@ -52,6 +55,7 @@ struct Whole {
     using Saved = Tensor;
     using Scratch = gpipe::Tensors<gpipe::Tensor<char, 3>, Tensor>;
     static constexpr auto backward_reads = gpipe::Reads::both;
+    static constexpr bool recompute_is_cheap = true;
     static constexpr int cost = 3;
     static constexpr float decay[] = {1, 0};
     template <class C> void initialize(C& context) const { context.parameters(); }
@@ -104,6 +108,14 @@ struct Mistake {
 #elif defined(GPIPE_INPUT_IS_NO_TENSOR)
 struct Mistake : Four {
     using Input = float;
+};
+#elif defined(GPIPE_CHEAP_IS_NO_BOOL)
+struct Mistake : Four {
+    static constexpr double recompute_is_cheap = 0.5;
+};
+#elif defined(GPIPE_CHEAP_IS_NO_CONSTANT)
+struct Mistake : Four {
+    static inline bool recompute_is_cheap = true;
 };
 #elif defined(GPIPE_NO_FORWARD)
 struct Mistake : Parts {

@@ -49,6 +49,7 @@ struct Whole : blank::Costly<4, 2> {
     static constexpr auto backward_reads = gpipe::Reads::output;
     static constexpr float decay[] = {0.5f, 0};
     static constexpr bool accepts_none = true;
+    static constexpr bool recompute_is_cheap = true;
 };
 using WholeTraits = gpipe::LayerTraits<Whole>;
 static_assert(WholeTraits::has_cost && WholeTraits::cost == 16);
@@ -56,6 +57,13 @@ static_assert(!WholeTraits::reads_input && WholeTraits::reads_output);
 static_assert(WholeTraits::decay(0) == 0.5f && WholeTraits::decay(1) == 0);
 static_assert(gpipe::LayerTraits<blank::Linear<4>>::decay(1) == 1);
 static_assert(gpipe::accepts_none<Whole>);
+static_assert(gpipe::recompute_is_cheap<Whole> && !gpipe::recompute_is_cheap<Plain>);
+struct Dear : Plain {
+    static constexpr bool recompute_is_cheap = false;
+};
+static_assert(!gpipe::recompute_is_cheap<Dear>);
+static_assert(gpipe::Pipeline<Whole>::leaf_info[0].recompute_is_cheap);
+static_assert(!gpipe::Pipeline<Plain>::leaf_info[0].recompute_is_cheap);
 
 // The same as values.
 constexpr gpipe::LayerInfo info = gpipe::detail::layer_info<Whole>();
