@@ -82,10 +82,12 @@ set(GPIPE_HEADERS
     include/gpipe/memory/curve.hpp
     include/gpipe/memory/device_choice.hpp
     include/gpipe/memory/fit_budget.hpp
+    include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/occupation.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/offloaded.hpp
     include/gpipe/memory/plan.hpp
+    include/gpipe/memory/plan_copies.hpp
     include/gpipe/memory/reversal_calls.hpp
     include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp

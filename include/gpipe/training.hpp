@@ -275,6 +275,9 @@ template <class Net, class... Policies> class Training {
     /// Bytes of all arenas by the plan, and as allocated.
     std::size_t planned_bytes() const { return machine_.plan().total(); }
     std::size_t used_bytes() const { return machine_.used_bytes(); }
+    /// Bytes of the host's memory that copies go to or through: what is offloaded, and tensors on
+    /// their way between devices that cannot reach each other.
+    std::size_t host_bytes() const { return machine_.plan().host; }
     /// A device's memory.
     std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 

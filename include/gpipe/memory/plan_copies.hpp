@@ -1,0 +1,94 @@
+#pragma once
+
+#include <gpipe/memory/memory_plan.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+/// The parts of a plan that copies make: what crosses between devices that share no memory, and
+/// what goes to the host's memory and back.
+namespace gpipe::detail {
+
+// Whether the weight gradient of a cell's layer runs apart from the rest of its backward.
+constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::size_t cell,
+                          std::size_t layer) {
+    return plan.blocks.splits[cell] && chain.layers[layer].splits && layer >= chain.lowest_learner;
+}
+
+// Where the boundaries have to be crossed by transfers: their slots outside the receiving cell, and
+// what writers have to wait for because these are few.
+[[gnu::cold]] constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
+                                            Array<std::size_t> const& order) {
+    if (plan.lowered.streams() == plan.devices.size()) return;
+    HappensBefore const happens_before(plan.lowered, order);
+    for (std::size_t c = 1; c < plan.transfers.size(); ++c) {
+        if (plan.links[c] == Link::shared) continue;
+        Transfers& transfers = plan.transfers[c];
+        LayerInfo const& layer = chain.layers[plan.first[c]];
+        transfers.slot_size = layer.input.slots(plan.capacity);
+        if (plan.crosses[c])
+            transfers.slot_size =
+                std::max(transfers.slot_size, layer.input_gradient.slots(plan.capacity));
+        transfers.keeps = plan.crosses[c] && chain.layers[plan.first[c] - 1].reads_output;
+        transfers.outbox =
+            assign_outbox(plan.lowered, order, happens_before, c, plan.links[c], transfers.keeps,
+                          runs_apart(plan, chain, c - 1, plan.first[c] - 1));
+        if (plan.links[c] != Link::staged) continue;
+        auto const stage = [&](StagingSlots& slots, std::size_t& at, std::size_t cell,
+                               bool gradients) {
+            slots = assign_staging(plan.lowered, order, happens_before, cell, gradients);
+            at = plan.host;
+            plan.host += slots.slots * transfers.slot_size;
+        };
+        stage(transfers.outputs, transfers.outputs_at, c - 1, false);
+        if (plan.crosses[c]) stage(transfers.gradients, transfers.gradients_at, c, true);
+    }
+}
+
+// Of so many micro-batches in flight a cell keeps the inputs on the device: two blocks, and four
+// slots of the boundary, would hold as many.
+inline constexpr std::size_t most_with_inputs = 5;
+
+// What of a cell waits between its forward and its reversal, and is worth to be moved.
+struct Waits {
+    bool retained = false;
+    bool input = false;
+};
+constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal const& reversal,
+                      std::size_t cell) {
+    std::size_t const first = plan.first[cell];
+    if (chain.lowest_learner >= plan.first[cell + 1]) return {};
+    bool const read = first_layer_again(reversal).at_all ||
+                      (chain.lowest_learner <= first && chain.layers[first].reads_input);
+    // In the cell before it may have to stay, as its output.
+    bool const stays = cell == 0 || (plan.links[cell] == Link::shared && plan.crosses[cell] &&
+                                     chain.layers[first - 1].reads_output);
+    return {keeps_anything(reversal),
+            read && !stays && plan.blocks.retained.count[cell] > most_with_inputs};
+}
+
+// What cells move to the host's memory, and what writers have to wait for because there are few
+// blocks for it on the device.
+[[gnu::cold]] constexpr void plan_offloads(MemoryPlan& plan, Array<Waits> const& waits,
+                                           Array<std::size_t> const& order) {
+    if (plan.lowered.streams() == plan.devices.size()) return;
+    Programs const& programs = plan.lowered.programs;
+    HappensBefore const happens_before(plan.lowered, order);
+    for (std::size_t c = 0; c < waits.size(); ++c) {
+        if (!waits[c].retained && !waits[c].input) continue;
+        Offloaded& cell = plan.offloaded[c];
+        cell = assign_offloads(plan.lowered, order, happens_before, c);
+        if (!cell.moves()) continue;
+        cell.with_input = waits[c].input;
+        plan.blocks.retained.count[c] = cell.blocks;
+        for (std::size_t i = 0; i < plan.blocks.retained.of_action.size(); ++i) {
+            Action const& a = programs[i];
+            if (a.cell != c) continue;
+            bool const later = a.kind != Kind::forward && cell.moved(a.micro_batch);
+            plan.blocks.retained.of_action[i] =
+                later ? cell.returned[a.micro_batch] : cell.block[a.micro_batch];
+        }
+    }
+}
+
+} // namespace gpipe::detail
