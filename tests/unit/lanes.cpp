@@ -197,7 +197,8 @@ TEST_CASE("forwards alone wait for the slot that the next cell still reads, and 
                     CHECK(programs.device_at(i) == a.cell);
                     bool const needs = a.cell > 0;
                     bool const waits = a.cell + 1 < k && a.micro_batch >= apart;
-                    auto const& [first, second] = forwards.lowered.needs[i].action;
+                    auto const& [first, second, third] = forwards.lowered.needs[i].action;
+                    CHECK(third == no_action);
                     if (needs) CHECK(programs[first] == gpipe::forward(a.cell - 1, a.micro_batch));
                     also[i] = needs ? second : first;
                     REQUIRE((also[i] != no_action) == waits);
