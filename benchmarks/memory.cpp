@@ -3,6 +3,7 @@
 #include "support/counting_allocator.hpp"
 #include "support/list.hpp"
 #include "support/live_bytes.hpp"
+#include "support/poison.hpp"
 #include "support/record.hpp"
 #include "support/uses_all.hpp"
 
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -41,40 +41,6 @@ gpipe::checkpoint::Dynamic policy(std::string const& name) {
     if (name == "never") return gpipe::checkpoint::Never{};
     if (name == "always") return gpipe::checkpoint::Always{};
     return gpipe::checkpoint::ExceptLast{};
-}
-
-// A byte of which four make a harmless float.
-constexpr unsigned char poison = 0x3C;
-
-// Overwrites everything on the devices but the parameters, which move to where they were.
-void poison_arenas(Train& train, std::size_t devices) {
-    std::vector<std::vector<float>> parameters;
-    auto const each_tensor = [&](auto f) {
-        for (std::size_t layer = 0; layer < Net::size; ++layer)
-            for (std::size_t t = 0; t < train.tensors(layer); ++t)
-                f(train.parameter<float>(layer, t));
-    };
-    each_tensor([&](auto values) { parameters.emplace_back(values.begin(), values.end()); });
-    for (std::size_t d = 0; d < devices; ++d)
-        std::memset(train.arena(d).data(), poison, train.arena(d).size());
-    std::size_t next = 0;
-    each_tensor([&](auto values) {
-        std::copy(parameters[next].begin(), parameters[next].end(), values.begin());
-        ++next;
-    });
-}
-
-// Bytes of the 256-byte lines of an arena in which anything differs from the poison.
-std::size_t overwritten(std::span<std::byte const> arena) {
-    constexpr std::size_t line = gpipe::slot_alignment;
-    std::size_t used = 0;
-    for (std::size_t at = 0; at < arena.size(); at += line)
-        for (std::size_t i = at; i < std::min(at + line, arena.size()); ++i)
-            if (arena[i] != std::byte{poison}) {
-                used += std::min(line, arena.size() - at);
-                break;
-            }
-    return used;
 }
 
 // O(N + L/K x N/M) with the chain's mean bytes put in: N boundary tensors, and the tensors of L/K
@@ -129,7 +95,7 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
                  .checkpointing = policy(checkpointing)}};
     std::size_t const allocated = arena_bytes - allocated_before;
     train.step(inputs, targets); // what the layers' own library sets up at its first call
-    poison_arenas(train, cells);
+    poison_arenas(train, Net::size);
     std::size_t const allocations_before = allocations;
     train.step(inputs, targets);
     std::size_t const allocations_in_step = allocations - allocations_before;

@@ -6,6 +6,7 @@
 //
 // Nothing is trained here: programs are values, and so are the times that simulate() gives them.
 
+#include "support/checkpointing.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
 
@@ -65,8 +66,10 @@ struct Settings {
         options.number("bandwidth",
                        "bytes per unit of time, each way between two devices; 0: no limit",
                        bandwidth, 0, 1e15);
-        options.choice("checkpointing", "recompute activations in backward", checkpointing,
-                       {"never", "except-last", "always"});
+        options.text("checkpointing", "NAME",
+                     "recompute activations in backward: never, except-last or always; there are "
+                     "no layers here that could be looked at",
+                     checkpointing);
         options.text("schedule", "NAME", "this one only", schedule);
         options.text("svg", "FILE", "write a figure of them all", svg);
         options.text("trace", "FILE", "write them for the viewers of Perfetto and Chrome", trace);
@@ -88,9 +91,12 @@ struct Settings {
         return bandwidth > 0 ? bandwidth : gpipe::unlimited<double>;
     }
     gpipe::checkpoint::Dynamic pass() const {
-        if (checkpointing == "never") return gpipe::checkpoint::Never{};
-        if (checkpointing == "always") return gpipe::checkpoint::Always{};
-        return gpipe::checkpoint::ExceptLast{};
+        gpipe::checkpoint::Dynamic const pass = support::checkpointing(checkpointing);
+        if (pass.reverses())
+            throw support::UsageError("--checkpointing takes never, except-last or always, not '" +
+                                      checkpointing +
+                                      "', which looks at layers: there are none here");
+        return pass;
     }
 };
 

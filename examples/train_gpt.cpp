@@ -15,6 +15,7 @@
 #include "gpt/processor.hpp"
 #include "gpt/text.hpp"
 #include "support/bubble.hpp"
+#include "support/checkpointing.hpp"
 #include "support/gpus.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
@@ -98,8 +99,7 @@ struct Settings {
                        schedule_names());
         options.number("per-device", "cells of a device under schedules in loops; 0: 2", per_device,
                        0, gpipe::schedule::most_cells_per_device);
-        options.choice("checkpointing", "recompute activations in backward", checkpointing,
-                       {"never", "always", "except-last"});
+        options.text("checkpointing", "NAME", support::checkpointing_help(), checkpointing);
         options.number("seed", "of parameters, samples and dropout", seed, 0, ~std::uint64_t{0});
         options.number("learning-rate", "greatest of a warm-up and a cosine", learning_rate, 1e-9,
                        10);
@@ -147,12 +147,7 @@ struct Settings {
         options.cells = devices();
         options.micro_batches = micro_batches;
         options.schedule = chosen_schedule();
-        if (checkpointing == "never")
-            options.checkpointing = gpipe::checkpoint::Never{};
-        else if (checkpointing == "always")
-            options.checkpointing = gpipe::checkpoint::Always{};
-        else
-            options.checkpointing = gpipe::checkpoint::ExceptLast{};
+        options.checkpointing = support::checkpointing(checkpointing);
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();

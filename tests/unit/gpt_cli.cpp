@@ -302,6 +302,8 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
                                                with_text + "--micro-batches 0",
                                                with_text + "--micro-batches 1.5",
                                                with_text + "--checkpointing sometimes",
+                                               with_text + "--checkpointing revolve",
+                                               with_text + "--checkpointing never,always",
                                                with_text + "--schedule none",
                                                with_text + "--schedule gpipe",
                                                with_text + "--schedule",
@@ -404,7 +406,9 @@ TEST_CASE("train_gpt says the same of every cut, checkpointing and number of thr
         CHECK(std::stod(first.member(name)) > 0);
     for (char const* arguments :
          {"--cells 2", "--cells 4 --threads 2 --checkpointing always", "--cells 8 --threads 1",
-          "--cells 2 --checkpointing except-last"}) {
+          "--cells 2 --checkpointing except-last", "--cells 2 --checkpointing every-segment-2",
+          "--cells 4 --checkpointing square-root", "--cells 2 --checkpointing revolve-1,never",
+          "--cells 1 --checkpointing selective", "--cells 2 --checkpointing optimal-64MiB"}) {
         CAPTURE(arguments);
         Ran const other = run(arguments);
         for (char const* name : {"first_loss", "final_loss", "held_out_loss"})

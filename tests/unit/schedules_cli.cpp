@@ -213,6 +213,8 @@ TEST_CASE("what it cannot do it refuses with one line") {
                                         "--bandwidth -1",
                                         "--bytes many",
                                         "--checkpointing sometimes",
+                                        "--checkpointing square-root",
+                                        "--checkpointing never,never",
                                         "--schedule Gpipe",
                                         "--schedule ''",
                                         "--schedule DualPipeV --cells 4 --micro-batches 7",

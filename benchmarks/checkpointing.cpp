@@ -1,0 +1,380 @@
+// What checkpointing inside of cells costs, for the network of train_gpt: the time of a step over
+// the bytes of the largest device, measured and predicted, for every policy; beside Never, beside
+// segments by hand, and for each policy beside Optimal within the same bytes.
+#include "support/by_hand.hpp"
+#include "support/counting_allocator.hpp"
+#include "support/list.hpp"
+#include "support/poison.hpp"
+#include "support/quiet.hpp"
+#include "support/record.hpp"
+#include "support/uses_all.hpp"
+
+#include "gpt/host_operations.hpp"
+#include "gpt/model.hpp"
+#include "gpt/processor.hpp"
+
+#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/gpipe.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace benchmark;
+
+using Model = gpt::Standard;
+template <class Net>
+using TrainOf = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>,
+                                gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
+                                gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
+using Train = TrainOf<Model::Net>;
+// The same, with layers that write all the room they are given.
+using Filling = gpipe::Pipeline<
+    UsesAll<gpt::Embedding<float, Model::vocabulary, Model::context, Model::width>>,
+    gpipe::Repeat<Model::blocks,
+                  UsesAll<gpt::Attention<float, Model::context, Model::width, Model::heads>>,
+                  UsesAll<gpt::Mlp<float, Model::context, Model::width>>>,
+    UsesAll<gpt::Head<float, Model::context, Model::width, Model::vocabulary>>>;
+using Hand = SegmentsByHand<Model::Net, Model::Loss, gpipe::AdamW, gpipe::device::Host::Stream>;
+
+struct Settings {
+    std::vector<std::size_t> cells;
+    std::vector<std::string> policies;
+    std::size_t micro_batches = 8;
+    std::size_t samples = 32;
+    std::size_t rounds = 15;
+    bool optimal = true;
+    bool json = false;
+};
+
+struct Data {
+    std::vector<std::int32_t> inputs, targets;
+
+    explicit Data(std::size_t samples) : inputs(samples * Model::context), targets(inputs.size()) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            inputs[i] = static_cast<std::int32_t>(i * i % 61 * 7 % Model::vocabulary);
+            targets[i] = static_cast<std::int32_t>((i + 1) * (i + 1) % 61 * 7 % Model::vocabulary);
+        }
+    }
+};
+
+template <class Net>
+std::unique_ptr<TrainOf<Net>> make(Settings const& settings, std::size_t cells,
+                                   gpipe::checkpoint::Dynamic const& policy) {
+    return std::make_unique<TrainOf<Net>>(
+        Net{}, Model::loss(), gpipe::AdamW{1e-4f},
+        typename TrainOf<Net>::Options{.samples = settings.samples,
+                                       .seed = 1,
+                                       .cells = cells,
+                                       .micro_batches = settings.micro_batches,
+                                       .checkpointing = policy,
+                                       .device = {.threads = cells}});
+}
+
+// Whether the bytes planned are those allocated and those that a step uses, on every device.
+bool planned_is_used(Settings const& settings, std::size_t cells,
+                     gpipe::checkpoint::Dynamic const& policy, Data const& data) {
+    std::size_t const before = arena_bytes;
+    auto const train = make<Filling>(settings, cells, policy);
+    std::size_t const allocated = arena_bytes - before;
+    train->step(data.inputs, data.targets); // what the layers' own library sets up at first
+    poison_arenas(*train, Filling::size);
+    train->step(data.inputs, data.targets);
+    // Threads have some of their own.
+    bool equal = allocated >= train->planned_bytes() && allocated < train->planned_bytes() + 4096;
+    for (std::size_t d = 0; d < cells; ++d)
+        equal = equal && overwritten(train->arena(d)) == train->plan().devices[d].total();
+    return equal;
+}
+
+std::size_t largest_device(gpipe::MemoryPlan const& plan) {
+    std::size_t most = 0;
+    for (gpipe::DeviceBytes const& device : plan.devices) most = std::max(most, device.total());
+    return most;
+}
+
+// One policy.
+struct Runner {
+    std::string name;
+    std::unique_ptr<Train> train;
+    std::size_t bytes; // of the largest device
+    bool used;         // and all that is planned is what a step uses
+    std::unique_ptr<Hand> hand{};
+    std::vector<double> taken{}, by_hand{}; // by round
+    double simulated = 0;
+
+    double step(Data const& data) const {
+        double const begin = seconds();
+        train->step(data.inputs, data.targets);
+        return seconds() - begin;
+    }
+};
+
+class Comparison {
+  public:
+    Comparison(Settings const& settings, std::size_t cells)
+        : settings_(settings), cells_(cells), data_(settings.samples) {
+        add("never", gpipe::checkpoint::Never{});
+        for (std::string const& name : settings.policies)
+            if (name != "never") add(name, gpipe::checkpoint::find_checkpointing(name));
+        if (settings.optimal) add_optimal();
+        timed_ = make<Model::Net>(settings, cells, gpipe::checkpoint::Never{});
+        timed_->time_actions();
+        layers_ = make_hand(Model::Net::size);
+        layers_->time_layers();
+    }
+
+    // False if something is not as it should be.
+    bool run() {
+        bool const same = losses_are_the_same();
+        for (std::size_t round = 0; round < settings_.rounds; ++round) {
+            for (std::size_t i = 0; i < runners_.size(); ++i) {
+                Runner& runner = runners_[round % 2 == 0 ? i : runners_.size() - 1 - i];
+                wait_until_quiet();
+                runner.taken.push_back(runner.step(data_));
+                if (runner.hand) runner.by_hand.push_back(hand_step(*runner.hand));
+            }
+            wait_until_quiet();
+            timed_->step(data_.inputs, data_.targets);
+            for (gpipe::ActionTime const& time : timed_->times())
+                if (time.ran)
+                    actions_[time.action.kind == gpipe::Kind::forward].push_back(
+                        {time.action.cell, time.end - time.start});
+            hand_step(*layers_);
+        }
+        predict();
+        for (Runner const& runner : runners_) report(runner);
+        return same;
+    }
+
+  private:
+    void add(std::string const& name, gpipe::checkpoint::Dynamic const& policy) {
+        Runner runner{name, make<Model::Net>(settings_, cells_, policy), 0,
+                      planned_is_used(settings_, cells_, policy, data_)};
+        runner.bytes = largest_device(runner.train->plan());
+        std::string const segments = "every-segment-";
+        if (cells_ == 1 && name.find(segments) == 0) {
+            std::size_t const length = std::stoul(name.substr(segments.size()));
+            if (length <= Model::Net::size) runner.hand = make_hand(length);
+        }
+        runners_.push_back(std::move(runner));
+    }
+    // Within what each of the others takes, and between.
+    void add_optimal() {
+        std::vector<std::size_t> budgets;
+        for (Runner const& runner : runners_) budgets.push_back(runner.bytes);
+        std::sort(budgets.begin(), budgets.end());
+        budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
+        for (std::size_t const bytes : budgets) try {
+                add("optimal-" + std::to_string(bytes),
+                    gpipe::checkpoint::Optimal<gpipe::dynamic, gpipe::dynamic>{bytes});
+            } catch (std::invalid_argument const&) { // less than it can do with
+            }
+    }
+    std::unique_ptr<Hand> make_hand(std::size_t length) const {
+        return std::make_unique<Hand>(Model::Net{}, Model::loss(), gpipe::AdamW{1e-4f},
+                                      settings_.samples, settings_.micro_batches, length);
+    }
+    double hand_step(Hand& hand) const {
+        double const begin = seconds();
+        hand.step(data_.inputs, data_.targets);
+        return seconds() - begin;
+    }
+
+    // Two steps of everything: threads start, pages are touched, and all must learn the same.
+    bool losses_are_the_same() {
+        bool same = true;
+        for (std::size_t n = 0; n < 2; ++n) {
+            double const loss = layers_->step(data_.inputs, data_.targets);
+            timed_->step(data_.inputs, data_.targets);
+            for (Runner& runner : runners_) {
+                same = same && double(runner.train->step(data_.inputs, data_.targets)) == loss;
+                if (runner.hand)
+                    same = same && runner.hand->step(data_.inputs, data_.targets) == loss;
+            }
+        }
+        if (!same) std::fprintf(stderr, "checkpointing: the losses differ\n");
+        return same;
+    }
+
+    // A layer takes what it took by hand, times what its cell's actions took longer in a pipeline.
+    void predict() {
+        std::size_t const size = Model::Net::size;
+        gpipe::LayerTimes times{gpipe::Array<double>(size), gpipe::Array<double>(size)};
+        auto const& first = timed_->plan().first;
+        times.loss = median(layers_->times().loss);
+        for (std::size_t l = 0; l < size; ++l) {
+            times.forward[l] = median(layers_->times().forward[l]);
+            times.backward[l] = median(layers_->times().backward[l]);
+        }
+        gpipe::ChainCosts<double> const alone = timed_->costs_of(times);
+        for (std::uint32_t c = 0; c < cells_; ++c)
+            for (bool const forward : {false, true}) {
+                std::vector<double> durations;
+                for (auto const& [cell, duration] : actions_[forward])
+                    if (cell == c) durations.push_back(duration);
+                double const factor =
+                    median(durations) /
+                    alone({forward ? gpipe::Kind::forward : gpipe::Kind::backward, c});
+                for (std::size_t l = first[c]; l < first[c + 1]; ++l)
+                    (forward ? times.forward : times.backward)[l] *= factor;
+                if (!forward && c + 1 == cells_) times.loss *= factor;
+            }
+        for (Runner& runner : runners_)
+            runner.simulated =
+                gpipe::simulate<double>(runner.train->programs(), runner.train->costs_of(times))
+                    .makespan;
+        // Zeroing and updating is the same under every policy.
+        rest_ = median(runners_[0].taken) - runners_[0].simulated;
+    }
+
+    Runner const* optimal_within(std::size_t bytes) const {
+        Runner const* best = nullptr;
+        for (Runner const& runner : runners_)
+            if (runner.name.find("optimal-") == 0 && runner.bytes <= bytes &&
+                (!best || runner.simulated < best->simulated))
+                best = &runner;
+        return best;
+    }
+    Record record(Runner const& runner) const {
+        Record result("checkpointing");
+        result.add("K", cells_).add("M", settings_.micro_batches).add("L", Model::Net::size);
+        result.add("N", settings_.samples).add("policy", runner.name);
+        result.add("bytes", runner.bytes).add("planned_is_used", runner.used);
+        std::size_t extra = 0;
+        for (std::size_t const runs : runner.train->extra_forwards()) extra += runs;
+        result.add("extra_forwards", extra);
+        return result;
+    }
+    void report(Runner const& runner) const {
+        Runner const& never = runners_[0];
+        double const predicted = runner.simulated + rest_;
+        double const predicted_extra = runner.simulated - never.simulated;
+        std::vector<double> extra(runner.taken.size());
+        for (std::size_t i = 0; i < extra.size(); ++i) extra[i] = runner.taken[i] - never.taken[i];
+        Runner const* const optimal = optimal_within(runner.bytes);
+        if (settings_.json) {
+            auto const constant = [&](double value) {
+                return std::vector<double>(runner.taken.size(), value);
+            };
+            record(runner)
+                .compare("s per step", runner.taken, "predicted", constant(predicted))
+                .print();
+            if (predicted_extra > 0)
+                record(runner)
+                    .compare("s per step beyond never's", extra, "predicted",
+                             constant(predicted_extra))
+                    .print();
+            record(runner).compare("s per step", runner.taken, "never", never.taken).print();
+            if (optimal)
+                record(runner)
+                    .compare("s per step", optimal->taken, "the policy, optimal being ours",
+                             runner.taken)
+                    .print();
+            if (runner.hand) {
+                record(runner)
+                    .compare("s per step", runner.taken, "by hand", runner.by_hand)
+                    .print();
+                record(runner)
+                    .compare("bytes", double(runner.bytes), "by hand", double(runner.hand->bytes()))
+                    .print();
+            }
+            return;
+        }
+        std::printf("%zu  %-18s %9.3f %-4s %8.3f %8.3f %8.4f", cells_, runner.name.c_str(),
+                    double(runner.bytes) / (1 << 20), runner.used ? "used" : "not!",
+                    1e3 * median(runner.taken), 1e3 * predicted, median(runner.taken) / predicted);
+        if (predicted_extra > 0)
+            std::printf(" %8.4f", median(extra) / predicted_extra);
+        else
+            std::printf(" %8s", "-");
+        if (optimal)
+            std::printf(" %8.4f %8.4f", median(ratios(optimal->taken, runner.taken)),
+                        (optimal->simulated + rest_) / predicted);
+        else
+            std::printf(" %8s %8s", "-", "-");
+        if (runner.hand)
+            std::printf(" %8.4f %8.4f", median(ratios(runner.taken, runner.by_hand)),
+                        double(runner.bytes) / double(runner.hand->bytes()));
+        std::printf("\n");
+        std::fflush(stdout);
+    }
+
+    Settings const& settings_;
+    std::size_t cells_;
+    Data data_;
+    std::vector<Runner> runners_; // Never the first
+    std::unique_ptr<Train> timed_;
+    std::unique_ptr<Hand> layers_;
+    struct Duration {
+        std::size_t cell;
+        double seconds;
+    };
+    std::vector<Duration> actions_[2]; // backwards, forwards
+    double rest_ = 0;
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+    Settings settings;
+    std::string cells = "1,2";
+    std::string policies = "except-last,always,every-segment-1,every-segment-2,every-segment-3,"
+                           "every-segment-5,square-root,revolve-0,revolve-1,revolve-2,selective";
+    std::uint64_t micro_batches = settings.micro_batches;
+    std::uint64_t samples = settings.samples;
+    std::uint64_t rounds = settings.rounds;
+    bool without = false;
+    support::Options options(
+        "checkpointing",
+        "Step time over bytes per device for policies that run layers again, in training\n"
+        "train_gpt's network: beside the simulation, beside segments by hand, beside optimal.");
+    options.text("cells", "K,...", "numbers of devices", cells);
+    options.text("policies", "NAME,...", "beside never", policies);
+    options.number("micro-batches", "M", micro_batches, 1, 1024);
+    options.number("samples", "N, samples in a mini-batch", samples, 1, 1024);
+    options.number("rounds", "interleaved rounds", rounds, 1, 100'000);
+    options.flag("without-optimal", "do not add optimal within the bytes of the others", without);
+    options.flag("json", "one JSON object per line", settings.json);
+    if (auto const status = options.parse(argc, argv)) return *status;
+    if (auto const* what = gpt::missing_instructions())
+        return options.refuse(std::string("this processor has no ") + what +
+                              ", which the program was compiled for: build it again here");
+    try {
+        settings.cells = numbers("--cells", cells, {}, Model::Net::size);
+        for (std::string const& name : split(policies)) {
+            static_cast<void>(gpipe::checkpoint::find_checkpointing(name));
+            settings.policies.push_back(name);
+        }
+    } catch (support::UsageError const& error) {
+        return options.refuse(error.what());
+    } catch (std::invalid_argument const& error) {
+        return options.refuse(error.what());
+    }
+    settings.micro_batches = micro_batches;
+    settings.samples = samples;
+    settings.rounds = rounds;
+    settings.optimal = !without;
+    if (!settings.json)
+        std::printf("N = %zu, M = %zu; MiB planned on the largest device, and whether a step uses "
+                    "just that;\nms per step, predicted, their ratio; the ratio of what is beyond "
+                    "never's; optimal within\nthe same bytes over the policy, measured and "
+                    "predicted; over segments by hand: time, bytes\n"
+                    "K  policy                   MiB             ms predicted    ratio    extra  "
+                    "optimal predicted  by hand    bytes\n",
+                    settings.samples, settings.micro_batches);
+    bool good = true;
+    try {
+        for (std::size_t k : settings.cells) good = Comparison(settings, k).run() && good;
+    } catch (std::exception const& error) {
+        std::fprintf(stderr, "checkpointing: %s\n", error.what());
+        return 1;
+    }
+    return good ? 0 : 1;
+}
