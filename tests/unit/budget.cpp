@@ -70,13 +70,33 @@ struct Problem {
     Checkpointed with(gpipe::checkpoint::Dynamic const& policy) const {
         return policy.apply(problem.cut_chain(), problem.schedule);
     }
-    // What the layers of a device that run again take, of the definition of a reversal.
+    // What the layers of a device that run again in a step take; what the last cell runs later
+    // than its schedule says counts as well.
     double time(Array<Reversal> const& reversals, std::size_t device) const {
+        gpipe::Programs const& schedule = problem.schedule;
+        auto const extra = gpipe::extra_forwards(lower_reversed(schedule, reversals),
+                                                 problem.cut_chain(), reversals);
+        std::size_t const cells = schedule.cells();
+        std::size_t late = 0;
+        auto const program = schedule.program(schedule.device_of(cells - 1));
+        std::vector<gpipe::Action> own;
+        for (gpipe::Action const& a : program)
+            if (a.cell + 1 == cells) own.push_back(a);
+        for (std::size_t i = 0; i < own.size(); ++i)
+            late += own[i].kind == gpipe::Kind::backward &&
+                    (i == 0 || own[i - 1].kind != gpipe::Kind::forward ||
+                     own[i - 1].micro_batch != own[i].micro_batch);
         double sum = 0;
-        for (std::size_t c = 0; c < reversals.size(); ++c)
-            for (gpipe::ReversalStep const& step : reversals[c].steps)
-                if (problem.schedule.device_of(c) == device && !step.backward)
-                    sum += chain.layers[problem.first[c] + step.layer].cost;
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (schedule.device_of(c) != device) continue;
+            for (std::size_t l = problem.first[c]; l < problem.first[c + 1]; ++l)
+                sum += static_cast<double>(extra[l]) * chain.layers[l].cost;
+            if (c + 1 < cells) continue;
+            for (gpipe::ReversalStep const& step : reversals[c].steps) {
+                if (step.backward) break;
+                sum += static_cast<double>(late) * chain.layers[problem.first[c] + step.layer].cost;
+            }
+        }
         return sum;
     }
 };

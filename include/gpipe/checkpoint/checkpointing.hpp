@@ -81,6 +81,19 @@ constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
     return result;
 }
 
+/// By cell how many micro-batches are no longer the holder when their backward comes.
+constexpr Array<std::size_t> not_held_by_cell(Programs const& schedule) {
+    Array<std::size_t> count(schedule.cells());
+    Array<std::size_t> holder(schedule.cells(), schedule.micro_batches());
+    for (std::size_t d = 0; d < schedule.devices(); ++d)
+        for (Action const& a : schedule.program(d)) {
+            bool const gradient = gives_gradient(a.kind);
+            if (gradient && holder[a.cell] != a.micro_batch) ++count[a.cell];
+            if (gradient || a.kind == Kind::forward) holder[a.cell] = a.micro_batch;
+        }
+    return count;
+}
+
 /// The rule of checkpoint::ExceptLast in those cells c that have something to recompute: where
 /// `recomputes[c]`; empty: all.
 constexpr Programs recompute_if_not_held(Programs const& schedule, Array<bool> const& recomputes) {

@@ -65,7 +65,7 @@ template <class Source, std::size_t cell, std::size_t number> struct ConstantCho
             ConstantSurroundings<Source, 2>::value.cells,
             ConstantSurroundings<Source, 3>::value.cells};
         return Value{true, reversal.steps.size(),
-                     measure(problem, around[kind_of(reversal)][cell], cell, reversals.costs(),
+                     measure(problem, around[kind_of(reversal)][cell], cell,
                              static_cast<std::uint32_t>(number), reversal)};
     });
 };

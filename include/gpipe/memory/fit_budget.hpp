@@ -45,8 +45,8 @@ constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t
     for (std::uint32_t number = 0; number < found.size(); ++number) {
         Reversal const reversal = reversals.reversal(number);
         if (reversal.layers() == 0) continue;
-        found[count++] = measure(problem, around[kind_of(reversal)].cells[cell], cell,
-                                 reversals.costs(), number, reversal);
+        found[count++] =
+            measure(problem, around[kind_of(reversal)].cells[cell], cell, number, reversal);
     }
     Array<ReversalChoice> row(count);
     for (std::size_t i = 0; i < count; ++i) row[i] = found[i];

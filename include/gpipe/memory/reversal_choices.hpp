@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/optimal.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/memory/plan.hpp>
 
@@ -62,6 +63,7 @@ struct CellSurroundings {
     std::size_t boundary = 0; // bytes of its slots, and of the outbox behind it
     std::size_t retained_blocks = 0;
     std::size_t kept_blocks = 0;
+    std::size_t not_held = 0; // micro-batches for which a recompute runs
 };
 struct Surroundings {
     Array<CellSurroundings> cells;
@@ -75,12 +77,13 @@ struct Surroundings {
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
     MemoryPlan const plan = problem.plan(lower_reversed(problem.schedule, reversals), reversals);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
+    Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {
         std::size_t boundary = plan.boundaries[c].slots * plan.slot_size[c];
         if (c + 1 < cells)
             boundary += plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
         result.cells[c] = {plan.uses[c], boundary, plan.blocks.retained.count[c],
-                           plan.blocks.kept.count[c]};
+                           plan.blocks.kept.count[c], not_held[c]};
     }
     for (std::size_t d = 0; d < result.fixed.size(); ++d)
         result.fixed[d] =
@@ -91,19 +94,33 @@ struct Surroundings {
 // A reversal that may be chosen for a cell, by its number among the cell's.
 struct ReversalChoice {
     std::uint32_t number = 0;
-    double time = 0;           // of the layers that run again
+    double time = 0;           // of the layers that run again in a step
     std::size_t blocks = 0;    // bytes, with those of the boundary
     std::size_t temporary = 0; // shared with the other cells of the device
 };
 
+// The time of the layers that run again in a step: in every backward, and for those micro-batches
+// that are not held in front of it. In the last cell these are no more forwards but later ones: the
+// step takes longer by as much.
+constexpr double again_time(BudgetProblem const& problem, CellSurroundings const& around,
+                            std::size_t cell, Reversal const& reversal) {
+    RunsAgain const again =
+        runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, &reversal);
+    double time = 0;
+    for (std::size_t l = 0; l < problem.layers(cell); ++l)
+        time += static_cast<double>(problem.schedule.micro_batches() * again.backward[l] +
+                                    around.not_held * again.recompute[l]) *
+                problem.chain.layers[problem.first[cell] + l].cost;
+    return time;
+}
+
 // As plan_memory() has it. around: of the reversal's kind.
 [[gnu::cold]] constexpr ReversalChoice measure(BudgetProblem const& problem,
                                                CellSurroundings const& around, std::size_t cell,
-                                               ReversalCosts const& costs, std::uint32_t number,
-                                               Reversal const& reversal) {
+                                               std::uint32_t number, Reversal const& reversal) {
     std::size_t const first = problem.first[cell];
     std::size_t const last = problem.first[cell + 1];
-    ReversalChoice result{number, extra_time(reversal, costs), around.boundary};
+    ReversalChoice result{number, again_time(problem, around, cell, reversal), around.boundary};
     auto const put = [&](std::size_t retained, std::size_t kept, std::size_t temporary) {
         result.blocks += around.retained_blocks * retained;
         if (!around.use.adjacent) result.blocks += around.kept_blocks * kept;
