@@ -7,6 +7,7 @@
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <doctest/doctest.h>
@@ -31,6 +32,15 @@ using gpipe::MemoryPlan;
 using gpipe::Reversal;
 
 constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+// Each device for itself, or every budget there is simulated.
+constexpr gpipe::BudgetEffort with_simulations(std::size_t simulations) {
+    gpipe::BudgetEffort effort;
+    effort.simulations = simulations;
+    return effort;
+}
+constexpr gpipe::BudgetEffort by_device = with_simulations(0);
+constexpr gpipe::BudgetEffort in_full = with_simulations(unlimited);
 
 std::size_t below(std::mt19937_64& random, std::size_t n) {
     return static_cast<std::size_t>(random() % n);
@@ -168,7 +178,7 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
         BudgetFit const fit = search.fit(none.least_bytes);
         REQUIRE(fit.fits);
         MemoryPlan const plan = problem.problem.plan(fit.programs, fit.reversals);
-        CHECK(plan.devices[none.device].total() == none.least_bytes);
+        CHECK(most_bytes(plan) == none.least_bytes);
         BudgetFit const less = search.fit(none.least_bytes - 1);
         CHECK(!less.fits);
         CHECK(less.device == none.device);
@@ -180,7 +190,7 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
 
 TEST_CASE("more bytes never make a device slower, and with enough of them nothing runs again") {
     each_problem(21, 2, [&](Problem& problem, auto& random) {
-        BudgetSearch const search(problem.problem);
+        BudgetSearch const search(problem.problem, by_device);
         BudgetFit const all = search.fit(unlimited);
         std::size_t const most = most_bytes(problem.problem.plan(all.programs, all.reversals));
         std::size_t const devices = problem.problem.schedule.devices();
@@ -198,13 +208,16 @@ TEST_CASE("more bytes never make a device slower, and with enough of them nothin
     });
 }
 
-TEST_CASE("no policy that reverses each cell by itself is faster on a device and fits") {
-    namespace checkpoint = gpipe::checkpoint;
-    std::size_t compared = 0;
-    std::size_t faster = 0; // than the best of them
-    each_problem(31, 3, [&](Problem& problem, auto&) {
-        BudgetSearch const search(problem.problem);
-        std::vector<Checkpointed> others;
+namespace {
+
+// What the library's policies that reverse each cell by itself make of it, and the bytes that the
+// device with the most of them needs.
+struct Others {
+    std::vector<Checkpointed> others;
+    std::vector<std::size_t> needs;
+
+    explicit Others(Problem const& problem) {
+        namespace checkpoint = gpipe::checkpoint;
         for (std::size_t n = 1; n <= problem.problem.chain.size; ++n)
             others.push_back(problem.with(checkpoint::EverySegment<dynamic>{n}));
         for (std::size_t slots = 0; slots < problem.problem.chain.size; ++slots)
@@ -217,12 +230,37 @@ TEST_CASE("no policy that reverses each cell by itself is faster on a device and
             others.push_back(problem.with(policy));
             others.back().reversals = problem.with(checkpoint::Dynamic::per_cell(each)).reversals;
         }
-        std::vector<std::size_t> needs;
         for (std::size_t i = 0; i < others.size(); ++i) {
             bool const piecewise = i + 2 < others.size();
             needs.push_back(most_bytes(problem.problem.plan(
                 others[i].programs, piecewise ? others[i].reversals : Array<Reversal>{})));
         }
+    }
+};
+
+// What a step takes if a layer's forward takes its cost and its backward twice that.
+double step_time(Problem const& problem, gpipe::Programs const& programs,
+                 Array<Reversal> const& reversals) {
+    gpipe::LayerTimes times;
+    times.forward = times.backward = Array<double>(problem.chain.layers.size());
+    for (std::size_t l = 0; l < times.forward.size(); ++l) {
+        times.forward[l] = problem.chain.layers[l].cost;
+        times.backward[l] = 2 * times.forward[l];
+    }
+    return gpipe::simulate<double>(
+               programs, gpipe::reversed_costs(times, problem.problem.cut_chain(), reversals))
+        .makespan;
+}
+
+} // namespace
+
+TEST_CASE("no policy that reverses each cell by itself is faster on a device and fits") {
+    std::size_t compared = 0;
+    std::size_t faster = 0; // than the best of them
+    each_problem(31, 3, [&](Problem& problem, auto&) {
+        BudgetSearch const search(problem.problem, by_device);
+        Others const all(problem);
+        auto const& [others, needs] = all;
         for (std::size_t const bytes : needs) {
             BudgetFit const fit = search.fit(bytes);
             REQUIRE(fit.fits);
@@ -240,6 +278,39 @@ TEST_CASE("no policy that reverses each cell by itself is faster on a device and
     });
     MESSAGE("faster than the best of them on " << faster << " of " << compared << " devices");
     CHECK(faster > compared / 20);
+}
+
+TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of the policies") {
+    std::size_t compared = 0;
+    std::size_t shorter = 0; // than each device for itself would have it
+    each_problem(51, 6, [&](Problem& problem, auto& random) {
+        BudgetSearch const search(problem.problem, in_full);
+        BudgetSearch const alone(problem.problem, by_device);
+        Others const all(problem);
+        std::size_t const least = search.fit(0).least_bytes;
+        CHECK(least == alone.fit(0).least_bytes);
+        std::size_t const most = *std::max_element(all.needs.begin(), all.needs.end());
+        double before = std::numeric_limits<double>::infinity();
+        for (std::size_t const bytes : budgets(random, least, most)) {
+            BudgetFit const fit = search.fit(bytes);
+            REQUIRE(fit.fits);
+            CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= bytes);
+            CHECK(fit.makespan == step_time(problem, fit.programs, fit.reversals));
+            CHECK(fit.makespan <= before);
+            before = fit.makespan;
+            for (std::size_t i = 0; i < all.others.size(); ++i)
+                if (all.needs[i] <= bytes)
+                    CHECK(fit.makespan <=
+                          step_time(problem, all.others[i].programs, all.others[i].reversals));
+            BudgetFit const other = alone.fit(bytes);
+            double const time = step_time(problem, other.programs, other.reversals);
+            CHECK(fit.makespan <= time);
+            shorter += fit.makespan < time;
+            ++compared;
+        }
+    });
+    MESSAGE(shorter << " of " << compared << " steps shorter");
+    CHECK(shorter > 0);
 }
 
 TEST_CASE("what is chosen for some samples fits for fewer, too") {

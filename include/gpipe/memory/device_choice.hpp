@@ -77,6 +77,7 @@ class DeviceChoice {
         for (std::size_t i = 0; i < count_; ++i) least = std::min(least, all_[i].bytes);
         return least;
     }
+    constexpr std::size_t size() const { return count_; }
     constexpr Combination const& operator[](std::size_t i) const { return all_[i]; }
     /// The number, among its reversals, of what combination i has for the device's cell c.
     constexpr std::uint32_t number(std::size_t i, std::size_t c) const {

@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/policies.hpp>
 #include <gpipe/memory/device_choice.hpp>
 #include <gpipe/memory/reversal_choices.hpp>
+#include <gpipe/schedule/simulate.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +19,7 @@ struct BudgetFit {
     std::size_t device = 0;      ///< if it does not fit: the first that lacks the most bytes
     std::size_t least_bytes = 0; ///< likewise: the least budget that would do
     std::size_t plans = 0;       ///< how many were made to find it
+    double makespan = 0;         ///< of a step, by the layers' declared costs, if any is simulated
 };
 
 namespace detail {
@@ -53,21 +55,10 @@ constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t
     return row;
 }
 
-// What the library's policies that reverse each cell by itself make of several cells of a device.
-constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> const& cells,
-                            BudgetEffort const& effort, DeviceChoice& choice) {
-    std::size_t most = 0;
-    for (std::size_t const c : cells) most = std::max(most, problem.layers(c));
-    if (cells.size() == 1 || most > effort.most_numbers) return;
-    Array<std::uint32_t> picks(cells.size());
-    auto const add = [&](auto number) { // of a cell's reversals
-        for (std::size_t i = 0; i < cells.size(); ++i) {
-            std::size_t const place = choice.place(i, number(cells[i]));
-            if (place == DeviceChoice::none) return;
-            picks[i] = static_cast<std::uint32_t>(place);
-        }
-        choice.add(picks);
-    };
+// Calls add(number) for what each of the library's policies that reverse each cell by itself makes
+// of all cells: number(c) is that of cell c's reversal. `most`: layers of a cell.
+template <class Add>
+constexpr void each_policy(BudgetProblem const& problem, std::size_t most, Add add) {
     add([](std::size_t) { return std::size_t{0}; });
     for (std::size_t n = 1; n <= most; ++n)
         add([&](std::size_t c) { return problem.layers(c) + std::min(n, problem.layers(c)); });
@@ -83,15 +74,39 @@ constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> con
         return number;
     });
 }
+// The most layers of these cells, 0 if not all numbers of segments are looked at there.
+constexpr std::size_t most_layers(BudgetProblem const& problem, Array<std::size_t> const& cells,
+                                  BudgetEffort const& effort) {
+    std::size_t most = 0;
+    for (std::size_t const c : cells) most = std::max(most, problem.layers(c));
+    return most > effort.most_numbers ? 0 : most;
+}
+
+constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> const& cells,
+                            BudgetEffort const& effort, DeviceChoice& choice) {
+    std::size_t const most = most_layers(problem, cells, effort);
+    if (cells.size() == 1 || most == 0) return;
+    Array<std::uint32_t> picks(cells.size());
+    each_policy(problem, most, [&](auto number) {
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            std::size_t const place = choice.place(i, number(cells[i]));
+            if (place == DeviceChoice::none) return;
+            picks[i] = static_cast<std::uint32_t>(place);
+        }
+        choice.add(picks);
+    });
+}
 
 } // namespace detail
 
 /// The search for reversals with which every device has at most so many bytes in all, as
-/// plan_memory() has it, and on each the layers that run again take the least time, of what is
-/// looked at: see detail::CellReversals and BudgetEffort. If no boundary has transfers, nothing
-/// that EverySegment, SquareRoot and Revolve make of a device's cells is faster there and fits, nor
-/// is everything kept or every cell run again as a whole; and more bytes never make a device
-/// slower.
+/// plan_memory() has it, and a step takes the least time by the layers' declared costs, of what is
+/// looked at: see detail::CellReversals and BudgetEffort. On each device those are chosen whose
+/// layers that run again take the least time. But a step may be shorter if they take more: where a
+/// recompute waits for nobody. So steps are simulated, within this budget, within smaller ones, and
+/// of whatever EverySegment, SquareRoot and Revolve make of all cells, everything kept, and every
+/// cell run again as a whole: none of these is faster and fits. Nor do more bytes make a step
+/// slower, as far as all budgets that differ are among those that are simulated.
 ///
 /// What a choice takes is exact: found from its layout. Only the outboxes of transfers depend on
 /// what other cells choose. So the whole plan is made, and a device that has got more than it was
@@ -112,23 +127,114 @@ class BudgetSearch {
                            around_[0].fixed[d], effort};
             detail::add_policies(problem_, cells_[d], effort, choices_[d]);
         }
+        if (effort.simulations > 0) simulate_others();
     }
 
     [[gnu::cold]] constexpr BudgetFit fit(std::size_t bytes) const {
         BudgetFit result;
-        result.plans = detail::reversal_kinds;
+        result.plans = plans_;
         try_fit(bytes, result);
-        if (result.fits) return result;
-        // What is named, does.
-        for (BudgetFit other = result; !other.fits;) {
-            result.least_bytes = other.least_bytes;
-            result.device = other.device;
-            try_fit(result.least_bytes, other);
+        if (!result.fits) find_least(bytes, result);
+        if (result.fits && effort_.simulations > 0)
+            result.makespan = makespan(result.programs, result.reversals);
+        for (Simulated const& other : others_) {
+            if (other.bytes > bytes || (result.fits && other.makespan >= result.makespan)) continue;
+            result.fits = true;
+            result.makespan = other.makespan;
+            result.reversals = other.reversals;
+            result.programs = lower_reversed(problem_.schedule, other.reversals);
         }
         return result;
     }
 
   private:
+    // Reversals with what they take.
+    struct Simulated {
+        std::size_t bytes = static_cast<std::size_t>(-1); // of the device that has the most
+        std::size_t device = 0;
+        double makespan = 0;
+        Array<Reversal> reversals;
+    };
+
+    constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals) const {
+        LayerTimes times{Array<double>(problem_.chain.size), Array<double>(problem_.chain.size)};
+        for (std::size_t l = 0; l < problem_.chain.size; ++l) {
+            times.forward[l] = problem_.chain.layers[l].cost;
+            times.backward[l] = 2 * problem_.chain.layers[l].cost;
+        }
+        return simulate<double>(programs, reversed_costs(times, problem_.cut_chain(), reversals))
+            .makespan;
+    }
+    constexpr void add(Simulated& other, Array<Reversal> reversals, Programs const& programs) {
+        MemoryPlan const plan = problem_.plan(programs, reversals);
+        ++plans_;
+        other.bytes = 0;
+        for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+            if (plan.devices[d].total() <= other.bytes) continue;
+            other.bytes = plan.devices[d].total();
+            other.device = d;
+        }
+        other.makespan = makespan(programs, reversals);
+        other.reversals = static_cast<Array<Reversal>&&>(reversals);
+    }
+    constexpr void simulate_others() {
+        // Every budget at which a device chooses anew, or as many of them as may be looked at.
+        std::size_t count = 0;
+        for (detail::DeviceChoice const& choice : choices_) count += choice.size();
+        Array<std::size_t> budgets(count);
+        count = 0;
+        for (detail::DeviceChoice const& choice : choices_)
+            for (std::size_t i = 0; i < choice.size(); ++i) budgets[count++] = choice[i].bytes;
+        std::sort(budgets.begin(), budgets.end());
+        count =
+            static_cast<std::size_t>(std::unique(budgets.begin(), budgets.end()) - budgets.begin());
+        std::size_t const steps = std::min(count, effort_.simulations);
+
+        Array<std::size_t> all(problem_.schedule.cells());
+        for (std::size_t c = 0; c < all.size(); ++c) all[c] = c;
+        std::size_t const most = detail::most_layers(problem_, all, effort_);
+        others_ = Array<Simulated>(steps + 2 * most + 2);
+        for (std::size_t i = 0; i < steps; ++i) {
+            BudgetFit fit;
+            try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);
+            plans_ += fit.plans;
+            if (fit.fits)
+                add(others_[i], static_cast<Array<Reversal>&&>(fit.reversals), fit.programs);
+        }
+        std::size_t next = steps;
+        if (most > 0)
+            detail::each_policy(problem_, most, [&](auto number) {
+                Array<Reversal> reversals(all.size());
+                for (std::size_t c = 0; c < all.size(); ++c)
+                    reversals[c] =
+                        detail::reversals_for(problem_, c, around_, effort_).reversal(number(c));
+                for (Reversal const& reversal : reversals)
+                    if (reversal.layers() == 0) return;
+                Programs const programs = lower_reversed(problem_.schedule, reversals);
+                add(others_[next++], static_cast<Array<Reversal>&&>(reversals), programs);
+            });
+    }
+
+    // The least budget that does; fits if these bytes are no less. (Where transfers need more than
+    // was reckoned with, a larger budget may fail where a smaller one does not.)
+    constexpr void find_least(std::size_t bytes, BudgetFit& result) const {
+        BudgetFit other = result;
+        while (!other.fits) {
+            result.least_bytes = other.least_bytes;
+            result.device = other.device;
+            try_fit(result.least_bytes, other);
+        }
+        if (result.least_bytes <= bytes) {
+            result.fits = true;
+            result.reversals = static_cast<Array<Reversal>&&>(other.reversals);
+            result.programs = static_cast<Programs&&>(other.programs);
+        }
+        for (Simulated const& each : others_) {
+            if (each.bytes >= result.least_bytes) continue;
+            result.least_bytes = each.bytes;
+            result.device = each.device;
+        }
+    }
     constexpr void try_fit(std::size_t bytes, BudgetFit& fit) const {
         std::size_t const devices = cells_.size();
         Array<std::size_t> beyond(devices); // that a device has got more than it was reckoned with
@@ -170,6 +276,8 @@ class BudgetSearch {
     detail::Surroundings around_[detail::reversal_kinds];
     Array<Array<std::size_t>> cells_; // by device
     Array<detail::DeviceChoice> choices_;
+    Array<Simulated> others_;
+    std::size_t plans_ = detail::reversal_kinds; // made so far
 };
 
 /// Fits reversals into so many bytes of each device.
