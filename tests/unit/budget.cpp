@@ -101,11 +101,9 @@ struct Problem {
             if (schedule.device_of(c) != device) continue;
             for (std::size_t l = problem.first[c]; l < problem.first[c + 1]; ++l)
                 sum += static_cast<double>(extra[l]) * chain.layers[l].cost;
-            if (c + 1 < cells) continue;
-            for (gpipe::ReversalStep const& step : reversals[c].steps) {
-                if (step.backward) break;
-                sum += static_cast<double>(late) * chain.layers[problem.first[c] + step.layer].cost;
-            }
+            if (c + 1 < cells || !gpipe::begins_again(reversals[c])) continue;
+            for (std::size_t l = problem.first[c]; l < problem.first[c + 1]; ++l)
+                sum += static_cast<double>(late) * chain.layers[l].cost;
         }
         return sum;
     }

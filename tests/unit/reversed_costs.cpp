@@ -238,7 +238,8 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     CHECK(cost(gpipe::backward(0, 0)) == 4);
     CHECK(cost(gpipe::recompute(2, 0)) == 4);
     CHECK(cost(gpipe::backward(2, 0)) == 8 + 3 + 2 + 1);
-    // A micro-batch takes 6, 6 and 18 of them; by forwards and backwards alone it would be 6, 6, 12.
+    // A micro-batch takes 6, 6 and 18 of them; by forwards and backwards alone it would be 6,
+    // 6, 12.
     CHECK(cost(gpipe::forward(2, 0)) + cost(gpipe::backward(2, 0)) == 18);
     Programs const programs = gpipe::schedule::GPipe::programs(3, 2);
     gpipe::Placement const placed = gpipe::place_programs(gpipe::lower(programs), 2, false, cost);

@@ -253,7 +253,7 @@ TEST_CASE("programs that wait for each other have no order") {
                          std::logic_error);
 }
 
-TEST_CASE("an action has two needs at most, and each of them once") {
+TEST_CASE("an action has three needs at most, and each of them once") {
     gpipe::Needs needs;
     needs.add(3);
     needs.add(3);
@@ -262,7 +262,7 @@ TEST_CASE("an action has two needs at most, and each of them once") {
     needs.add(3);
     CHECK(needs.action[0] == 3);
     CHECK(needs.action[1] == 4);
-    CHECK_THROWS_WITH_AS(needs.add(5), "gpipe: an action with more than two needs",
+    CHECK_THROWS_WITH_AS(needs.add(5), "gpipe: an action with more than three needs",
                          std::length_error);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/checkpoint/reversal.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -23,7 +24,10 @@ struct Blocks {
     BlockUse kept;
     BlockUse held;
     BlockUse deferred;
-    Array<bool> keeps;  ///< by action: whether a backward reads what it leaves
+    Array<bool> keeps; ///< by action: whether a backward reads what it leaves
+    /// By cell: whether the kept tensors have their block only while the backward runs, where
+    /// nothing runs again before that.
+    Array<bool> in_backward;
     Array<bool> splits; ///< by cell: whether the halves of its backwards run apart
     Array<bool> mixes;  ///< by cell: whether only those of some do, and other backwards run whole
 };
@@ -62,7 +66,9 @@ template <class Begins, class Ends, class Passes>
 
 } // namespace detail
 
-[[gnu::cold]] constexpr Blocks assign_blocks(Programs const& programs) {
+/// `reversals`: by cell, or none.
+[[gnu::cold]] constexpr Blocks assign_blocks(Programs const& programs,
+                                             Array<Reversal> const& reversals = {}) {
     std::size_t const micro_batches = programs.micro_batches();
     Blocks blocks{{},
                   {},
@@ -70,7 +76,10 @@ template <class Begins, class Ends, class Passes>
                   {},
                   Array<bool>(programs.size()),
                   Array<bool>(programs.cells()),
+                  Array<bool>(programs.cells()),
                   Array<bool>(programs.cells())};
+    for (std::size_t c = 0; c < reversals.size(); ++c)
+        blocks.in_backward[c] = !is_whole(reversals[c]) && !begins_again(reversals[c]);
     // The next action on each (cell, micro-batch): what a backward comes right behind keeps.
     Array<bool> backward_next(programs.cells() * micro_batches);
     for (std::size_t i = programs.size(); i-- > 0;) {
@@ -99,7 +108,10 @@ template <class Begins, class Ends, class Passes>
     auto const forward = [&](std::size_t i) { return kind(i) == Kind::forward; };
     auto const never = [](std::size_t) { return false; };
     blocks.retained = detail::assign_block_use(programs, forward, last_half, never);
-    blocks.kept = detail::assign_block_use(programs, keeps, gradient, passes);
+    auto const at_once = [&](std::size_t i) { return blocks.in_backward[programs[i].cell]; };
+    blocks.kept = detail::assign_block_use(
+        programs, [&](std::size_t i) { return keeps(i) && !at_once(i); }, gradient,
+        [&](std::size_t i) { return passes(i) || at_once(i); });
     blocks.held = detail::assign_block_use(programs, keeps, last_half, passes);
     blocks.deferred = detail::assign_block_use(programs, first_half, second_half, both);
     return blocks;

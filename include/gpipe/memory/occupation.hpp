@@ -34,8 +34,16 @@ template <class Times> class Occupations {
         auto const runs_forward = [&](std::size_t i) {
             return kind(i) == Kind::forward || kind(i) == Kind::recompute;
         };
-        auto const keeps = [&](std::size_t i) { return runs_forward(i) && plan.blocks.keeps[i]; };
-        auto const passes = [&](std::size_t i) { return runs_forward(i) && !plan.blocks.keeps[i]; };
+        auto const at_once = [&](std::size_t i) {
+            return plan.blocks.in_backward[programs_[i].cell];
+        };
+        auto const keeps = [&](std::size_t i) {
+            return runs_forward(i) && plan.blocks.keeps[i] && !at_once(i);
+        };
+        auto const passes = [&](std::size_t i) {
+            return (runs_forward(i) && !plan.blocks.keeps[i] && !at_once(i)) ||
+                   (ends_backward(kind(i)) && at_once(i));
+        };
         auto const gradient = [&](std::size_t i) { return gives_gradient(kind(i)); };
         auto const last = [&](std::size_t i) { return ends_backward(kind(i)); };
         add_blocks(

@@ -41,7 +41,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
     plan.holds_gradient = Array<bool>(cells);
     plan.links = Array<Link>(cells);
     plan.crosses = crosses;
-    plan.blocks = assign_blocks(programs);
+    plan.blocks = assign_blocks(programs, reversals);
     plan.capacity = capacity;
     plan.offloaded = Array<Offloaded>(cells);
     Array<detail::Waits> waits(cells);

@@ -101,16 +101,17 @@ struct ReversalChoice {
 };
 
 // The time of the layers that run again in a step: in every backward, and for those micro-batches
-// that are not held in front of it. In the last cell these are no more forwards but later ones: the
-// step takes longer by as much.
+// that are not held in front of it. In the last cell these do not run again: the whole forward runs
+// later, and the step takes longer by as much.
 constexpr double again_time(BudgetProblem const& problem, CellSurroundings const& around,
                             std::size_t cell, Reversal const& reversal) {
     RunsAgain const again =
         runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, &reversal);
+    bool const late = cell + 1 == problem.schedule.cells() && begins_again(reversal);
     double time = 0;
     for (std::size_t l = 0; l < problem.layers(cell); ++l)
         time += static_cast<double>(problem.schedule.micro_batches() * again.backward[l] +
-                                    around.not_held * again.recompute[l]) *
+                                    around.not_held * (late ? 1 : again.recompute[l])) *
                 problem.chain.layers[problem.first[cell] + l].cost;
     return time;
 }
