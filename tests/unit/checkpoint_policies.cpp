@@ -3,6 +3,7 @@
 #include <support/random_chain.hpp>
 
 #include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/one_forward_one_backward.hpp>
 
@@ -29,7 +30,8 @@ namespace {
 
 bool same(Reversal const& a, Reversal const& b) {
     return std::equal(a.forward.begin(), a.forward.end(), b.forward.begin(), b.forward.end()) &&
-           std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end());
+           std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end()) &&
+           a.offload == b.offload;
 }
 bool same(Programs const& a, Programs const& b) {
     return std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size());
@@ -165,6 +167,30 @@ TEST_CASE("a policy for each cell does in each what it would do there") {
     }
 }
 
+TEST_CASE("what is offloaded is what the policy keeps, in all cells or in some") {
+    using checkpoint::Offload;
+    Cut const cut(3);
+    Checkpointed const all = cut.by(Offload<checkpoint::SquareRoot>{});
+    Checkpointed const kept = cut.by(checkpoint::SquareRoot{});
+    CHECK(same(all.programs, kept.programs));
+    for (std::size_t c = 0; c < 3; ++c) {
+        CHECK(all.reversals[c].offload);
+        CHECK(!kept.reversals[c].offload);
+        Reversal moved = kept.reversals[c];
+        moved.offload = true;
+        CHECK(same(all.reversals[c], moved));
+    }
+    using Some =
+        checkpoint::PerCell<Offload<checkpoint::Never>, checkpoint::Never, checkpoint::SquareRoot>;
+    Checkpointed const some = cut.by(Some{});
+    CHECK(some.reversals[0].offload);
+    CHECK(!some.reversals[1].offload);
+    CHECK(same(some, cut.by(find_checkpointing("offload,never,square-root"))));
+    for (char const* name : {"offload-always", "offload-optimal-5", "offload-offload-always"})
+        CHECK(refusal(name) == "gpipe: a policy whose tensors are offloaded is never, except-last "
+                               "or one that reverses one cell by itself");
+}
+
 TEST_CASE("a policy for each cell needs as many as there are cells, each for one") {
     using Two = checkpoint::PerCell<checkpoint::Never, checkpoint::SquareRoot>;
     Cut const cut(3);
@@ -198,6 +224,10 @@ TEST_CASE("every policy is found by its name") {
     is("revolve-4", checkpoint::Revolve<4>{});
     is("selective", checkpoint::Selective{});
     is("optimal-1000", checkpoint::Optimal<1000>{});
+    is("offload", checkpoint::Offload<checkpoint::Never>{});
+    is("offload-never", checkpoint::Offload<checkpoint::Never>{});
+    is("offload-except-last", checkpoint::Offload<checkpoint::ExceptLast>{});
+    is("offload-every-segment-3", checkpoint::Offload<checkpoint::EverySegment<3>>{});
     auto const bytes = [&](char const* name) {
         return cut.by(find_checkpointing(name)).budget.bytes;
     };
@@ -211,14 +241,16 @@ TEST_CASE("any other name is refused with what there is") {
     for (char const* name :
          {"", "Never", "every-segment", "every-segment-", "every-segment-0", "every-segment-2x",
           "every-segment--1", "revolve", "revolve-x", "optimal", "optimal-", "optimal-MiB",
-          "optimal-3TiB", "optimal-99999999999GiB", "optimal-99999999999999999999",
-          "square-root-2"}) {
+          "optimal-3TiB", "optimal-99999999999GiB", "optimal-99999999999999999999", "square-root-2",
+          "offload-", "offload-x", "offloaded"}) {
         INFO(name);
-        CHECK(refusal(name) ==
-              "gpipe: there is no checkpointing policy '" + std::string(name) +
-                  "'; there are never, always, except-last, every-segment-N, square-root, "
-                  "revolve-SLOTS, selective, optimal-BYTES (KiB, MiB or GiB may follow), or one "
-                  "for each cell with commas between them");
+        CHECK(
+            refusal(name) ==
+            "gpipe: there is no checkpointing policy '" + std::string(name) +
+                "'; there are never, always, except-last, every-segment-N, square-root, "
+                "revolve-SLOTS, selective, optimal-BYTES (KiB, MiB or GiB may follow), offload, "
+                "which is offload-never, offload- and any that reverses one cell, or one for each "
+                "cell with commas between them");
     }
     CHECK(refusal("never,,never").substr(0, 45) == "gpipe: there is no checkpointing policy ''; t");
     CHECK(refusal("never,").substr(0, 45) == "gpipe: there is no checkpointing policy ''; t");

@@ -156,7 +156,10 @@ class Lives {
             block(plan_.blocks_at[c], blocks.kept, layout.kept, own[n], own[n]);
             block(plan_.held_at[c], blocks.held, layout.held, own[n], own[n]);
         }
-        block(plan_.blocks_at[c], blocks.kept, layout.kept, keeper, first_half);
+        // Where layers run again in the backward only, what they keep is there as long as that.
+        bool const inside = plan_.reversals[c].calls.size() > 0 && reversals_[c].steps[0].backward;
+        block(plan_.blocks_at[c], blocks.kept, layout.kept, inside ? first_half : keeper,
+              first_half);
         block(plan_.held_at[c], blocks.held, layout.held, keeper, last);
         gpipe::Offloaded const& moved = plan_.offloaded[c];
         std::size_t const retained = plan_.reversals[c].retained;
