@@ -34,8 +34,8 @@ Train make(std::size_t cells, gpipe::schedule::Dynamic schedule,
 } // namespace
 
 TEST_CASE("after a training step the timeline has the bytes in use, within what is planned") {
-    for (std::size_t const k : {1, 2, 3})
-        for (std::size_t const threads : {1, 2})
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (std::size_t const threads : {1u, 2u})
             for (auto const& schedule : gpipe::schedule::catalogue(0)) {
                 if (schedule.cells_per_device() * k > Net::size ||
                     schedule.least_micro_batches(k) > 4)
