@@ -124,7 +124,7 @@ class Comparison {
         for (std::string const& name : settings.policies)
             if (name != "never") add(name, gpipe::checkpoint::find_checkpointing(name));
         if (settings.optimal) add_optimal();
-        timed_ = make<Model::Net>(settings, cells, gpipe::checkpoint::Never{});
+        timed_ = make<Model::Net>(settings, cells, gpipe::checkpoint::Always{});
         timed_->time_actions();
         layers_ = make_hand(Model::Net::size);
         layers_->time_layers();
@@ -141,11 +141,17 @@ class Comparison {
                 if (runner.hand) runner.by_hand.push_back(hand_step(*runner.hand));
             }
             wait_until_quiet();
+            double const begin = seconds();
             timed_->step(data_.inputs, data_.targets);
-            for (gpipe::ActionTime const& time : timed_->times())
-                if (time.ran)
-                    actions_[time.action.kind == gpipe::Kind::forward].push_back(
-                        {time.action.cell, time.end - time.start});
+            double const taken = seconds() - begin;
+            double last = 0;
+            for (gpipe::ActionTime const& time : timed_->times()) {
+                if (!time.ran) continue;
+                last = std::max(last, time.end);
+                actions_[static_cast<std::size_t>(time.action.kind)].push_back(
+                    {time.action.cell, time.end - time.start});
+            }
+            rests_.push_back(taken - last);
             hand_step(*layers_);
         }
         predict();
@@ -203,7 +209,8 @@ class Comparison {
         return same;
     }
 
-    // A layer takes what it took by hand, times what its cell's actions took longer in a pipeline.
+    // A layer takes what it took by hand, times what its cell's actions took longer in a pipeline
+    // that has as much memory.
     void predict() {
         std::size_t const size = Model::Net::size;
         gpipe::LayerTimes times{gpipe::Array<double>(size), gpipe::Array<double>(size)};
@@ -214,24 +221,26 @@ class Comparison {
             times.backward[l] = median(layers_->times().backward[l]);
         }
         gpipe::ChainCosts<double> const alone = timed_->costs_of(times);
-        for (std::uint32_t c = 0; c < cells_; ++c)
-            for (bool const forward : {false, true}) {
+        for (std::uint32_t c = 0; c < cells_; ++c) {
+            auto const factor = [&](gpipe::Kind kind) {
                 std::vector<double> durations;
-                for (auto const& [cell, duration] : actions_[forward])
+                for (auto const& [cell, duration] : actions_[static_cast<std::size_t>(kind)])
                     if (cell == c) durations.push_back(duration);
-                double const factor =
-                    median(durations) /
-                    alone({forward ? gpipe::Kind::forward : gpipe::Kind::backward, c});
-                for (std::size_t l = first[c]; l < first[c + 1]; ++l)
-                    (forward ? times.forward : times.backward)[l] *= factor;
-                if (!forward && c + 1 == cells_) times.loss *= factor;
+                return median(durations) / alone({kind, c});
+            };
+            double const forward = factor(gpipe::Kind::forward);
+            double const backward = factor(gpipe::Kind::backward);
+            for (std::size_t l = first[c]; l < first[c + 1]; ++l) {
+                times.forward[l] *= forward;
+                times.backward[l] *= backward;
             }
+            if (c + 1 == cells_) times.loss *= backward;
+        }
+        rest_ = median(rests_); // updates
         for (Runner& runner : runners_)
             runner.simulated =
                 gpipe::simulate<double>(runner.train->programs(), runner.train->costs_of(times))
                     .makespan;
-        // Zeroing and updating is the same under every policy.
-        rest_ = median(runners_[0].taken) - runners_[0].simulated;
     }
 
     Runner const* optimal_within(std::size_t bytes) const {
@@ -266,7 +275,7 @@ class Comparison {
             record(runner)
                 .compare("s per step", runner.taken, "predicted", constant(predicted))
                 .print();
-            if (predicted_extra > 0)
+            if (predicted_extra > 1e-3 * never.simulated)
                 record(runner)
                     .compare("s per step beyond never's", extra, "predicted",
                              constant(predicted_extra))
@@ -290,7 +299,7 @@ class Comparison {
         std::printf("%zu  %-18s %9.3f %-4s %8.3f %8.3f %8.4f", cells_, runner.name.c_str(),
                     double(runner.bytes) / (1 << 20), runner.used ? "used" : "not!",
                     1e3 * median(runner.taken), 1e3 * predicted, median(runner.taken) / predicted);
-        if (predicted_extra > 0)
+        if (predicted_extra > 1e-3 * never.simulated)
             std::printf(" %8.4f", median(extra) / predicted_extra);
         else
             std::printf(" %8s", "-");
@@ -316,7 +325,8 @@ class Comparison {
         std::size_t cell;
         double seconds;
     };
-    std::vector<Duration> actions_[2]; // backwards, forwards
+    std::vector<Duration> actions_[16]; // by kind
+    std::vector<double> rests_;         // seconds behind the last action of a step
     double rest_ = 0;
 };
 

@@ -2,8 +2,6 @@
 
 #include "support/options.hpp"
 
-#include <gpipe/memory/usage.hpp>
-#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>
@@ -39,7 +37,6 @@ class TraceFile {
     /// took in the mean, and devices did not share threads. Throws std::runtime_error.
     template <class Train>
     void write(Train const& train, std::size_t samples, std::string const& name) {
-        gpipe::Programs const& programs = train.programs();
         gpipe::Timeline timelines[2];
         gpipe::Timeline& measured = timelines[1];
         measured = gpipe::trace::scaled(train.timeline(name + ", as its last step ran"), 1e3);
@@ -47,10 +44,7 @@ class TraceFile {
         auto const cost = [&](gpipe::Action const& action) {
             return runs(action, samples) ? durations(action) : 0;
         };
-        auto const times = gpipe::simulate<double>(programs, cost);
-        timelines[0] =
-            gpipe::timeline(programs, times, name + ", simulated with its mean durations");
-        timelines[0].memory(gpipe::memory_usage(train.plan(), times));
+        timelines[0] = train.predicted_timeline(cost, name + ", simulated with its mean durations");
         out_ << (ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
                  : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
                                       : gpipe::trace::text(timelines, {.width = 160}));

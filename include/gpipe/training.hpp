@@ -11,6 +11,7 @@
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/policies.hpp>
+#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <chrono>
@@ -299,6 +300,15 @@ template <class Net, class... Policies> class Training {
         return result;
     }
 
+    /// The timeline of a step in which actions take cost(action) and every device runs by itself,
+    /// by simulation, with the bytes in use.
+    template <class Cost>
+    Timeline predicted_timeline(Cost const& cost, std::string_view title = {}) const {
+        auto const times = simulate<double>(programs(), cost);
+        Timeline result = gpipe::timeline(programs(), times, title);
+        result.memory(memory_usage(plan(), times));
+        return result;
+    }
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs merged as they are walked, with needs and nothing else to wait
     /// for.

@@ -34,8 +34,8 @@ Train make(std::size_t cells, gpipe::schedule::Dynamic schedule,
 } // namespace
 
 TEST_CASE("after a training step the timeline has the bytes in use, within what is planned") {
-    for (std::size_t const k : {1, 2, 3})
-        for (std::size_t const threads : {1, 2})
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (std::size_t const threads : {1u, 2u})
             for (auto const& schedule : gpipe::schedule::catalogue(0)) {
                 if (schedule.cells_per_device() * k > Net::size ||
                     schedule.least_micro_batches(k) > 4)
@@ -88,6 +88,16 @@ TEST_CASE("what a run's actions take is predicted from its layers") {
     for (std::size_t i = 0; i < train.programs().size(); ++i) busy += costs(train.programs()[i]);
     for (std::size_t const count : again) extra += static_cast<double>(count);
     CHECK(busy == 4 * 6 * (1 + 2) + extra);
+    gpipe::Timeline const predicted = train.predicted_timeline(costs, "predicted");
+    CHECK(predicted.title() == "predicted");
+    CHECK(predicted.busy() == doctest::Approx(busy));
+    REQUIRE(predicted.memory().size() == 2);
+    for (std::size_t d = 0; d < 2; ++d) {
+        CHECK(predicted.memory()[d].planned == train.plan().devices[d].total());
+        CHECK(predicted.memory()[d].peak() <= predicted.memory()[d].planned);
+        CHECK(predicted.memory()[d].points[predicted.memory()[d].points.size() - 1].time <=
+              predicted.makespan());
+    }
     CHECK(extra > 0);
     CHECK(make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1).extra_forwards()[0] ==
           0);

@@ -39,7 +39,7 @@ TEST_CASE("peaks and step times are those of the library's planner and simulator
     // 7 layers and two ends, with what the options say.
     support::TransformerShape const shape{64, 256, 2, 16, 100, 4};
     support::TransformerChain const chain(shape, 7);
-    for (std::size_t const k : {1, 2, 3})
+    for (std::size_t const k : {1u, 2u, 3u})
         for (std::string const schedule : {"GPipe", "OneForwardOneBackward"}) {
             CAPTURE(k);
             CAPTURE(schedule);

@@ -277,7 +277,7 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
     std::size_t plans = 0;
     std::size_t full = 0;
     std::size_t devices = 0;
-    for (std::size_t const m : {1, 2, 4, 6})
+    for (std::size_t const m : {1u, 2u, 4u, 6u})
         toy::each_of_catalogue(
             3, 6, m, [&](gpipe::schedule::Dynamic const& schedule, std::size_t k) {
                 Programs const plain = schedule.programs(k, m);
@@ -287,7 +287,7 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
                 auto const check = [&](Programs const& programs, Array<Reversal> const& reversals) {
                     MemoryPlan const plan =
                         gpipe::plan_memory(chain.shape(), first, programs, 1, 2, {}, {}, reversals);
-                    for (std::size_t const n : {0, 1}) {
+                    for (std::size_t const n : {0u, 1u}) {
                         CAPTURE(schedule.name());
                         CAPTURE(k);
                         CAPTURE(m);

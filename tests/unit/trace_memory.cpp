@@ -183,7 +183,7 @@ TEST_CASE("a figure has each curve below the row of its device, all in one scale
                 ++box;
             }
             double const pixels = (high - low) / timeline.makespan();
-            std::size_t const panel = &timeline - timelines.data();
+            auto const panel = static_cast<std::size_t>(&timeline - timelines.data());
             auto const plans = corners_of(planned[panel]);
             for (std::size_t d = 0; d < timeline.devices(); ++d, ++area) {
                 MemoryCurve const& curve = timeline.memory()[d];
