@@ -23,13 +23,16 @@ inline void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
 
 } // namespace benchmark
 
-void* operator new(std::size_t bytes) {
+// Not inlined: g++ takes the pair of aligned_alloc and delete for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
     return benchmark::count_and_allocate(bytes, alignof(std::max_align_t));
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return benchmark::count_and_allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
+    std::free(data);
+}

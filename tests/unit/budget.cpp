@@ -55,8 +55,10 @@ struct Problem {
             std::size_t devices, std::size_t micro_batches)
         : chain(toy::random_chain(random, layers, {})) {
         std::size_t const cells = devices * schedule.cells_per_device();
-        for (gpipe::LayerInfo& layer : chain.layers)
+        for (gpipe::LayerInfo& layer : chain.layers) {
             layer.cost = static_cast<double>(1 + below(random, 5));
+            layer.recompute_is_cheap = random() % 2 == 0;
+        }
         std::vector<std::size_t> cuts;
         for (std::size_t i = 1; i < layers; ++i) cuts.push_back(i);
         std::shuffle(cuts.begin(), cuts.end(), random);
@@ -221,6 +223,7 @@ struct Others {
         for (std::size_t slots = 0; slots < problem.problem.chain.size; ++slots)
             others.push_back(problem.with(checkpoint::Revolve<dynamic>{slots}));
         others.push_back(problem.with(checkpoint::SquareRoot{}));
+        others.push_back(problem.with(checkpoint::Selective{}));
         // Never and ExceptLast, of which the time is that of these.
         for (checkpoint::Dynamic const& policy : {checkpoint::Dynamic(checkpoint::Never{}),
                                                   checkpoint::Dynamic(checkpoint::ExceptLast{})}) {

@@ -59,19 +59,23 @@ constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t
 // of all cells: number(c) is that of cell c's reversal. `most`: layers of a cell.
 template <class Add>
 constexpr void each_policy(BudgetProblem const& problem, std::size_t most, Add add) {
+    constexpr std::size_t begin = CellReversals::begin;
     add([](std::size_t) { return std::size_t{0}; });
+    add([](std::size_t) { return std::size_t{1}; });
     for (std::size_t n = 1; n <= most; ++n)
-        add([&](std::size_t c) { return problem.layers(c) + std::min(n, problem.layers(c)); });
+        add([&](std::size_t c) {
+            return begin + problem.layers(c) + std::min(n, problem.layers(c)) - 1;
+        });
     for (std::size_t slots = 0; slots < most; ++slots)
         add([&](std::size_t c) {
-            return 1 + 2 * problem.layers(c) + std::min(slots, problem.layers(c) - 1);
+            return begin + 2 * problem.layers(c) + std::min(slots, problem.layers(c) - 1);
         });
     Array<CellToReverse> const each = cells_to_reverse(problem.cut_chain(), problem.schedule);
     add([&](std::size_t c) {
         Reversal const segments = checkpoint::SquareRoot::reversal(each[c]);
-        std::size_t number = 1; // of segments: of each but the first the input is kept
+        std::size_t number = 0; // of segments but the first, of which the input is kept
         for (Keep const keep : segments.forward) number += keep == Keep::input;
-        return number;
+        return begin + number;
     });
 }
 // The most layers of these cells, 0 if not all numbers of segments are looked at there.
@@ -104,9 +108,9 @@ constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> con
 /// looked at: see detail::CellReversals and BudgetEffort. On each device those are chosen whose
 /// layers that run again take the least time. But a step may be shorter if they take more: where a
 /// recompute waits for nobody. So steps are simulated, within this budget, within smaller ones, and
-/// of whatever EverySegment, SquareRoot and Revolve make of all cells, everything kept, and every
-/// cell run again as a whole: none of these is faster and fits. Nor do more bytes make a step
-/// slower, as far as all budgets that differ are among those that are simulated.
+/// of whatever EverySegment, SquareRoot, Revolve and Selective make of all cells, everything kept,
+/// and every cell run again as a whole: none of these is faster and fits. Nor do more bytes make a
+/// step slower, as far as all budgets that differ are among those that are simulated.
 ///
 /// What a choice takes is exact: found from its layout. Only the outboxes of transfers depend on
 /// what other cells choose. So the whole plan is made, and a device that has got more than it was
@@ -193,7 +197,7 @@ class BudgetSearch {
         Array<std::size_t> all(problem_.schedule.cells());
         for (std::size_t c = 0; c < all.size(); ++c) all[c] = c;
         std::size_t const most = detail::most_layers(problem_, all, effort_);
-        others_ = Array<Simulated>(steps + 2 * most + 2);
+        others_ = Array<Simulated>(steps + 2 * most + 3);
         for (std::size_t i = 0; i < steps; ++i) {
             BudgetFit fit;
             try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);

@@ -139,19 +139,23 @@ constexpr double again_time(BudgetProblem const& problem, CellSurroundings const
     return result;
 }
 
-// The reversals that are looked at for a cell, by number: everything kept; segments of equal
-// numbers and of equal lengths; binomial ones; and what optimal() makes of budgets between the
-// least and the one in which nothing runs again, closer together near the least. That is asked for
-// the micro-batches in flight where nothing, and where something runs again first.
+// The reversals that are looked at for a cell, by number: everything kept; what is dear to
+// recompute; segments of equal numbers and of equal lengths; binomial ones; and what optimal()
+// makes of budgets between the least and the one in which nothing runs again, closer together near
+// the least. That is asked for the micro-batches in flight where nothing, and where something runs
+// again first.
 class CellReversals {
   public:
     constexpr CellReversals(BudgetProblem const& problem, std::size_t cell, std::size_t in_flight,
                             std::size_t in_flight_again, BudgetEffort const& effort)
         : costs_(reversal_costs(problem.cut_chain(), problem.first[cell], problem.first[cell + 1],
                                 problem.capacity)),
-          in_flight_{in_flight, in_flight_again}, effort_(effort) {}
+          dear_(costs_.layers()), in_flight_{in_flight, in_flight_again}, effort_(effort) {
+        for (std::size_t l = 0; l < dear_.size(); ++l)
+            dear_[l] = !problem.chain.layers[problem.first[cell] + l].recompute_is_cheap;
+    }
 
-    constexpr ReversalCosts const& costs() const { return costs_; }
+    static constexpr std::size_t begin = 2; // of the numbers of segments
     // How far apart the numbers of segments and slots are, and how many there are of each.
     static constexpr std::size_t stride(std::size_t layers, BudgetEffort const& effort) {
         return (layers + effort.most_numbers - 1) / effort.most_numbers;
@@ -165,7 +169,7 @@ class CellReversals {
         return most < 2 ? 0 : std::min(effort.budgets, most);
     }
     static constexpr std::size_t count(std::size_t layers, bool both, BudgetEffort const& effort) {
-        return 1 + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets(layers, effort);
+        return begin + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets(layers, effort);
     }
     constexpr std::size_t count() const {
         return count(costs_.layers(), in_flight_[0] != in_flight_[1], effort_);
@@ -176,8 +180,9 @@ class CellReversals {
         std::size_t const layers = costs_.layers();
         if (number == 0) return keep_everything(layers);
         std::size_t const each = numbers(layers, effort_);
-        std::size_t const kind = (number - 1) / each;
-        std::size_t const i = (number - 1) % each * stride(layers, effort_);
+        if (number == 1) return selective(dear_);
+        std::size_t const kind = (number - begin) / each;
+        std::size_t const i = (number - begin) % each * stride(layers, effort_);
         if (kind == 0) return equal_segments(layers, i + 1);
         if (kind == 1) return every_segment(layers, i + 1);
         if (kind == 2) {
@@ -185,7 +190,7 @@ class CellReversals {
             if (revolve_forwards(layers, i) > effort_.most_forwards * layers) return {};
             return revolve(layers, i);
         }
-        std::size_t const which = number - 1 - 3 * each;
+        std::size_t const which = number - begin - 3 * each;
         std::size_t const most = budgets(layers, effort_);
         return within(in_flight_[which / most],
                       static_cast<double>(which % most) / static_cast<double>(most));
@@ -201,6 +206,7 @@ class CellReversals {
     }
 
     ReversalCosts costs_;
+    Array<bool> dear_;
     std::size_t in_flight_[2];
     BudgetEffort effort_;
 };
