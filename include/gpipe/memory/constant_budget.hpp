@@ -18,8 +18,8 @@ template <class Policy, bool fits, std::size_t device, std::size_t least_bytes> 
 
 // fit_budget() in parts, each a constant of its own: a compiler limits the steps of one evaluation,
 // not of all. Source has the numbers of devices and cells, layers(cell), the bytes, and
-// with_problem(f), which returns f(BudgetProblem). All boundaries are shared, so that what a device
-// is reckoned with is what the plan has.
+// with_problem(f), which returns f(BudgetProblem), and with_layers(f), which leaves out the
+// schedule. All boundaries are shared, so that what a device is reckoned with is what the plan has.
 namespace detail {
 
 template <class Source, std::size_t kind> struct ConstantSurroundings {
@@ -55,7 +55,7 @@ template <class Source, std::size_t cell, std::size_t number> struct ConstantCho
         std::size_t steps = 0;
         ReversalChoice choice{};
     };
-    static constexpr Value value = Source::with_problem([](BudgetProblem const& problem) {
+    static constexpr Value value = Source::with_layers([](BudgetProblem const& problem) {
         CellReversals const reversals = ConstantCell<Source, cell>::reversals(problem);
         Reversal const reversal = reversals.reversal(number);
         if (reversal.layers() == 0) return Value{};
@@ -163,7 +163,7 @@ template <class Source, std::size_t cell> struct ConstantReversal {
         Keep forward[Source::layers(cell)] = {};
         ReversalStep steps[step_count] = {};
     };
-    static constexpr Value value = Source::with_problem([](BudgetProblem const& problem) {
+    static constexpr Value value = Source::with_layers([](BudgetProblem const& problem) {
         Reversal const found = ConstantCell<Source, cell>::reversals(problem).reversal(number);
         Value result;
         for (std::size_t l = 0; l < found.layers(); ++l) result.forward[l] = found.forward[l];

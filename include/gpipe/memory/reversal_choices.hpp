@@ -29,16 +29,16 @@ struct BudgetProblem {
 
 /// How much is looked at to fit reversals into a budget.
 struct BudgetEffort {
-    std::size_t budgets = 32;       ///< that optimal() is asked for in each cell
-    std::size_t slots = 64;         ///< that it has
-    std::size_t most_layers = 96;   ///< of a cell in which it is asked
-    std::size_t most_numbers = 64;  ///< of segments, and of slots of revolve()
-    std::size_t most_forwards = 32; ///< that revolve() may take for each layer
-    std::size_t heights = 8;        ///< of the temporaries that cells of one device share
-    std::size_t most_states = 128;  ///< of the choices for such a device, cell after cell
+    std::size_t budgets = 128;           ///< that optimal() is asked for in each cell, at the most
+    std::size_t squares = 128 * 24 * 24; ///< those times the square of the cell's layers, likewise
+    std::size_t slots = 64;              ///< that it has
+    std::size_t most_numbers = 64;       ///< of segments, and of slots of revolve()
+    std::size_t most_forwards = 32;      ///< that revolve() may take for each layer
+    std::size_t heights = 8; ///< of the temporaries that cells of one device share, two or more
+    std::size_t most_states = 128; ///< of the choices for such a device, cell after cell
 };
 /// What constant evaluation gets through within the default limits of g++, clang and nvcc.
-inline constexpr BudgetEffort constant_effort{4, 8, 12, 16, 8, 3, 32};
+inline constexpr BudgetEffort constant_effort{8, 8 * 12 * 12, 12, 16, 8, 3, 32};
 
 namespace detail {
 
@@ -140,9 +140,13 @@ class CellReversals {
     static constexpr std::size_t numbers(std::size_t layers, BudgetEffort const& effort) {
         return (layers - 1) / stride(layers, effort) + 1;
     }
+    // Of optimal(), which takes a time of up to layers^4.
+    static constexpr std::size_t budgets(std::size_t layers, BudgetEffort const& effort) {
+        std::size_t const most = effort.squares / (layers * layers);
+        return most < 2 ? 0 : std::min(effort.budgets, most);
+    }
     static constexpr std::size_t count(std::size_t layers, bool both, BudgetEffort const& effort) {
-        std::size_t const budgets = layers <= effort.most_layers ? effort.budgets : 0;
-        return 1 + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets;
+        return 1 + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets(layers, effort);
     }
     constexpr std::size_t count() const {
         return count(costs_.layers(), in_flight_[0] != in_flight_[1], effort_);
@@ -162,17 +166,19 @@ class CellReversals {
             if (revolve_forwards(layers, i) > effort_.most_forwards * layers) return {};
             return revolve(layers, i);
         }
-        std::size_t const budget = (number - 1 - 3 * each) % effort_.budgets;
-        return within(in_flight_[(number - 1 - 3 * each) / effort_.budgets], budget);
+        std::size_t const which = number - 1 - 3 * each;
+        std::size_t const most = budgets(layers, effort_);
+        return within(in_flight_[which / most],
+                      static_cast<double>(which % most) / static_cast<double>(most));
     }
 
   private:
-    constexpr Reversal within(std::size_t in_flight, std::size_t budget) const {
+    constexpr Reversal within(std::size_t in_flight, double part) const {
         std::size_t const least = optimal(costs_, in_flight, 0, effort_.slots).least_bytes;
         std::size_t const most =
             reversal_bytes(keep_everything(costs_.layers()), costs_).total(in_flight);
-        std::size_t const part = (most - least) / (effort_.budgets * effort_.budgets);
-        return optimal(costs_, in_flight, least + part * budget * budget, effort_.slots).reversal;
+        auto const more = static_cast<std::size_t>(part * part * static_cast<double>(most - least));
+        return optimal(costs_, in_flight, least + more, effort_.slots).reversal;
     }
 
     ReversalCosts costs_;

@@ -161,10 +161,17 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return first[cell + 1] - first[cell];
         }
         template <class F> static constexpr auto with_problem(F f) {
+            return with(schedule_programs(), f);
+        }
+        template <class F> static constexpr auto with_layers(F f) { return with({}, f); }
+
+      private:
+        template <class F> static constexpr auto with(Programs schedule, F f) {
             constexpr std::size_t samples = Checkpointing::budget().samples;
             Array<LayerInfo> const infos = Net::layers();
-            return f(BudgetProblem{shape(infos), cut(cell_count, Net::costs()), schedule_programs(),
-                                   OptimizerFunctor::states, samples, staging(samples)});
+            return f(BudgetProblem{shape(infos), cut(cell_count, Net::costs()),
+                                   static_cast<Programs&&>(schedule), OptimizerFunctor::states,
+                                   samples, staging(samples)});
         }
     };
     static constexpr Checkpointed checkpointed(Programs const& schedule) {
