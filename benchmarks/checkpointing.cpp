@@ -106,8 +106,7 @@ struct Runner {
     std::size_t bytes; // of the largest device
     bool used;         // and all that is planned is what a step uses
     std::unique_ptr<Hand> hand{};
-    std::vector<double> taken{}, by_hand{}; // by round
-    double simulated = 0;
+    std::vector<double> taken{}, by_hand{}, predicted{}; // by round
 
     double step(Data const& data) const {
         double const begin = seconds();
@@ -127,7 +126,6 @@ class Comparison {
         timed_ = make<Model::Net>(settings, cells, gpipe::checkpoint::Always{});
         timed_->time_actions();
         layers_ = make_hand(Model::Net::size);
-        layers_->time_layers();
     }
 
     // False if something is not as it should be.
@@ -140,21 +138,8 @@ class Comparison {
                 runner.taken.push_back(runner.step(data_));
                 if (runner.hand) runner.by_hand.push_back(hand_step(*runner.hand));
             }
-            wait_until_quiet();
-            double const begin = seconds();
-            timed_->step(data_.inputs, data_.targets);
-            double const taken = seconds() - begin;
-            double last = 0;
-            for (gpipe::ActionTime const& time : timed_->times()) {
-                if (!time.ran) continue;
-                last = std::max(last, time.end);
-                actions_[static_cast<std::size_t>(time.action.kind)].push_back(
-                    {time.action.cell, time.end - time.start});
-            }
-            rests_.push_back(taken - last);
-            hand_step(*layers_);
+            predict();
         }
-        predict();
         for (Runner const& runner : runners_) report(runner);
         return same;
     }
@@ -209,45 +194,56 @@ class Comparison {
         return same;
     }
 
-    // A layer takes what it took by hand, times what its cell's actions took longer in a pipeline
-    // that has as much memory.
+    // A layer takes what it takes by hand, times what its cell's actions take longer in a pipeline
+    // that has as little memory; all measured in this round.
     void predict() {
+        wait_until_quiet();
+        double const begin = seconds();
+        timed_->step(data_.inputs, data_.targets);
+        double rest = seconds() - begin;             // updates
+        std::vector<std::vector<double>> actions[2]; // backwards, forwards
+        for (auto& by_cell : actions) by_cell.resize(cells_);
+        double last = 0;
+        for (gpipe::ActionTime const& time : timed_->times()) {
+            if (!time.ran) continue;
+            last = std::max(last, time.end);
+            if (time.action.kind != gpipe::Kind::recompute)
+                actions[time.action.kind == gpipe::Kind::forward][time.action.cell].push_back(
+                    time.end - time.start);
+        }
+        rest -= last;
+        layers_->time_layers();
+        hand_step(*layers_);
+
         std::size_t const size = Model::Net::size;
         gpipe::LayerTimes times{gpipe::Array<double>(size), gpipe::Array<double>(size)};
-        auto const& first = timed_->plan().first;
         times.loss = median(layers_->times().loss);
         for (std::size_t l = 0; l < size; ++l) {
             times.forward[l] = median(layers_->times().forward[l]);
             times.backward[l] = median(layers_->times().backward[l]);
         }
         gpipe::ChainCosts<double> const alone = timed_->costs_of(times);
+        auto const& first = timed_->plan().first;
         for (std::uint32_t c = 0; c < cells_; ++c) {
-            auto const factor = [&](gpipe::Kind kind) {
-                std::vector<double> durations;
-                for (auto const& [cell, duration] : actions_[static_cast<std::size_t>(kind)])
-                    if (cell == c) durations.push_back(duration);
-                return median(durations) / alone({kind, c});
-            };
-            double const forward = factor(gpipe::Kind::forward);
-            double const backward = factor(gpipe::Kind::backward);
+            double const forward = median(actions[true][c]) / alone({gpipe::Kind::forward, c});
+            double const backward = median(actions[false][c]) / alone({gpipe::Kind::backward, c});
             for (std::size_t l = first[c]; l < first[c + 1]; ++l) {
                 times.forward[l] *= forward;
                 times.backward[l] *= backward;
             }
             if (c + 1 == cells_) times.loss *= backward;
         }
-        rest_ = median(rests_); // updates
         for (Runner& runner : runners_)
-            runner.simulated =
-                gpipe::simulate<double>(runner.train->programs(), runner.train->costs_of(times))
-                    .makespan;
+            runner.predicted.push_back(rest + gpipe::simulate<double>(runner.train->programs(),
+                                                                      runner.train->costs_of(times))
+                                                  .makespan);
     }
 
     Runner const* optimal_within(std::size_t bytes) const {
         Runner const* best = nullptr;
         for (Runner const& runner : runners_)
             if (runner.name.find("optimal-") == 0 && runner.bytes <= bytes &&
-                (!best || runner.simulated < best->simulated))
+                (!best || median(runner.predicted) < median(best->predicted)))
                 best = &runner;
         return best;
     }
@@ -263,22 +259,21 @@ class Comparison {
     }
     void report(Runner const& runner) const {
         Runner const& never = runners_[0];
-        double const predicted = runner.simulated + rest_;
-        double const predicted_extra = runner.simulated - never.simulated;
         std::vector<double> extra(runner.taken.size());
-        for (std::size_t i = 0; i < extra.size(); ++i) extra[i] = runner.taken[i] - never.taken[i];
+        std::vector<double> predicted_extra(extra.size());
+        for (std::size_t i = 0; i < extra.size(); ++i) {
+            extra[i] = runner.taken[i] - never.taken[i];
+            predicted_extra[i] = runner.predicted[i] - never.predicted[i];
+        }
+        bool const runs_again = median(predicted_extra) > 1e-3 * median(never.predicted);
         Runner const* const optimal = optimal_within(runner.bytes);
         if (settings_.json) {
-            auto const constant = [&](double value) {
-                return std::vector<double>(runner.taken.size(), value);
-            };
             record(runner)
-                .compare("s per step", runner.taken, "predicted", constant(predicted))
+                .compare("s per step", runner.taken, "predicted", runner.predicted)
                 .print();
-            if (predicted_extra > 1e-3 * never.simulated)
+            if (runs_again)
                 record(runner)
-                    .compare("s per step beyond never's", extra, "predicted",
-                             constant(predicted_extra))
+                    .compare("s per step beyond never's", extra, "predicted", predicted_extra)
                     .print();
             record(runner).compare("s per step", runner.taken, "never", never.taken).print();
             if (optimal)
@@ -298,14 +293,15 @@ class Comparison {
         }
         std::printf("%zu  %-18s %9.3f %-4s %8.3f %8.3f %8.4f", cells_, runner.name.c_str(),
                     double(runner.bytes) / (1 << 20), runner.used ? "used" : "not!",
-                    1e3 * median(runner.taken), 1e3 * predicted, median(runner.taken) / predicted);
-        if (predicted_extra > 1e-3 * never.simulated)
-            std::printf(" %8.4f", median(extra) / predicted_extra);
+                    1e3 * median(runner.taken), 1e3 * median(runner.predicted),
+                    median(ratios(runner.taken, runner.predicted)));
+        if (runs_again)
+            std::printf(" %8.4f", median(extra) / median(predicted_extra));
         else
             std::printf(" %8s", "-");
         if (optimal)
             std::printf(" %8.4f %8.4f", median(ratios(optimal->taken, runner.taken)),
-                        (optimal->simulated + rest_) / predicted);
+                        median(ratios(optimal->predicted, runner.predicted)));
         else
             std::printf(" %8s %8s", "-", "-");
         if (runner.hand)
@@ -321,13 +317,6 @@ class Comparison {
     std::vector<Runner> runners_; // Never the first
     std::unique_ptr<Train> timed_;
     std::unique_ptr<Hand> layers_;
-    struct Duration {
-        std::size_t cell;
-        double seconds;
-    };
-    std::vector<Duration> actions_[16]; // by kind
-    std::vector<double> rests_;         // seconds behind the last action of a step
-    double rest_ = 0;
 };
 
 } // namespace

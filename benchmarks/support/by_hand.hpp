@@ -81,8 +81,11 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     /// All that it has allocated.
     std::size_t bytes() const { return bytes_; }
     Times const& times() const { return times_; }
-    /// The times of further steps' calls are noted.
-    void time_layers() { timed_ = true; }
+    /// From here on the times of its calls are noted, those before forgotten.
+    void time_layers() {
+        timed_ = true;
+        times_ = {};
+    }
 
     template <class Input, class Target>
     double step(std::vector<Input> const& inputs, std::vector<Target> const& targets) {

@@ -112,9 +112,9 @@ constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> con
 /// and every cell run again as a whole: none of these is faster and fits. Nor do more bytes make a
 /// step slower, as far as all budgets that differ are among those that are simulated.
 ///
-/// What a choice takes is exact: found from its layout. Only the outboxes of transfers depend on
-/// what other cells choose. So the whole plan is made, and a device that has got more than it was
-/// reckoned with chooses again with so much less.
+/// What a choice takes is found from its layout. But the slots of boundaries, and the outboxes of
+/// transfers, depend on what other cells choose, too. So the whole plan is made, and a device that
+/// has got more than it was reckoned with chooses again with so much less.
 class BudgetSearch {
   public:
     [[gnu::cold]] constexpr BudgetSearch(BudgetProblem problem, BudgetEffort const& effort = {})

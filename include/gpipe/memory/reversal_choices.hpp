@@ -35,9 +35,9 @@ struct BudgetEffort {
     std::size_t slots = 64;              ///< that it has
     std::size_t most_numbers = 64;       ///< of segments, and of slots of revolve()
     std::size_t most_forwards = 32;      ///< that revolve() may take for each layer
-    std::size_t heights = 8;             ///< of the temporaries that cells of one device share
-    std::size_t most_states = 128;       ///< of the choices for such a device, cell after cell
-    std::size_t simulations = 48;        ///< of steps within smaller budgets; 0: none at all
+    std::size_t heights = 8; ///< of the temporaries that cells of one device share, two or more
+    std::size_t most_states = 128; ///< of the choices for such a device, cell after cell
+    std::size_t simulations = 48;  ///< of steps within smaller budgets; 0: none at all
 };
 /// What constant evaluation gets through within the default limits of g++, clang and nvcc.
 inline constexpr BudgetEffort constant_effort{8, 8 * 12 * 12, 12, 16, 8, 3, 32, 0};
