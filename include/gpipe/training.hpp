@@ -43,9 +43,9 @@ template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> 
 /// - when parameters are updated (default update::AfterCommit);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
-/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic) by the same
-/// functions in the constructor, which throws std::invalid_argument where a constant would not have
-/// compiled.
+/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic, the samples of
+/// checkpoint::Optimal) by the same functions in the constructor, which throws
+/// std::invalid_argument where a constant would not have compiled.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.

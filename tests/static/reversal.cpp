@@ -54,6 +54,19 @@ static_assert([] {
     return is(gpipe::selective(dear), "fFFff", "F3 F4 B4 B3 B2 B1 F0 B0");
 }());
 
+static_assert(gpipe::is_whole(gpipe::keep_everything(3)));
+static_assert(gpipe::is_whole(gpipe::equal_segments(3, 1)) &&
+              gpipe::is_whole(gpipe::revolve(1, 0)));
+static_assert(!gpipe::is_whole(gpipe::equal_segments(3, 2)) &&
+              !gpipe::is_whole(gpipe::revolve(3, 2)));
+static_assert([] {
+    Reversal reversal = gpipe::equal_segments(3, 1);
+    reversal.forward[1] = Keep::input; // in vain, but kept
+    return !gpipe::is_whole(reversal);
+}());
+static_assert(gpipe::begins_again(gpipe::equal_segments(3, 2)));
+static_assert(!gpipe::begins_again(gpipe::keep_everything(3)));
+
 static_assert(gpipe::verify(Reversal{Array<Keep>(2), {}}).problem ==
               gpipe::ReversalProblem::missing);
 

@@ -117,6 +117,13 @@ TEST_CASE("a choice can be copied, moved and exchanged") {
     CHECK(Dynamic().name() == "");
 }
 
+TEST_CASE("a policy that reverses cells is no pass over programs alone") {
+    Cut const cut(3);
+    CHECK_THROWS_AS(Dynamic(checkpoint::SquareRoot{}).lower(cut.schedule), std::logic_error);
+    CHECK_THROWS_AS(Dynamic(checkpoint::Optimal<>{5}).lower(cut.schedule), std::logic_error);
+    CHECK(same(Dynamic(checkpoint::Never{}).lower(cut.schedule), cut.schedule));
+}
+
 TEST_CASE("selective: cheap layers run again, each run of them right before its backwards, all "
           "others are kept whole") {
     std::size_t again = 0;

@@ -29,10 +29,16 @@ namespace checkpoint {
 /// The fastest reversals with which every device fits into so many bytes: all that it has, which is
 /// what the plan's devices[d].total() says, for micro-batches of up to `samples` samples. On each
 /// device the layers that run again take the least time; nothing runs again where everything fits.
-/// See fit_budget() for what is looked at.
+/// See BudgetSearch for what is looked at.
+///
+/// A constant that no device could do with does not compile, with the device and the least bytes
+/// that would do in the template arguments; at construction these are in the message of a
+/// std::invalid_argument. There what transfers between devices and clipping take counts, too,
+/// of which a constant knows nothing.
 ///
 /// The numbers are constants or `dynamic`: then Optimal<dynamic, dynamic>{bytes} is put into
-/// Options::checkpointing, and without samples they are those of Options::samples.
+/// Options::checkpointing, and without samples they are those of Options::samples. Otherwise
+/// micro-batches of more are refused at construction, with std::invalid_argument.
 template <std::size_t bytes_ = dynamic, std::size_t samples_ = dynamic> struct Optimal {
     static_assert(bytes_ > 0, "gpipe: Optimal<bytes, samples> needs bytes");
     static_assert(samples_ > 0, "gpipe: Optimal<bytes, samples> needs samples in a micro-batch");

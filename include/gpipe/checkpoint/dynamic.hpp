@@ -42,8 +42,12 @@ class Dynamic {
     std::string_view name() const { return policy_ ? policy_->name() : std::string_view(); }
     /// Whether it reverses cells piece by piece.
     bool reverses() const { return policy_->reverses(); }
-    /// Of a policy that does not reverse cells.
-    Programs lower(Programs const& schedule) const { return apply({}, schedule).programs; }
+    /// Of a policy that does not reverse cells. Throws std::logic_error if it does.
+    Programs lower(Programs const& schedule) const {
+        if (reverses())
+            throw std::logic_error("gpipe: a policy that reverses cells has to see their layers");
+        return apply({}, schedule).programs;
+    }
     Checkpointed apply(CutChain const& chain, Programs const& schedule) const {
         return policy_->apply(chain, schedule);
     }
