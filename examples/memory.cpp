@@ -19,6 +19,7 @@
 #include <gpipe/checkpoint/catalogue.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/memory/fit_budget.hpp>
+#include <gpipe/memory/offload_times.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/optimizer/adam.hpp>
 #include <gpipe/schedule/catalogue.hpp>
@@ -52,6 +53,7 @@ struct Settings {
     std::string budget;
     std::uint64_t budgets = 12;
     double gigaflops = 50;
+    double bandwidth = 10;
     std::string svg;
     bool json = false;
 
@@ -78,9 +80,16 @@ struct Settings {
                      "of each device, KiB, MiB or GiB may follow; else halfway between the least "
                      "that does and what never takes",
                      budget);
-        options.number("budgets", "that optimal is asked for, from the least on", budgets, 2, 1000);
+        options.number(
+            "budgets",
+            "that optimal is asked for, from the least on, beside those that other policies need",
+            budgets, 2, 1000);
         options.number("gflops", "speed of a device, in 10^9 operations per second", gigaflops,
                        1e-3, 1e9);
+        options.number("bandwidth",
+                       "between each device and the host, each way, in 10^9 bytes per second: of "
+                       "what is offloaded",
+                       bandwidth, 1e-3, 1e6);
         options.text("svg", "FILE", "write a figure: time over memory, and memory over time", svg);
         options.flag("json", "print one JSON object per policy", json);
     }
@@ -184,27 +193,34 @@ struct Result {
     std::size_t extra = 0; // forwards of a layer, on all micro-batches together
     double milliseconds = 0;
     std::size_t bytes = 0; // of the largest device, planned
+    std::size_t host = 0;  // of the host's memory
+    double free_from = 0;  // bandwidth from which on offloading takes no time, in 10^9 bytes/s
     std::vector<std::size_t> by_device;
     gpipe::Timeline timeline;
 };
 
-Result measured(Problem const& problem, std::string const& family, std::string const& number,
-                gpipe::Programs const& programs, gpipe::Array<gpipe::Reversal> const& reversals) {
+Result measured(Problem const& problem, double bandwidth, std::string const& family,
+                std::string const& number, gpipe::Programs const& programs,
+                gpipe::Array<gpipe::Reversal> const& reversals) {
     Result result;
     result.name = number.empty() ? family : family + "-" + number;
     result.family = family;
     result.number = number;
     gpipe::MemoryPlan const plan = problem.plan(programs, reversals);
     auto const costs = gpipe::reversed_costs(problem.times(), problem.cut(), reversals);
-    auto const times = gpipe::simulate<double>(programs, costs);
+    double const unit = 1e6; // 10^9 bytes per second, in bytes per millisecond
+    auto const times =
+        gpipe::simulate<double>(plan.lowered, gpipe::OffloadCosts{plan, costs, unit * bandwidth});
     result.milliseconds = times.makespan;
+    result.host = plan.host;
+    result.free_from = gpipe::least_free_bandwidth(plan, costs) / unit;
     for (std::size_t const runs : gpipe::extra_forwards(programs, problem.cut(), reversals))
         result.extra += runs;
     for (gpipe::DeviceBytes const& device : plan.devices) {
         result.by_device.push_back(device.total());
         result.bytes = std::max(result.bytes, device.total());
     }
-    result.timeline = gpipe::timeline(programs, times, result.name);
+    result.timeline = gpipe::timeline(plan.lowered, times, result.name);
     result.timeline.memory(gpipe::memory_usage(plan, times));
     return result;
 }
@@ -228,8 +244,8 @@ Results measure_all(Problem const& problem, Settings const& settings) {
     auto const add = [&](std::string const& family, std::string const& number = {}) {
         std::string const name = number.empty() ? family : family + '-' + number;
         gpipe::Checkpointed const applied = problem.apply(name);
-        results.all.push_back(
-            measured(problem, family, number, applied.programs, applied.reversals));
+        results.all.push_back(measured(problem, settings.bandwidth, family, number,
+                                       applied.programs, applied.reversals));
     };
     std::size_t const asked = settings.budget.empty() ? 0 : bytes_of(settings.budget);
     for (char const* name : {"never", "except-last", "always"}) add(name);
@@ -241,13 +257,17 @@ Results measure_all(Problem const& problem, Settings const& settings) {
     if (std::any_of(layers, layers + problem.chain().size,
                     [](gpipe::LayerInfo const& layer) { return layer.recompute_is_cheap; }))
         add("selective");
+    for (char const* number : {"", "except-last"}) {
+        add("offload", number);
+        if (results.all.back().host == 0) results.all.pop_back(); // nothing is away long enough
+    }
 
     gpipe::BudgetSearch const search = problem.search();
     auto const add_optimal = [&](std::size_t bytes) {
         gpipe::BudgetFit const fit = search.fit(bytes);
         if (!fit.fits) return;
-        Result result =
-            measured(problem, "optimal", std::to_string(bytes), fit.programs, fit.reversals);
+        Result result = measured(problem, settings.bandwidth, "optimal", std::to_string(bytes),
+                                 fit.programs, fit.reversals);
         Result const& last = results.all.back();
         bool const same = last.family == result.family && last.by_device == result.by_device &&
                           last.milliseconds == result.milliseconds;
@@ -257,19 +277,29 @@ Results measure_all(Problem const& problem, Settings const& settings) {
     results.least = search.fit(0).least_bytes;
     results.budget = asked > 0 ? asked : (results.least + never) / 2;
     std::size_t const span = never > results.least ? never - results.least : 0;
+    std::vector<std::size_t> budgets; // those of the other policies, too
     for (std::size_t i = 0; i < settings.budgets; ++i)
-        add_optimal(results.least + span * i / (settings.budgets - 1));
+        budgets.push_back(results.least + span * i / (settings.budgets - 1));
+    for (Result const& result : results.all)
+        if (result.host == 0) budgets.push_back(result.bytes);
+    std::sort(budgets.begin(), budgets.end());
+    for (std::size_t const bytes : budgets) add_optimal(bytes);
     add_optimal(results.budget);
     return results;
 }
 
 void print_table(Results const& results) {
-    std::printf("%-24s %14s %12s %16s %s\n", "policy", "extra forwards", "ms per step",
-                "largest device", "");
-    for (Result const& result : results.all)
-        std::printf("%-24s %14zu %12.4g %12.3f MiB %s\n", result.name.c_str(), result.extra,
+    std::printf("%-24s %14s %12s %16s\n", "policy", "extra forwards", "ms per step",
+                "largest device");
+    for (Result const& result : results.all) {
+        std::printf("%-24s %14zu %12.4g %12.3f MiB%s", result.name.c_str(), result.extra,
                     result.milliseconds, double(result.bytes) / (1 << 20),
-                    result.bytes <= results.budget ? "fits" : "");
+                    result.bytes <= results.budget ? "  fits" : "");
+        if (result.host > 0)
+            std::printf("  (the host %.3f MiB; free from %.3g GB/s on)",
+                        double(result.host) / (1 << 20), result.free_from);
+        std::printf("\n");
+    }
     std::printf("extra forwards: runs of a layer again, on all micro-batches of a step; ms: by "
                 "simulation;\nfits: into %.3f MiB on every device; the least that optimal can do "
                 "with is %.3f MiB\n",
@@ -289,6 +319,7 @@ void print_json(Results const& results, Settings const& settings) {
                                 .add("step_milliseconds", result.milliseconds)
                                 .add("peak_bytes", result.bytes)
                                 .add("peak_by_device", result.by_device)
+                                .add("host_bytes", result.host)
                                 .add("budget_bytes", results.budget)
                                 .add("least_bytes", results.least)
                                 .add("fits", result.bytes <= results.budget)
