@@ -430,7 +430,7 @@ template <class Net, class... Policies> class Training {
         check_costs(costs.data(), costs.size());
         return Chosen::cut(cells, costs);
     }
-    static Checkpointed chosen_programs(Options const& options) {
+    static MachineWork chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
         std::size_t const micro_batches =
             chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * devices);
@@ -439,9 +439,10 @@ template <class Net, class... Policies> class Training {
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
         Array<std::size_t> const first = chosen_cut(options);
         Array<bool> splits = Chosen::splits(layers, first);
+        MachineWork work;
         if constexpr (Chosen::proven) {
-            return Chosen::applied(layers, first,
-                                   join_halves(Schedule::programs(devices, micro_batches), splits));
+            static_cast<Checkpointed&>(work) = Chosen::applied(
+                layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
         } else {
             checkpoint::Dynamic checkpointing = options.checkpointing;
             if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
@@ -449,12 +450,15 @@ template <class Net, class... Policies> class Training {
             else if (!checkpointing)
                 checkpointing = checkpoint::ExceptLast{};
             if (checkpointing.reverses()) splits = Array<bool>(splits.size());
-            Checkpointed result =
+            static_cast<Checkpointed&>(work) =
                 proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
                                 splits, {layers.data(), layers.size(), first.data()});
-            result.budget.constant = Chosen::constant;
-            return result;
         }
+        work.budget.constant = Chosen::constant;
+        if constexpr (BudgetPolicy<Checkpointing> ||
+                      std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            work.fit = &fitted_programs;
+        return work;
     }
 
     template <class Other>

@@ -41,4 +41,11 @@ inline Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& 
     return result;
 }
 
+/// What a Machine is to run: programs with recomputes, proven, and how cells are reversed; or the
+/// schedule's and a budget, and the function that makes the others of it. (It takes a second to
+/// compile, and few need it.)
+struct MachineWork : Checkpointed {
+    Checkpointed (*fit)(BudgetProblem const& problem, Budget const& budget) = nullptr;
+};
+
 } // namespace gpipe

@@ -31,20 +31,18 @@ template <DeviceRuntime Device> class Machine {
   public:
     using Pointers = MiniBatch::Pointers;
 
-    /// `work`: programs with recomputes, proven, and how cells are reversed, or the budget to find
-    /// that out; `first` the layer that each cell begins with; `immediate`: see update::Immediate.
+    /// `first`: the layer that each cell begins with; `immediate`: see update::Immediate.
     /// Initializes the parameters; throws what a layer's initialize throws, and
-    /// std::invalid_argument if the budget does not do.
-    Machine(Model model, Array<std::size_t> first, Checkpointed work, std::size_t samples,
+    /// std::invalid_argument if a budget does not do.
+    Machine(Model model, Array<std::size_t> first, MachineWork work, std::size_t samples,
             std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
         : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
           reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
           immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
           learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
-          device_(options, programs_.devices()), plan_(planned(work.budget)),
-          arenas_(programs_.devices()), arena_data_(programs_.devices()),
-          staging_(device_.allocate_host(plan_.host)), handles_(programs_.devices()),
-          engine_(device_) {
+          device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
+          arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
+          handles_(programs_.devices()), engine_(device_) {
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
@@ -248,12 +246,12 @@ template <DeviceRuntime Device> class Machine {
                 staging,
                 links()};
     }
-    MemoryPlan planned(Budget const& budget) {
+    MemoryPlan planned(MachineWork const& work) {
         std::size_t const micro_batches = programs_.micro_batches();
         std::size_t const capacity = (samples_ + micro_batches - 1) / micro_batches;
-        if (budget.given) {
+        if (work.budget.given) {
             Checkpointed fitted =
-                fitted_programs(problem(checked_capacity(budget, capacity)), budget);
+                work.fit(problem(checked_capacity(work.budget, capacity)), work.budget);
             programs_ = std::move(fitted.programs);
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);

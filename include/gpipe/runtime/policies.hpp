@@ -143,10 +143,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Checkpointed applied(Array<LayerInfo> const& layers,
                                           Array<std::size_t> const& first,
                                           Programs const& schedule) {
-        Checkpointed result = apply_checkpointing<Checkpointing>(
-            {layers.data(), layers.size(), first.data()}, schedule);
-        result.budget.constant = true;
-        return result;
+        return apply_checkpointing<Checkpointing>({layers.data(), layers.size(), first.data()},
+                                                  schedule);
     }
     // What is fitted into a constant budget.
     struct Fitted {
