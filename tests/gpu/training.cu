@@ -99,6 +99,34 @@ TEST_CASE_TEMPLATE("P1 on one GPU or several a training gives what it gives on t
     CHECK(trained * toy::one_of(1) >= 4 * 4 * 3 * 4);
 }
 
+TEST_CASE(
+    "P1 so it is where cells are reversed piece by piece, and where what waits is offloaded") {
+    std::size_t const micro_batches = 8;
+    std::size_t moved = 0;
+    std::size_t point = 0;
+    for (toy::NamedSchedule const& schedule : toy::schedules) {
+        Result<float> const expected(optimizer, micro_batches, schedule.policy, {8, 7, 8, 1, 8});
+        for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
+            for (std::size_t cells = 1; cells <= 4; ++cells)
+                for (std::size_t w = 0; w < std::size(ways); ++w) {
+                    if (point++ % toy::one_of(7) != 0) continue;
+                    toy::Session const session(point % 4);
+                    std::size_t const gpus = std::min(cells, gpu_count());
+                    auto o = options<Train<float>>(cells, micro_batches, gpus, ways[w]);
+                    o.schedule = schedule.policy;
+                    o.checkpointing = checkpointing.policy;
+                    toy::Watch watch;
+                    auto const train = made<Train<float>>(o, watch);
+                    INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", way ", w);
+                    CHECK(expected.differs(*train, ways[w].together) == "");
+                    for (gpipe::Offloaded const& cell : train->plan().offloaded)
+                        moved += cell.moves();
+                }
+    }
+    MESSAGE(moved, " cells that offload");
+    CHECK(moved > 0);
+}
+
 TEST_CASE("sizes of mini-batches come and go, and graphs with them") {
     std::vector<std::size_t> const sizes{8, 7, 8, 7, 8, 5, 5, 8, 8, 7, 2, 8, 2, 8};
     Result<float> const expected(optimizer, 3, gpipe::schedule::GPipe{}, sizes);
