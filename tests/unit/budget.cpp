@@ -130,7 +130,7 @@ std::vector<std::size_t> budgets(std::mt19937_64& random, std::size_t least, std
 template <class F> void each_problem(std::uint64_t seed, std::size_t one_of, F f) {
     std::mt19937_64 random(seed);
     std::size_t point = 0;
-    for (std::size_t micro_batches : {1, 2, 5, 9})
+    for (std::size_t micro_batches : {1u, 2u, 5u, 9u})
         toy::each_of_catalogue(
             4, 12, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 std::size_t const layers = k * schedule.cells_per_device() + below(random, 12);

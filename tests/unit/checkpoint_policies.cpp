@@ -73,7 +73,7 @@ std::string refusal(std::string const& name) {
 } // namespace
 
 TEST_CASE("a number given at run time makes what the constant makes") {
-    for (std::size_t cells : {1, 2, 5}) {
+    for (std::size_t cells : {1u, 2u, 5u}) {
         Cut const cut(cells);
         CHECK(same(cut.by(checkpoint::EverySegment<dynamic>{2}),
                    cut.by(checkpoint::EverySegment<2>{})));
