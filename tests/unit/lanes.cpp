@@ -182,6 +182,7 @@ TEST_CASE("forwards alone wait for the slot that the next cell still reads, and 
                 CAPTURE(slots);
                 Programs const training = gpipe::schedule::GPipe::programs(k, m);
                 gpipe::MemoryPlan plan;
+                plan.offloaded = Array<gpipe::Offloaded>(k);
                 plan.boundaries = Array<gpipe::BoundarySlots>(k);
                 plan.links = Array<gpipe::Link>(k);
                 plan.crosses = Array<bool>(k);

@@ -65,6 +65,7 @@ struct CellSurroundings {
     std::size_t retained_blocks = 0;
     std::size_t kept_blocks = 0;
     std::size_t not_held = 0; // micro-batches for which a recompute runs
+    std::size_t micro_batches = 0;
 };
 struct Surroundings {
     Array<CellSurroundings> cells;
@@ -83,8 +84,12 @@ struct Surroundings {
         std::size_t boundary = plan.boundaries[c].slots * plan.slot_size[c];
         if (c + 1 < cells)
             boundary += plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
-        result.cells[c] = {plan.uses[c], boundary, plan.blocks.retained.count[c],
-                           plan.blocks.kept.count[c], not_held[c]};
+        result.cells[c] = {plan.uses[c],
+                           boundary,
+                           plan.blocks.retained.count[c],
+                           plan.blocks.kept.count[c],
+                           not_held[c],
+                           problem.schedule.micro_batches()};
     }
     for (std::size_t d = 0; d < result.fixed.size(); ++d)
         result.fixed[d] =
@@ -107,10 +112,10 @@ constexpr double again_time(BudgetProblem const& problem, CellSurroundings const
                             std::size_t cell, Reversal const& reversal) {
     RunsAgain const again =
         runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, &reversal);
-    bool const late = cell + 1 == problem.schedule.cells() && begins_again(reversal);
+    bool const late = cell + 2 == problem.first.size() && begins_again(reversal);
     double time = 0;
     for (std::size_t l = 0; l < problem.layers(cell); ++l)
-        time += static_cast<double>(problem.schedule.micro_batches() * again.backward[l] +
+        time += static_cast<double>(around.micro_batches * again.backward[l] +
                                     around.not_held * (late ? 1 : again.recompute[l])) *
                 problem.chain.layers[problem.first[cell] + l].cost;
     return time;
