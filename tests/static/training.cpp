@@ -151,8 +151,8 @@ static_assert(inside<Revolve<0>, 0> < inside<Revolve<2>, 0>);
 static_assert(inside<gpipe::checkpoint::SquareRoot, 0> <= inside<ExceptLast, 0>);
 static_assert(Reversed<Revolve<2>>::bubble() == gpipe::ratio(1, 5));
 
-// What is offloaded is planned as a constant, too: two blocks of a cell on the device, one for every
-// micro-batch but the last two in the host's memory.
+// What is offloaded is planned as a constant, too: two blocks of a cell on the device, one for
+// every micro-batch but the last two in the host's memory.
 template <class Checkpointing>
 using Moved = Training<gpipe::Pipeline<Repeat<8, blank::Costly<64>>>, Loss, Cells<2>,
                        MicroBatches<8>, Checkpointing>;

@@ -108,7 +108,8 @@ TEST_CASE("the policies: families, extra forwards and what fits") {
             for (Json const& bytes : object.at("peak_by_device").array)
                 most = std::max(most, bytes.number);
             CHECK(value(object, "peak_bytes") == most);
-            CHECK(most >= least);
+            if (family != "offload") CHECK(most >= least);
+            CHECK((value(object, "host_bytes") > 0) == (family == "offload"));
             CHECK(value(object, "fits") == double(most <= budget));
             CHECK(value(object, "extra_forwards") >= 0);
             CHECK(value(object, "step_milliseconds") > 0);
@@ -121,10 +122,25 @@ TEST_CASE("the policies: families, extra forwards and what fits") {
         }
         CHECK(families.size() == 7 - (families.count("revolve") == 0) -
                                      (families.count("every-segment") == 0) +
-                                     families.count("selective"));
+                                     families.count("selective") + families.count("offload"));
         // With what never takes nothing runs again.
         Json const& all = find(objects, "optimal-" + std::to_string(std::size_t(never)));
         CHECK(value(all, "extra_forwards") == 0);
+    }
+}
+
+TEST_CASE("what is offloaded takes time where the host is slow, and none where it is fast") {
+    for (std::string const arguments : {"", "--cells 3 --micro-batches 16 --batch 48"}) {
+        auto const time = [&](std::string const& name, std::string const& bandwidth) {
+            auto const objects = program.objects(arguments + " --bandwidth " + bandwidth);
+            return value(find(objects, name), "step_milliseconds");
+        };
+        CHECK(time("offload", "1000") == time("never", "1000"));
+        CHECK(time("offload", "0.1") > time("never", "0.1"));
+        auto const objects = program.objects(arguments);
+        CHECK(value(find(objects, "offload"), "extra_forwards") == 0);
+        CHECK(value(find(objects, "offload"), "peak_bytes") <
+              value(find(objects, "never"), "peak_bytes") / 2);
     }
 }
 
