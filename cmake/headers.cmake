@@ -92,6 +92,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
+    include/gpipe/memory/verify_offloads.hpp
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/optimizer.hpp

@@ -7,6 +7,7 @@
 
 #include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/memory/offload_times.hpp>
+#include <gpipe/memory/verify_offloads.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/schedule/halves.hpp>
 
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -287,6 +289,7 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
     for (std::uint64_t seed = 1; seed <= (toy::long_tests() ? 40 : 3); ++seed)
         each_schedule(random, [&](Programs const& schedule) {
             Planned with = some_plan(schedule, random);
+            CHECK(gpipe::verify_offloads(with.plan));
             toy::Places const places(with.plan);
             Case const test{with.chain.shape(), with.plan, with.reversals};
             for (bool const drops : {false, true}) {
@@ -311,6 +314,57 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
                 moved += a.kind == Kind::offload;
         });
     MESSAGE(walks << " walks, " << moved << " offloads");
+}
+
+TEST_CASE("the proof finds what is left out, and what it lets pass can be walked") {
+    std::mt19937_64 random(2);
+    std::size_t refused = 0;
+    std::size_t walked = 0;
+    std::map<std::string, std::size_t> problems;
+    std::size_t turn = 0;
+    each_schedule(random, [&](Programs const& schedule) {
+        if (turn++ % toy::one_of(6) != 0) return;
+        Planned with = some_plan(schedule, random);
+        if (with.plan.lowered.streams() == with.plan.devices.size()) return;
+        toy::Places const places(with.plan);
+        Case const test{with.chain.shape(), with.plan, with.reversals};
+        gpipe::Lowered const whole = with.plan.lowered;
+        for (std::size_t i = 0; i < whole.programs.size(); ++i)
+            for (std::size_t n = 0; n < 3; ++n) {
+                gpipe::Needs const& needs = whole.needs[i];
+                std::size_t const needed = needs.action[n];
+                if (needed == gpipe::no_action) continue;
+                // Needs between neighbouring cells and their transfers are not about this.
+                bool const is_own =
+                    is_offload(whole.programs[i].kind) || is_offload(whole.programs[needed].kind);
+                if (!is_own) continue;
+                with.plan.lowered = whole;
+                gpipe::Needs left;
+                for (std::size_t const other : needs.action)
+                    if (other != gpipe::no_action && other != needed) left.add(other);
+                with.plan.lowered.needs[i] = left;
+                auto const verdict = gpipe::verify_offloads(with.plan);
+                if (!verdict) {
+                    ++refused;
+                    ++problems[std::string(sentence(verdict.problem))];
+                    continue;
+                }
+                auto const placement = gpipe::place_programs(with.plan.lowered, 1, true, cost);
+                auto const table = gpipe::training_table(
+                    with.plan, placement, gpipe::merge_lanes(with.plan.lowered, placement, cost),
+                    places.arenas, places.host);
+                for (toy::Pace const pace : toy::paces) {
+                    CAPTURE(static_cast<int>(pace));
+                    REQUIRE(walk(test, table, places, pace, random) == "");
+                    ++walked;
+                }
+            }
+    });
+    MESSAGE(refused << " refused, " << walked << " walks");
+    for (auto const& [problem, count] : problems) MESSAGE(count << ": " << problem);
+    CHECK(refused > 100);
+    CHECK(walked > 100);
+    CHECK(problems.size() >= 3);
 }
 
 namespace {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/memory/verify_offloads.hpp>
 #include <gpipe/runtime/budget.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/immediate.hpp>
@@ -20,6 +22,8 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace gpipe {
@@ -43,6 +47,11 @@ template <DeviceRuntime Device> class Machine {
           device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
           arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
           handles_(programs_.devices()), engine_(device_) {
+        if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
+            detail::throw_error<std::logic_error>(
+                "gpipe: what cell %zu offloads is planned wrongly: "
+                "%s",
+                verdict.cell, std::string(sentence(verdict.problem)).c_str());
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
