@@ -83,6 +83,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/device_choice.hpp
     include/gpipe/memory/fit_budget.hpp
     include/gpipe/memory/memory_plan.hpp
+    include/gpipe/memory/moves.hpp
     include/gpipe/memory/occupation.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/offloaded.hpp

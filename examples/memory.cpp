@@ -227,7 +227,7 @@ Result measured(Problem const& problem, double bandwidth, std::string const& fam
 
 std::size_t bytes_of(std::string const& text) {
     std::size_t bytes = 0;
-    if (!gpipe::checkpoint::detail::read_bytes(text, bytes) || bytes == 0)
+    if (!gpipe::detail::read_bytes(text, bytes) || bytes == 0)
         throw support::UsageError("--budget takes a number of bytes, of KiB, MiB or GiB, not '" +
                                   text + "'");
     return bytes;

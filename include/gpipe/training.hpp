@@ -301,7 +301,7 @@ template <class Net, class... Policies> class Training {
     }
 
     /// The timeline of a step in which actions take cost(action) and every device runs by itself,
-    /// by simulation, with the bytes in use.
+    /// by simulation, with the bytes in use; copies, and the waits for their room, take no time.
     template <class Cost>
     Timeline predicted_timeline(Cost const& cost, std::string_view title = {}) const {
         auto const times = simulate<double>(programs(), cost);
@@ -351,16 +351,21 @@ template <class Net, class... Policies> class Training {
         return model;
     }
 
-    // Over the times of the last run; none if that was no training step.
+    // Over the times of the last run; none if that was no training step. Copies have times where
+    // they are calls.
     Array<MemoryCurve> used_memory() const {
+        Programs const& all = plan().lowered.programs;
+        std::size_t count = programs().size();
+        for (std::size_t i = count; i < all.size() && i < times().size(); ++i)
+            if (times()[i].ran) count = all.size();
         struct {
             Array<double> start, end;
-        } ran{Array<double>(programs().size()), Array<double>(programs().size())};
+        } ran{Array<double>(count), Array<double>(count)};
         bool trained = false;
-        for (std::size_t i = 0; i < programs().size() && i < times().size(); ++i) {
+        for (std::size_t i = 0; i < count && i < times().size(); ++i) {
             ActionTime const& time = times()[i];
             if (!time.ran) continue;
-            if (time.action != programs()[i]) return {};
+            if (time.action != all[i]) return {};
             trained = trained || gives_gradient(time.action.kind);
             ran.start[i] = time.start;
             ran.end[i] = time.end;

@@ -75,6 +75,34 @@ TEST_CASE("after a training step the timeline has the bytes in use, within what 
             }
 }
 
+TEST_CASE("what is offloaded is in the timeline of a run, and its bytes in the curve") {
+    for (std::size_t const samples : {8u, 5u, 3u}) {
+        CAPTURE(samples);
+        Train train = make(2, gpipe::schedule::GPipe{},
+                           gpipe::checkpoint::Offload<gpipe::checkpoint::Never>{}, 1);
+        train.time_actions();
+        train.step(std::span(inputs).first(samples * 5), std::span(targets).first(samples * 3));
+        gpipe::Timeline const timeline = train.timeline();
+        std::size_t const filled = samples < 4 ? samples : 4;
+        std::size_t copies = 0;
+        for (gpipe::TimelineEntry const& entry : timeline) copies += is_offload(entry.action.kind);
+        std::size_t moved = 0; // of the micro-batches that have samples
+        for (gpipe::Offloaded const& cell : train.plan().offloaded)
+            for (std::size_t m = 0; m < filled; ++m) moved += cell.moved(m);
+        CHECK(moved > 0);
+        CHECK(copies == 2 * moved);
+        CHECK(timeline.size() == 2 * 2 * filled + copies);
+        REQUIRE(timeline.memory().size() == 2);
+        for (gpipe::MemoryCurve const& curve : timeline.memory()) {
+            CHECK(curve.peak() > curve.fixed);
+            CHECK(curve.peak() <= curve.planned);
+            // Nothing is in use before the first action and behind the last.
+            CHECK(curve.points[0].bytes == curve.fixed);
+            CHECK(curve.points[curve.points.size() - 1].bytes == curve.fixed);
+        }
+    }
+}
+
 TEST_CASE("what a run's actions take is predicted from its layers") {
     gpipe::LayerTimes const times{gpipe::Array<double>(6, 1.0), gpipe::Array<double>(6, 2.0)};
     Train train = make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::EverySegment<1>{}, 1);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -319,6 +320,23 @@ TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of
     });
     MESSAGE(shorter << " of " << compared << " steps shorter");
     CHECK(shorter > 0);
+}
+
+TEST_CASE("no limit is a budget, too; that nothing is looked at is refused") {
+    std::mt19937_64 random(61);
+    for (int i = 0; i < 20; ++i) {
+        Problem const problem(random, 4 + below(random, 10), gpipe::schedule::GPipe{},
+                              1 + below(random, 4), 5);
+        BudgetFit const fit = BudgetSearch(problem.problem).fit(unlimited);
+        REQUIRE(fit.fits);
+        REQUIRE(fit.reversals.size() == problem.problem.schedule.cells());
+        for (std::size_t d = 0; d < problem.problem.schedule.devices(); ++d)
+            CHECK(problem.time(fit.reversals, d) == 0);
+    }
+    Problem const problem(random, 6, gpipe::schedule::GPipe{}, 2, 5);
+    gpipe::BudgetEffort effort;
+    effort.heights = 1;
+    CHECK_THROWS_AS(BudgetSearch(problem.problem, effort), std::invalid_argument);
 }
 
 TEST_CASE("what is chosen for some samples fits for fewer, too") {

@@ -242,9 +242,16 @@ Array<Reversal> some_reversals(std::mt19937_64& random, Array<std::size_t> const
     Array<Reversal> result(first.size() - 1);
     for (std::size_t c = 0; c < result.size(); ++c) {
         std::size_t const layers = first[c + 1] - first[c];
-        switch (random() % 4) {
+        switch (random() % 5) {
         case 0:
             break;
+        case 4: { // some are dear: in the backward only, if the last is
+            Array<bool> dear(layers);
+            for (bool& d : dear) d = random() % 2 != 0;
+            dear[layers - 1] = true;
+            result[c] = gpipe::selective(dear);
+            break;
+        }
         case 1:
             result[c] = gpipe::keep_everything(layers);
             break;

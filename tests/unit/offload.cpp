@@ -20,6 +20,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 using gpipe::Action;
@@ -215,6 +216,25 @@ std::string walk(Case const& with, gpipe::StepTable const& table, toy::Places co
     return "";
 }
 
+// Of a failure all behind it is skipped: an offload with its forward, a fetch with the first action
+// that needs it.
+std::string wrong_with_ranks(gpipe::StepTable const& table) {
+    std::map<std::pair<std::size_t, std::size_t>, std::uint32_t> forward, reversal;
+    for (gpipe::Step const& step : table.steps) {
+        std::pair<std::size_t, std::size_t> const pair{step.cell, step.micro_batch};
+        if (step.kind == Kind::forward) forward[pair] = step.rank;
+        if (step.kind != Kind::recompute && !gives_gradient(step.kind)) continue;
+        auto const [at, is_new] = reversal.insert({pair, step.rank});
+        if (!is_new) at->second = std::min(at->second, step.rank);
+    }
+    for (gpipe::Step const& step : table.steps) {
+        std::pair<std::size_t, std::size_t> const pair{step.cell, step.micro_batch};
+        if (step.kind == Kind::offload && step.rank != forward.at(pair)) return "offload";
+        if (step.kind == Kind::fetch && step.rank != reversal.at(pair)) return "fetch";
+    }
+    return "";
+}
+
 // A reversal of so many layers by one policy or another, offloaded or not.
 Reversal some_reversal(std::mt19937_64& random, std::size_t layers) {
     Reversal result;
@@ -307,6 +327,7 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
                     REQUIRE(walk(test, table, places, pace, random) == "");
                     ++walks;
                 }
+                REQUIRE(wrong_with_ranks(table) == "");
             }
             for (Action const& a : std::vector<Action>(with.plan.lowered.programs.actions(),
                                                        with.plan.lowered.programs.actions() +

@@ -9,15 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe::checkpoint {
-
-/// What find_checkpointing() knows, as a sentence lists it.
-inline constexpr std::string_view checkpointing_names =
-    "never, always, except-last, every-segment-N, square-root, revolve-SLOTS, selective, "
-    "optimal-BYTES (KiB, MiB or GiB may follow), offload, which is offload-never, offload- and any "
-    "that reverses one cell, or one for each cell with commas between them";
-
-namespace detail {
+namespace gpipe::detail {
 
 // The number that a name ends with; false if it is none.
 inline bool read_number(std::string_view text, std::size_t& number) {
@@ -43,7 +35,8 @@ inline bool read_bytes(std::string_view text, std::size_t& bytes) {
 }
 
 // Empty if there is none of that name.
-inline Dynamic find_one(std::string_view name) {
+inline checkpoint::Dynamic find_one(std::string_view name) {
+    using namespace checkpoint;
     std::size_t number = 0;
     auto const begins = [&](std::string_view words) {
         return name.substr(0, words.size()) == words;
@@ -69,7 +62,15 @@ inline Dynamic find_one(std::string_view name) {
     return {};
 }
 
-} // namespace detail
+} // namespace gpipe::detail
+
+namespace gpipe::checkpoint {
+
+/// What find_checkpointing() knows, as a sentence lists it.
+inline constexpr std::string_view checkpointing_names =
+    "never, always, except-last, every-segment-N, square-root, revolve-SLOTS, selective, "
+    "optimal-BYTES (KiB, MiB or GiB may follow), offload, which is offload-never, offload- and any "
+    "that reverses one cell, or one for each cell with commas between them";
 
 /// The checkpointing policy of that name. Throws std::invalid_argument, listing what there is, if
 /// there is none.
@@ -80,7 +81,7 @@ inline Dynamic find_checkpointing(std::string_view name) {
     std::string_view rest = name;
     for (Dynamic& policy : policies) {
         std::string_view const one = rest.substr(0, rest.find(','));
-        policy = detail::find_one(one);
+        policy = gpipe::detail::find_one(one);
         if (!policy)
             throw std::invalid_argument("gpipe: there is no checkpointing policy '" +
                                         std::string(one) + "'; there are " +

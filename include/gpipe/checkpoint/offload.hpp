@@ -1,7 +1,9 @@
 #pragma once
 
+#include <gpipe/checkpoint/check.hpp>
 #include <gpipe/checkpoint/per_cell.hpp>
 
+#include <cstddef>
 #include <string_view>
 
 namespace gpipe::checkpoint {
@@ -32,3 +34,10 @@ template <class Policy> struct Offload {
 };
 
 } // namespace gpipe::checkpoint
+
+namespace gpipe::detail {
+
+template <class Policy, std::size_t cells>
+inline constexpr bool fits_cells<checkpoint::Offload<Policy>, cells> = fits_cells<Policy, cells>;
+
+} // namespace gpipe::detail

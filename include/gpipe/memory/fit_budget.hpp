@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 namespace gpipe {
 
@@ -117,9 +118,14 @@ constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> con
 /// has got more than it was reckoned with chooses again with so much less.
 class BudgetSearch {
   public:
+    /// Throws std::invalid_argument if of anything that is looked at there is none, or of heights
+    /// only one.
     [[gnu::cold]] constexpr BudgetSearch(BudgetProblem problem, BudgetEffort const& effort = {})
         : problem_(static_cast<BudgetProblem&&>(problem)), effort_(effort),
           cells_(problem_.schedule.devices()), choices_(problem_.schedule.devices()) {
+        if (effort.slots == 0 || effort.most_numbers == 0 || effort.most_states == 0 ||
+            effort.heights < 2)
+            throw std::invalid_argument("gpipe: a budget cannot be met where nothing is looked at");
         for (std::size_t kind = 0; kind < detail::reversal_kinds; ++kind)
             around_[kind] = detail::surroundings(problem_, kind);
         for (std::size_t d = 0; d < cells_.size(); ++d) {
@@ -138,11 +144,12 @@ class BudgetSearch {
         BudgetFit result;
         result.plans = plans_;
         try_fit(bytes, result);
-        if (!result.fits) find_least(bytes, result);
+        if (!result.fits) find_least(result);
         if (result.fits && effort_.simulations > 0)
             result.makespan = makespan(result.programs, result.reversals);
         for (Simulated const& other : others_) {
-            if (other.bytes > bytes || (result.fits && other.makespan >= result.makespan)) continue;
+            if (other.reversals.empty() || other.bytes > bytes) continue;
+            if (result.fits && other.makespan >= result.makespan) continue;
             result.fits = true;
             result.makespan = other.makespan;
             result.reversals = other.reversals;
@@ -219,19 +226,13 @@ class BudgetSearch {
             });
     }
 
-    // The least budget that does; fits if these bytes are no less. (Where transfers need more than
-    // was reckoned with, a larger budget may fail where a smaller one does not.)
-    constexpr void find_least(std::size_t bytes, BudgetFit& result) const {
+    // The least budget that does.
+    constexpr void find_least(BudgetFit& result) const {
         BudgetFit other = result;
         while (!other.fits) {
             result.least_bytes = other.least_bytes;
             result.device = other.device;
             try_fit(result.least_bytes, other);
-        }
-        if (result.least_bytes <= bytes) {
-            result.fits = true;
-            result.reversals = static_cast<Array<Reversal>&&>(other.reversals);
-            result.programs = static_cast<Programs&&>(other.programs);
         }
         for (Simulated const& each : others_) {
             if (each.bytes >= result.least_bytes) continue;

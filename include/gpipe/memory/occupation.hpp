@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/memory/moves.hpp>
 #include <gpipe/memory/plan.hpp>
 
 #include <algorithm>
@@ -23,8 +24,7 @@ template <class Times> class Occupations {
         : plan_(plan), programs_(plan.lowered.programs), times_(times), device_(device),
           micro_batches_(programs_.micro_batches()),
           all_(5 * programs_.size(device) + 8 * programs_.cells() * micro_batches_),
-          open_(programs_.cells() * micro_batches_, no_action) {
-        find_moves();
+          open_(programs_.cells() * micro_batches_, no_action), moves_(find_moves(programs_)) {
         for (std::size_t c = 0; c < programs_.cells(); ++c) {
             if (programs_.device_of(c) != device) continue;
             if (c > 0) add_boundary(c);
@@ -55,8 +55,8 @@ template <class Times> class Occupations {
             [](std::size_t) { return false; });
         add_offloaded();
         add_blocks(
-            plan.blocks.kept, [&](std::size_t c) { return plan.layouts[c].kept; }, keeps, gradient,
-            passes);
+            plan.blocks.kept, [&](std::size_t c) { return plan.layouts[c].kept; }, keeps,
+            [&](std::size_t i) { return gradient(i) && !at_once(i); }, passes);
         add_blocks(
             plan.blocks.held, [&](std::size_t c) { return plan.layouts[c].held; }, keeps, last,
             passes);
@@ -93,24 +93,31 @@ template <class Times> class Occupations {
   private:
     // A transfer that is not timed lasts from the end of what it sends to the start of what reads
     // that, an offload as long as the action behind its forward, a fetch until the reversal.
+    // Not where its micro-batch was empty.
+    constexpr bool has_run(std::size_t i) const { return times_.start[i] < times_.end[i]; }
     constexpr bool is_timed(std::size_t i) const { return i < times_.start.size(); }
     constexpr double start(std::size_t i) const {
         Action const& a = programs_[i];
         if (is_timed(i)) return static_cast<double>(times_.start[i]);
         if (is_transfer(a.kind)) return static_cast<double>(times_.end[find(a, true)]);
         if (a.kind == Kind::offload) return end(moves_[pair_of(a)].forward);
-        double start = 0; // what it needs of its device
-        for (std::size_t const needed : plan_.lowered.needs[i].action)
-            if (needed != no_action && !is_copy(programs_[needed].kind))
-                start = std::max(start, end(needed));
+        // What it needs of its device; if that has not run, what ran before.
+        double start = 0;
+        for (std::size_t needed : plan_.lowered.needs[i].action) {
+            if (needed == no_action || is_copy(programs_[needed].kind)) continue;
+            while (!has_run(needed) && needed > programs_.begin(device_)) --needed;
+            start = std::max(start, end(needed));
+        }
         return start;
     }
     constexpr double end(std::size_t i) const {
         Action const& a = programs_[i];
         if (is_timed(i)) return static_cast<double>(times_.end[i]);
         if (is_transfer(a.kind)) return static_cast<double>(times_.start[find(a, false)]);
-        return a.kind == Kind::offload ? end(moves_[pair_of(a)].forward + 1)
-                                       : start(moves_[pair_of(a)].reversal);
+        if (a.kind == Kind::fetch) return start(moves_[pair_of(a)].reversal);
+        std::size_t next = moves_[pair_of(a)].forward + 1;
+        while (!has_run(next) && next + 1 < programs_.end(device_)) ++next;
+        return std::max(end(next), start(i));
     }
     // Who sends what a transfer moves, or who reads it.
     constexpr std::size_t find(Action const& transfer, bool sender) const {
@@ -128,29 +135,8 @@ template <class Times> class Occupations {
         return i;
     }
 
-    // What becomes of a micro-batch in a cell that offloads.
-    struct Move {
-        std::size_t forward = no_action;
-        std::size_t offload = no_action;
-        std::size_t fetch = no_action;
-        std::size_t reversal = no_action;
-        std::size_t end = no_action;
-    };
     constexpr std::size_t pair_of(Action const& a) const {
         return a.cell * micro_batches_ + a.micro_batch;
-    }
-    constexpr void find_moves() {
-        moves_ = Array<Move>(programs_.cells() * micro_batches_);
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_[i];
-            Move& move = moves_[pair_of(a)];
-            if (a.kind == Kind::forward) move.forward = i;
-            if (a.kind == Kind::offload) move.offload = i;
-            if (a.kind == Kind::fetch) move.fetch = i;
-            bool const begins = a.kind == Kind::recompute || gives_gradient(a.kind);
-            if (begins && move.reversal == no_action) move.reversal = i;
-            if (ends_backward(a.kind)) move.end = i;
-        }
     }
     constexpr void add_offloaded() {
         for (std::size_t c = 0; c < programs_.cells(); ++c) {

@@ -62,6 +62,7 @@ constexpr double least_free_bandwidth(MemoryPlan const& plan, Cost const& cost) 
     if (!free(high)) return high;
     if (offload_times(plan, cost, high).bytes == 0) return 0;
     for (high = 1; !free(high);) high *= 2;
+    if (high > std::numeric_limits<double>::max()) return high;
     double low = high / 2;
     for (; free(low); low /= 2) high = low;
     while (high > 1.001 * low) {

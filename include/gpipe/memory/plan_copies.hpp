@@ -63,7 +63,11 @@ constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal 
     // In the cell before it may have to stay, as its output.
     bool const stays = cell == 0 || (plan.links[cell] == Link::shared && plan.crosses[cell] &&
                                      chain.layers[first - 1].reads_output);
-    return {keeps_anything(reversal),
+    CellUse use;
+    use.capacity = plan.capacity;
+    ReversalLayout const layout =
+        lay_out_reversal(chain, first, plan.first[cell + 1], use, reversal);
+    return {layout.retained > 0,
             read && !stays && plan.blocks.retained.count[cell] > most_with_inputs};
 }
 

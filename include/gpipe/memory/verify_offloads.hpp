@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/memory/memory_plan.hpp>
+#include <gpipe/memory/moves.hpp>
 #include <gpipe/schedule/order.hpp>
 
 #include <cstddef>
@@ -53,18 +54,7 @@ class OffloadProof {
   public:
     constexpr explicit OffloadProof(MemoryPlan const& plan)
         : plan_(plan), programs_(plan.lowered.programs), micro_batches_(programs_.micro_batches()),
-          happens_before_(plan.lowered, linear_order(plan.lowered)),
-          moves_(programs_.cells() * micro_batches_) {
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_[i];
-            Move& move = moves_[a.cell * micro_batches_ + a.micro_batch];
-            if (a.kind == Kind::forward) move.forward = i;
-            if (a.kind == Kind::offload) move.offload = i;
-            if (a.kind == Kind::fetch) move.fetch = i;
-            bool const begins = a.kind == Kind::recompute || gives_gradient(a.kind);
-            if (begins && move.reversal == no_action) move.reversal = i;
-            if (ends_backward(a.kind)) move.end = i;
-        }
+          happens_before_(plan.lowered, linear_order(plan.lowered)), moves_(find_moves(programs_)) {
     }
 
     constexpr OffloadProblem prove(std::size_t cell) const {
@@ -101,13 +91,6 @@ class OffloadProof {
     }
 
   private:
-    struct Move {
-        std::size_t forward = no_action;
-        std::size_t offload = no_action;
-        std::size_t fetch = no_action;
-        std::size_t reversal = no_action;
-        std::size_t end = no_action;
-    };
     constexpr bool in_turn(Move const& move) const {
         for (std::size_t const i : {move.forward, move.offload, move.fetch, move.reversal})
             if (i == no_action) return false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/memory/moves.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/table.hpp>
 
@@ -11,7 +12,7 @@ namespace gpipe {
 /// Prepares the table of a training step for update::Immediate: marks the action behind which the
 /// step is committed and those behind which devices update, and has the first writer of every
 /// boundary slot wait for who was the last to use it in the step before. What else two steps share
-/// belongs to one device, whose program holds them apart.
+/// belongs to one device, whose program holds them apart: it waits for all that copies for it.
 inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
     Programs const& programs = plan.lowered.programs;
     Array<Step*> step_of(programs.size()); // by action
@@ -24,6 +25,7 @@ inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
         if (step.cell + 1 == programs.cells() && gives_gradient(step.kind)) loss = &step;
     }
     loss->commits = loss->more = true;
+    auto const moves = detail::find_moves(programs);
     for (std::size_t d = 0; d < last.size(); ++d)
         if (last[d]) last[d]->ends_device = last[d]->more = true;
 
@@ -31,8 +33,13 @@ inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
         if (plan.links[c] != Link::shared) continue;
         for (BoundarySlots::Ends const& ends : plan.boundaries[c].ends) {
             Step& writer = *step_of[ends.first];
-            for (std::size_t const user : ends.last) {
-                if (user == no_action || step_of[user]->stream == writer.stream) continue;
+            for (std::size_t user : ends.last) {
+                if (user == no_action) continue;
+                // An offload is over when the reversal that it is for begins.
+                Action const& a = programs[user];
+                if (a.kind == Kind::offload)
+                    user = moves[a.cell * programs.micro_batches() + a.micro_batch].reversal;
+                if (step_of[user]->stream == writer.stream) continue;
                 if (writer.last_step.position)
                     throw std::logic_error("gpipe: one action is the first in two slots");
                 step_of[user]->publishes = step_of[user]->more = true;

@@ -12,7 +12,7 @@ namespace gpipe {
 /// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
 /// of cell c, where these are reversed so: a forward the costs, a backward twice; see
 /// reversed_costs() for what runs again. Of a backward a layer that has halves has half in each; of
-/// others all is in the first. A transfer counts as its cell's forward.
+/// others all is in the first.
 class DeclaredCost {
   public:
     DeclaredCost(Array<double> const& costs, Array<LayerInfo> const& layers,
@@ -24,9 +24,7 @@ class DeclaredCost {
         }
         costs_ = reversed_costs(times, {layers.data(), layers.size(), first.data()}, reversals);
     }
-    double operator()(Action const& action) const {
-        return is_transfer(action.kind) ? costs_.cells[action.cell].forward : costs_(action);
-    }
+    double operator()(Action const& action) const { return costs_(action); }
 
   private:
     ChainCosts<double> costs_;

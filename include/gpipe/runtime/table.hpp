@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/memory/moves.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/addresses.hpp>
 #include <gpipe/runtime/forward_programs.hpp>
@@ -52,8 +53,9 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
 }
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
-// of a transfer, that of what it brings, of others that of the forward or the backward that they
-// are for.
+// of a transfer, that of what it brings, of an offload that of its forward, of a fetch that of the
+// first action that finds what it brings: whatever fails before that, they run or are skipped
+// together.
 inline Array<std::size_t> ranks(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
@@ -69,14 +71,18 @@ inline Array<std::size_t> ranks(Lowered const& lowered) {
         if (a.kind == Kind::forward || gives_gradient(a.kind))
             place(gives_gradient(a.kind), a.cell, a.micro_batch) = r;
     }
+    auto const moves = find_moves(programs);
     for (std::size_t i = actions.size(); i < programs.size(); ++i) {
         Action const& a = programs[i];
         std::size_t const m = a.micro_batch;
+        if (a.kind == Kind::fetch) {
+            rank[i] = rank[moves[a.cell * programs.micro_batches() + m].reversal];
+            continue;
+        }
         rank[i] = a.kind == Kind::send_output || a.kind == Kind::offload ? place(false, a.cell, m)
                   : a.kind == Kind::receive_input ? place(false, a.cell - 1u, m)
-                  : a.kind == Kind::send_gradient || a.kind == Kind::fetch
-                      ? place(true, a.cell, m)
-                      : place(true, a.cell + 1u, m);
+                  : a.kind == Kind::send_gradient ? place(true, a.cell, m)
+                                                  : place(true, a.cell + 1u, m);
     }
     return rank;
 }

@@ -33,7 +33,7 @@ constexpr Array<std::size_t> order_by(Array<std::int64_t> const& start, std::int
     return detail::order_by(times.start, times.makespan);
 }
 
-/// The same with transfers, which take one unit of time. Throws std::logic_error if the programs
+/// The same with copies, which take one unit of time. Throws std::logic_error if the programs
 /// wait for each other.
 [[gnu::cold]] constexpr Array<std::size_t> linear_order(Lowered const& lowered) {
     Programs const& programs = lowered.programs;

@@ -39,7 +39,8 @@ class TextCanvas {
                 1 + (timeline.cells_per_device() > 2) + digits(last(timeline.micro_batches()));
             label_ = label_ < label ? label : label_;
             for (TimelineEntry const& entry : timeline)
-                if (entry.duration() > 0 && (shortest == 0 || entry.duration() < shortest))
+                if (entry.duration() > 0 && !is_copy(entry.action.kind) &&
+                    (shortest == 0 || entry.duration() < shortest))
                     shortest = entry.duration();
         }
         double const unit = options.unit > 0 ? options.unit : shortest > 0 ? shortest : 1;

@@ -84,7 +84,8 @@ class Timeline {
 
     /// From 0 to the last end.
     constexpr double makespan() const { return makespan_; }
-    /// The durations of all entries but copies, which run beside them.
+    /// The durations of all entries but copies, which run beside them; where
+    /// they do not, as on a host, they count as idle.
     constexpr double busy() const { return busy_; }
     /// The share of the lanes' time in which no action ran. In a simulation every device is a lane.
     constexpr double bubble() const {
