@@ -241,7 +241,7 @@ TEST_CASE("P1 every schedule there is gives on streams what it gives on the host
                         halves += watch.count(0, gpipe::Phase::weight_gradient) > 0;
                     }
         });
-    CHECK(halves > 10);
+    CHECK(halves * toy::one_of(1) > 10);
 }
 
 TEST_CASE("P1 with immediate updates, too") {
@@ -347,7 +347,7 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
                 }
     }
     MESSAGE(dropped, " calls left out, ", implied, " of them implied by others, all else noticed");
-    CHECK(dropped > 400);
+    CHECK(dropped * toy::one_of(1) > 400);
     CHECK(implied < dropped / 10);
 }
 
