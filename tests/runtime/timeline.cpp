@@ -90,6 +90,11 @@ TEST_CASE("what is offloaded is in the timeline of a run, and its bytes in the c
         for (gpipe::Offloaded const& cell : train.plan().offloaded)
             for (std::size_t m = 0; m < filled; ++m) moved += cell.moved(m);
         CHECK(moved > 0);
+        std::size_t host = 0;
+        for (gpipe::Offloaded const& cell : train.plan().offloaded)
+            host += cell.host.slots * cell.bytes();
+        CHECK(host > 0);
+        CHECK(train.host_bytes() == host);
         CHECK(copies == 2 * moved);
         CHECK(timeline.size() == 2 * 2 * filled + copies);
         REQUIRE(timeline.memory().size() == 2);

@@ -1,5 +1,5 @@
 // The command line of examples/schedules, where the build has it (SCHEDULES_PATH).
-#include <support/json_reader.hpp>
+#include <support/command_line.hpp>
 #include <support/xml_reader.hpp>
 
 #include <gpipe/schedule/catalogue.hpp>
@@ -9,11 +9,7 @@
 
 #ifdef SCHEDULES_PATH
 
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,40 +17,8 @@ using toy::Json;
 
 namespace {
 
-struct Ran {
-    int status = -1;
-    std::string text;
-};
-// What the shell's words behind the program's name bring to stdout.
-Ran shell(std::string const& words) {
-    Ran ran;
-    std::FILE* const pipe = popen((SCHEDULES_PATH " " + words).c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    char buffer[4096];
-    while (std::size_t const read = std::fread(buffer, 1, sizeof buffer, pipe))
-        ran.text.append(buffer, read);
-    int const status = pclose(pipe);
-    if (WIFEXITED(status)) ran.status = WEXITSTATUS(status);
-    return ran;
-}
-Ran out(std::string const& arguments) { return shell(arguments + " 2>/dev/null"); }
-Ran errors(std::string const& arguments) { return shell(arguments + " 2>&1 >/dev/null"); }
-// What an option with a file writes there.
-std::string file(std::string const& option, std::string const& arguments) {
-    Ran const ran = shell(arguments + ' ' + option + " /dev/fd/3 3>&1 >/dev/null 2>&1");
-    CHECK(ran.status == 0);
-    return ran.text;
-}
-std::ptrdiff_t lines(std::string const& text) { return std::count(text.begin(), text.end(), '\n'); }
+toy::CommandLine const program(SCHEDULES_PATH);
 
-std::vector<Json> objects(std::string const& arguments) {
-    Ran const ran = out("--json " + arguments);
-    CHECK(ran.status == 0);
-    std::vector<Json> result;
-    std::istringstream in(ran.text);
-    for (std::string line; std::getline(in, line);) result.push_back(Json::parse(line));
-    return result;
-}
 Json const& find(std::vector<Json> const& objects, std::string const& name) {
     for (Json const& object : objects)
         if (object.at("schedule").string == name) return object;
@@ -73,7 +37,7 @@ TEST_CASE(
                                            "makespan", "bubble", "peak"};
     for (auto const& [k, m, v] :
          {std::array<std::size_t, 3>{1, 1, 1}, {2, 3, 4}, {4, 8, 2}, {4, 7, 3}, {8, 12, 8}}) {
-        auto const found = objects(sized(k, m) + " --per-device " + std::to_string(v));
+        auto const found = program.objects(sized(k, m) + " --per-device " + std::to_string(v));
         std::size_t n = 0;
         for (auto const& schedule : gpipe::schedule::catalogue(v)) {
             if (schedule.least_micro_batches(k) > m) continue;
@@ -99,7 +63,7 @@ TEST_CASE(
 }
 
 TEST_CASE("its numbers are those of the literature") {
-    auto const found = objects(sized(4, 8));
+    auto const found = program.objects(sized(4, 8));
     CHECK(find(found, "GPipe").at("makespan").number == 3 * (8 + 4 - 1));
     CHECK(find(found, "GPipe").at("bubble").number == doctest::Approx(3 / 11.0));
     for (double const k : {0, 1, 2, 3}) {
@@ -114,7 +78,7 @@ TEST_CASE("its numbers are those of the literature") {
 TEST_CASE("costs, latency and checkpointing count") {
     // Fill and drain at any costs: M + K - 1 forwards and as many backwards, one after the other.
     auto const gpipe = [](std::string const& arguments) {
-        auto const found = objects(sized(4, 8) + " --schedule GPipe " + arguments);
+        auto const found = program.objects(sized(4, 8) + " --schedule GPipe " + arguments);
         REQUIRE(found.size() == 1);
         return found[0].at("makespan").number;
     };
@@ -133,17 +97,18 @@ TEST_CASE("costs, latency and checkpointing count") {
 }
 
 TEST_CASE("what is whole is written so") {
-    CHECK(out("--json --schedule GPipe").text.find("\"makespan\": 33,") != std::string::npos);
-    CHECK(out("--json --schedule GPipe --forward 1e6 --micro-batches 1024")
-              .text.find("\"makespan\": 1027002054,") != std::string::npos);
-    CHECK(out("--json --schedule GPipe --cells 1").text.find("\"bubble\": 0,") !=
+    CHECK(program.out("--json --schedule GPipe").text.find("\"makespan\": 33,") !=
           std::string::npos);
-    CHECK(out("--json --schedule GPipe --forward 0.5").text.find("\"makespan\": 27.5,") !=
+    CHECK(program.out("--json --schedule GPipe --forward 1e6 --micro-batches 1024")
+              .text.find("\"makespan\": 1027002054,") != std::string::npos);
+    CHECK(program.out("--json --schedule GPipe --cells 1").text.find("\"bubble\": 0,") !=
+          std::string::npos);
+    CHECK(program.out("--json --schedule GPipe --forward 0.5").text.find("\"makespan\": 27.5,") !=
           std::string::npos);
 }
 
 TEST_CASE("its text begins with figures 2b and 2c of the GPipe paper and ends with a table") {
-    Ran const ran = out(sized(2, 2));
+    auto const ran = program.out(sized(2, 2));
     CHECK(ran.status == 0);
     CHECK(ran.text.find("Figure 2b, the mini-batch not split: makespan 12, bubble 50 %\n"
                         "device 0   F0 .. .  .  .  .  .  .  B0 .. .. ..\n"
@@ -155,25 +120,25 @@ TEST_CASE("its text begins with figures 2b and 2c of the GPipe paper and ends wi
     for (auto const& schedule : gpipe::schedule::catalogue(2))
         if (schedule.least_micro_batches(2) <= 2)
             CHECK(ran.text.find('\n' + std::string(schedule.name()) + ' ') != std::string::npos);
-    CHECK(out(sized(16, 64)).text.find("\ndevice 0 ") == std::string::npos);
-    CHECK(out(sized(16, 64) + " --text --schedule VMin").text.find("device 15") !=
+    CHECK(program.out(sized(16, 64)).text.find("\ndevice 0 ") == std::string::npos);
+    CHECK(program.out(sized(16, 64) + " --text --schedule VMin").text.find("device 15") !=
           std::string::npos);
     // As prose it goes to stderr beside JSON.
-    CHECK(errors("--json --text --schedule GPipe").text.find("Figure 2b") == 0);
+    CHECK(program.errors("--json --text --schedule GPipe").text.find("Figure 2b") == 0);
 }
 
 TEST_CASE("a schedule that needs more micro-batches is left out, which is said") {
-    for (Json const& object : objects(sized(4, 3)))
+    for (Json const& object : program.objects(sized(4, 3)))
         CHECK(object.at("schedule").string != "DualPipeV");
-    Ran const ran = errors("--json " + sized(4, 3));
+    auto const ran = program.errors("--json " + sized(4, 3));
     CHECK(ran.status == 0);
     CHECK(ran.text.find("DualPipeV is left out: it needs at least 8 micro-batches\n") !=
           std::string::npos);
 }
 
 TEST_CASE("figures and traces hold every schedule, in one unit of time") {
-    toy::Xml const svg = toy::Xml::parse(file("--svg", sized(2, 4)));
-    std::string const trace = file("--trace", sized(2, 4));
+    toy::Xml const svg = toy::Xml::parse(program.file("--svg", sized(2, 4)));
+    std::string const trace = program.file("--trace", sized(2, 4));
     std::vector<std::string> processes;
     double forwards = 0;
     Json const events = Json::parse(trace);
@@ -221,16 +186,10 @@ TEST_CASE("what it cannot do it refuses with one line") {
                                         "--width 1",
                                         "--svg",
                                         "--json=yes",
-                                        "surplus"}) {
-        CAPTURE(arguments);
-        Ran const refused = errors(arguments);
-        CHECK(refused.status == 2);
-        CHECK(lines(refused.text) == 1);
-        CHECK(refused.text.find("schedules: ") == 0);
-        CHECK(out(arguments).text.empty());
-    }
+                                        "surplus"})
+        program.check_refused(arguments);
     for (std::string const option : {"--svg", "--trace"}) {
-        Ran const failed = errors("--schedule GPipe " + option + " /nonexistent/file");
+        auto const failed = program.errors("--schedule GPipe " + option + " /nonexistent/file");
         CHECK(failed.status == 1);
         CHECK(failed.text == "schedules: cannot write /nonexistent/file\n");
     }

@@ -77,6 +77,7 @@ template <class L> constexpr LayerInfo layer_info() {
 }
 
 } // namespace detail
+
 /// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
 /// whose output carries no gradient. L if there is none.
 constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
