@@ -55,12 +55,12 @@ constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> const& occupation
 /// at times.start and end at times.end, by index: those of simulate(), or of a run. What is
 /// always in use are parameters, their gradients, the optimizer's states, what is staged for a
 /// step, and handles. A slot of a boundary is in use from the begin of the action that writes it to
-/// the end of the last that reads it; a block as long as a micro-batch has it, see Blocks; the
-/// temporaries of a cell while an action of the cell runs. All in whole: what a slot or block has
-/// room for. So the peak is never above what is planned, and equals it where everything that is
-/// planned is in use at once. Actions that take no time count for nothing. A transfer of which
-/// there is no time, as of programs without transfers, lasts from the end of what it sends to the
-/// start of what reads that, but no longer than until its slot is written again.
+/// the end of the last that reads it; a block as long as a micro-batch has it, see Blocks and
+/// Offloaded; the temporaries of a cell while an action of the cell runs. All in whole: what a slot
+/// or block has room for. So the peak is never above what is planned, and equals it where
+/// everything that is planned is in use at once. Actions that take no time count for nothing. A
+/// transfer of which there is no time, as of programs without transfers, lasts from the end of what
+/// it sends to the start of what reads that, but no longer than until its slot is written again.
 template <class Times>
 [[gnu::cold]] constexpr Array<MemoryCurve> memory_usage(MemoryPlan const& plan,
                                                         Times const& times) {

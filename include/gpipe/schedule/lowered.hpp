@@ -109,23 +109,23 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
     std::size_t const devices = programs.devices();
     Offloads const moves = choose_offloads(programs, offloads);
     // All copies in that order.
-    Array<Action> transfers(5 * programs.size());
+    Array<Action> copies(5 * programs.size());
     std::size_t count = 0;
     for (std::size_t const i : order) {
         Action const& a = programs[i];
         auto const send = [&](Kind out, Kind in, std::size_t boundary, std::uint32_t to) {
             if (links[boundary] == Link::shared) return;
-            transfers[count++] = {out, a.cell, a.micro_batch};
-            if (links[boundary] == Link::staged) transfers[count++] = {in, to, a.micro_batch};
+            copies[count++] = {out, a.cell, a.micro_batch};
+            if (links[boundary] == Link::staged) copies[count++] = {in, to, a.micro_batch};
         };
         if (a.kind == Kind::forward && a.cell + 1 < cells)
             send(Kind::send_output, Kind::receive_input, a.cell + 1, a.cell + 1);
         if (gives_gradient(a.kind) && a.cell > 0 && crosses[a.cell])
             send(Kind::send_gradient, Kind::receive_gradient, a.cell, a.cell - 1);
         if (a.kind == Kind::forward && moves.moved(a.cell, a.micro_batch))
-            transfers[count++] = {Kind::offload, a.cell, a.micro_batch};
+            copies[count++] = {Kind::offload, a.cell, a.micro_batch};
         if (Action const* const reversal = moves.behind(i))
-            transfers[count++] = {Kind::fetch, reversal->cell, reversal->micro_batch};
+            copies[count++] = {Kind::fetch, reversal->cell, reversal->micro_batch};
     }
 
     // What copies there can be says which streams there are: the same in training and without.
@@ -161,7 +161,7 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
     for (std::size_t s = 0; s < used.size(); ++s) {
         if (!used[s]) continue;
         for (std::size_t t = 0; t < count; ++t)
-            if (detail::copy_stream(transfers[t], programs) == s) result.programs.add(transfers[t]);
+            if (detail::copy_stream(copies[t], programs) == s) result.programs.add(copies[t]);
         result.programs.next_device();
         result.device[stream++] = s / detail::copy_kinds;
     }

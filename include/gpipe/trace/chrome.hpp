@@ -48,10 +48,10 @@ struct ChromeName {
 } // namespace detail
 
 /// Timelines for the viewers of Perfetto and Chrome (ui.perfetto.dev, chrome://tracing), in their
-/// JSON format: each timeline is a process, each device a thread of it (and what it moves to slower
-/// memory and back one each), each entry a complete event
-/// with kind, cell, micro-batch and lane as arguments; bytes in use are a counter for each device.
-/// `microseconds` is how many of them a unit of the timelines' time has: 10^6 for seconds.
+/// JSON format: each timeline is a process, each device a thread of it, what it moves to slower
+/// memory and back one more each; each entry a complete event with kind, cell, micro-batch and lane
+/// as arguments; bytes in use are a counter for each device. `microseconds` is how many of them a
+/// unit of the timelines' time has: 10^6 for seconds.
 inline std::string chrome(std::span<Timeline const> timelines, double microseconds = 1e6) {
     detail::Writer out;
     out << R"({"displayTimeUnit":"ms","traceEvents":[)";
