@@ -49,9 +49,8 @@ template <DeviceRuntime Device> class Machine {
           handles_(programs_.devices()), engine_(device_) {
         if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
             detail::throw_error<std::logic_error>(
-                "gpipe: what cell %zu offloads is planned wrongly: "
-                "%s",
-                verdict.cell, std::string(sentence(verdict.problem)).c_str());
+                "gpipe: what cell %zu offloads is planned wrongly: %s", verdict.cell,
+                std::string(sentence(verdict.problem)).c_str());
         for (std::size_t d = 0; d < programs_.devices(); ++d) {
             arenas_[d] = device_.allocate(d, plan_.devices[d].total());
             arena_data_[d] = arenas_[d].data();
