@@ -2,6 +2,7 @@
 // the bytes of the largest device, measured and predicted, for every policy; beside Never, beside
 // segments by hand, and for each policy beside Optimal within the same bytes.
 #include "support/by_hand.hpp"
+#include "support/call_clock.hpp"
 #include "support/counting_allocator.hpp"
 #include "support/list.hpp"
 #include "support/poison.hpp"
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -107,6 +109,8 @@ struct Runner {
     bool used;         // and all that is planned is what a step uses
     std::unique_ptr<Hand> hand{};
     std::vector<double> taken{}, by_hand{}, predicted{}; // by round
+    std::vector<double> by_layer{}; // predicted with one time per layer, wherever tensors are
+    std::vector<double> pace{};     // what one micro-batch took by hand right before
 
     double step(Data const& data) const {
         double const begin = seconds();
@@ -118,14 +122,13 @@ struct Runner {
 class Comparison {
   public:
     Comparison(Settings const& settings, std::size_t cells)
-        : settings_(settings), cells_(cells), data_(settings.samples) {
+        : settings_(settings), cells_(cells), data_(settings.samples),
+          clock_(cells,
+                 [&](std::size_t length, ByHand keeps) { return make_hand(length, keeps); }) {
         add("never", gpipe::checkpoint::Never{});
         for (std::string const& name : settings.policies)
             if (name != "never") add(name, gpipe::checkpoint::find_checkpointing(name));
         if (settings.optimal) add_optimal();
-        timed_ = make<Model::Net>(settings, cells, gpipe::checkpoint::Always{});
-        timed_->time_actions();
-        layers_ = make_hand(Model::Net::size);
     }
 
     // False if something is not as it should be.
@@ -134,11 +137,11 @@ class Comparison {
         for (std::size_t round = 0; round < settings_.rounds; ++round) {
             for (std::size_t i = 0; i < runners_.size(); ++i) {
                 Runner& runner = runners_[round % 2 == 0 ? i : runners_.size() - 1 - i];
+                predict(runner);
                 wait_until_quiet();
                 runner.taken.push_back(runner.step(data_));
                 if (runner.hand) runner.by_hand.push_back(hand_step(*runner.hand));
             }
-            predict();
         }
         for (Runner const& runner : runners_) report(runner);
         return same;
@@ -168,9 +171,9 @@ class Comparison {
             } catch (std::invalid_argument const&) { // less than it can do with
             }
     }
-    std::unique_ptr<Hand> make_hand(std::size_t length) const {
+    std::unique_ptr<Hand> make_hand(std::size_t length, ByHand keeps = ByHand::segments) const {
         return std::make_unique<Hand>(Model::Net{}, Model::loss(), gpipe::AdamW{1e-4f},
-                                      settings_.samples, settings_.micro_batches, length);
+                                      settings_.samples, settings_.micro_batches, length, keeps);
     }
     double hand_step(Hand& hand) const {
         double const begin = seconds();
@@ -181,9 +184,11 @@ class Comparison {
     // Two steps of everything: threads start, pages are touched, and all must learn the same.
     bool losses_are_the_same() {
         bool same = true;
+        auto const hand = make_hand(Model::Net::size);
+        auto const keeping = make_hand(Model::Net::size, ByHand::everything);
         for (std::size_t n = 0; n < 2; ++n) {
-            double const loss = layers_->step(data_.inputs, data_.targets);
-            timed_->step(data_.inputs, data_.targets);
+            double const loss = hand->step(data_.inputs, data_.targets);
+            same = same && keeping->step(data_.inputs, data_.targets) == loss;
             for (Runner& runner : runners_) {
                 same = same && double(runner.train->step(data_.inputs, data_.targets)) == loss;
                 if (runner.hand)
@@ -194,49 +199,27 @@ class Comparison {
         return same;
     }
 
-    // A layer takes what it takes by hand, times what its cell's actions take longer in a pipeline
-    // that has as little memory; all measured in this round.
-    void predict() {
-        wait_until_quiet();
-        double const begin = seconds();
-        timed_->step(data_.inputs, data_.targets);
-        double rest = seconds() - begin;             // updates
-        std::vector<std::vector<double>> actions[2]; // backwards, forwards
-        for (auto& by_cell : actions) by_cell.resize(cells_);
-        double last = 0;
-        for (gpipe::ActionTime const& time : timed_->times()) {
-            if (!time.ran) continue;
-            last = std::max(last, time.end);
-            if (time.action.kind != gpipe::Kind::recompute)
-                actions[time.action.kind == gpipe::Kind::forward][time.action.cell].push_back(
-                    time.end - time.start);
-        }
-        rest -= last;
-        layers_->time_layers();
-        hand_step(*layers_);
-
-        std::size_t const size = Model::Net::size;
-        gpipe::LayerTimes times{gpipe::Array<double>(size), gpipe::Array<double>(size)};
-        times.loss = median(layers_->times().loss);
-        for (std::size_t l = 0; l < size; ++l) {
-            times.forward[l] = median(layers_->times().forward[l]);
-            times.backward[l] = median(layers_->times().backward[l]);
-        }
-        gpipe::ChainCosts<double> const alone = timed_->costs_of(times);
-        auto const& first = timed_->plan().first;
-        for (std::uint32_t c = 0; c < cells_; ++c) {
-            double const forward = median(actions[true][c]) / alone({gpipe::Kind::forward, c});
-            double const backward = median(actions[false][c]) / alone({gpipe::Kind::backward, c});
-            for (std::size_t l = first[c]; l < first[c + 1]; ++l) {
-                times.forward[l] *= forward;
-                times.backward[l] *= backward;
-            }
-            if (c + 1 == cells_) times.loss *= backward;
-        }
-        for (Runner& runner : runners_)
-            runner.predicted.push_back(rest + gpipe::simulate<double>(runner.train->programs(),
-                                                                      runner.train->costs_of(times))
-                                                  .makespan);
+    // What a runner's next step should take: every call what it takes in loops by hand, which run
+    // right before on as many threads.
+    void predict(Runner& runner) {
+        CallTimes const times = clock_.measure(data_.inputs, data_.targets);
+        gpipe::Programs const& programs = runner.train->programs();
+        gpipe::MemoryPlan const& plan = runner.train->plan();
+        double updates = 0;
+        for (std::size_t c = 0; c < cells_; ++c)
+            updates = std::max(updates, std::accumulate(&times.update[plan.first[c]],
+                                                        &times.update[plan.first[c + 1]], 0.));
+        auto const step = [&](gpipe::ChainCosts<double> const& costs) {
+            return updates + gpipe::simulate<double>(programs, costs).makespan;
+        };
+        runner.predicted.push_back(step(costs_of(times, programs, plan)));
+        gpipe::LayerTimes layers{gpipe::Array<double>(Model::Net::size),
+                                 gpipe::Array<double>(Model::Net::size)};
+        std::ranges::copy(times.fresh.forward, layers.forward.data());
+        std::ranges::copy(times.fresh.backward, layers.backward.data());
+        layers.loss = times.loss;
+        runner.by_layer.push_back(step(runner.train->costs_of(layers)));
+        runner.pace.push_back(sum(times.fresh.forward) + sum(times.fresh.backward));
     }
 
     Runner const* optimal_within(std::size_t bytes) const {
@@ -252,28 +235,30 @@ class Comparison {
         result.add("K", cells_).add("M", settings_.micro_batches).add("L", Model::Net::size);
         result.add("N", settings_.samples).add("policy", runner.name);
         result.add("bytes", runner.bytes).add("planned_is_used", runner.used);
-        std::size_t extra = 0;
-        for (std::size_t const runs : runner.train->extra_forwards()) extra += runs;
-        result.add("extra_forwards", extra);
+        result.add("extra_forwards", sum(runner.train->extra_forwards()));
         return result;
     }
     void report(Runner const& runner) const {
         Runner const& never = runners_[0];
-        std::vector<double> extra(runner.taken.size());
-        std::vector<double> predicted_extra(extra.size());
-        for (std::size_t i = 0; i < extra.size(); ++i) {
-            extra[i] = runner.taken[i] - never.taken[i];
-            predicted_extra[i] = runner.predicted[i] - never.predicted[i];
-        }
-        bool const runs_again = median(predicted_extra) > 1e-3 * median(never.predicted);
+        // Beyond never's step, in parts of that. Rounds are long: by the pace of the machine at
+        // their time.
+        double const base = median(ratios(never.taken, never.pace));
+        double const extra = median(ratios(runner.taken, runner.pace)) / base - 1;
+        double const predicted_extra = (median(ratios(runner.predicted, runner.pace)) -
+                                        median(ratios(never.predicted, never.pace))) /
+                                       base;
+        bool const runs_again = sum(runner.train->extra_forwards()) > 0;
         Runner const* const optimal = optimal_within(runner.bytes);
         if (settings_.json) {
             record(runner)
                 .compare("s per step", runner.taken, "predicted", runner.predicted)
                 .print();
+            record(runner)
+                .compare("s per step", runner.taken, "predicted by layer", runner.by_layer)
+                .print();
             if (runs_again)
                 record(runner)
-                    .compare("s per step beyond never's", extra, "predicted", predicted_extra)
+                    .compare("never's steps beyond it", extra, "predicted", predicted_extra)
                     .print();
             record(runner).compare("s per step", runner.taken, "never", never.taken).print();
             if (optimal)
@@ -291,14 +276,15 @@ class Comparison {
             }
             return;
         }
-        std::printf("%zu  %-18s %9.3f %-4s %8.3f %8.3f %8.4f", cells_, runner.name.c_str(),
+        std::printf("%zu  %-18s %9.3f %-4s %8.3f %8.3f %8.4f %8.4f", cells_, runner.name.c_str(),
                     double(runner.bytes) / (1 << 20), runner.used ? "used" : "not!",
                     1e3 * median(runner.taken), 1e3 * median(runner.predicted),
-                    median(ratios(runner.taken, runner.predicted)));
+                    median(ratios(runner.taken, runner.predicted)),
+                    median(ratios(runner.taken, runner.by_layer)));
         if (runs_again)
-            std::printf(" %8.4f", median(extra) / median(predicted_extra));
+            std::printf(" %5.1f %9.1f", 1e2 * extra, 1e2 * predicted_extra);
         else
-            std::printf(" %8s", "-");
+            std::printf(" %5s %9s", "-", "-");
         if (optimal)
             std::printf(" %8.4f %8.4f", median(ratios(optimal->taken, runner.taken)),
                         median(ratios(optimal->predicted, runner.predicted)));
@@ -315,8 +301,7 @@ class Comparison {
     std::size_t cells_;
     Data data_;
     std::vector<Runner> runners_; // Never the first
-    std::unique_ptr<Train> timed_;
-    std::unique_ptr<Hand> layers_;
+    CallClock<Hand> clock_;
 };
 
 } // namespace
@@ -362,11 +347,12 @@ int main(int argc, char** argv) {
     settings.optimal = !without;
     if (!settings.json)
         std::printf("N = %zu, M = %zu; MiB planned on the largest device, and whether a step uses "
-                    "just that;\nms per step, predicted, their ratio; the ratio of what is beyond "
-                    "never's; optimal within\nthe same bytes over the policy, measured and "
-                    "predicted; over segments by hand: time, bytes\n"
-                    "K  policy                   MiB             ms predicted    ratio    extra  "
-                    "optimal predicted  by hand    bytes\n",
+                    "just that;\nms per step, predicted call by call, their ratio, the ratio to "
+                    "what one time per layer\npredicts; %% beyond never's step, predicted; optimal "
+                    "within the same bytes over the\npolicy, measured and predicted; over "
+                    "segments by hand: time, bytes\n"
+                    "K  policy                   MiB             ms predicted    ratio by layer "
+                    "extra predicted  optimal predicted  by hand    bytes\n",
                     settings.samples, settings.micro_batches);
     bool good = true;
     try {

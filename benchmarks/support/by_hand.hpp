@@ -18,24 +18,31 @@
 
 namespace benchmark {
 
-/// Training on one device without the library: a loop over micro-batches in GPipe's order that
-/// keeps the inputs of segments and runs each segment again right before its backwards. Shares the
-/// layers' own functions with the library, their updates are the optimizer's; memory and order are
-/// as one would write them down. One tensor goes in, one target.
+/// What a loop by hand keeps of a micro-batch until its backward.
+enum class ByHand {
+    segments,  ///< the inputs of segments; each runs again right before its backwards
+    everything ///< what its one segment keeps: nothing runs again
+};
+
+/// Training on one device without the library: a loop over micro-batches in GPipe's order. Shares
+/// the layers' own functions with the library, their updates are the optimizer's; memory and order
+/// are as one would write them down. One tensor goes in, one target.
 template <class Net, class Loss, class Optimizer, class Stream> class SegmentsByHand {
+  public:
     static constexpr std::size_t size = Net::size;
 
-  public:
-    /// Seconds of a layer's calls for one micro-batch, as they were.
+    /// Seconds of a layer's calls for one micro-batch, and of its updates, as they were.
     struct Times {
-        std::vector<double> forward[size], backward[size];
+        std::vector<double> passing[size]; ///< forwards of pass()
+        std::vector<double> before[size];  ///< those of a step that run again
+        std::vector<double> forward[size], backward[size], update[size];
         std::vector<double> loss;
     };
 
     SegmentsByHand(Net net, Loss loss, Optimizer optimizer, std::size_t samples,
-                   std::size_t micro_batches, std::size_t length)
+                   std::size_t micro_batches, std::size_t length, ByHand keeps = ByHand::segments)
         : net_(net), loss_(loss), optimizer_(optimizer), ranges_(micro_batches),
-          capacity_((samples + micro_batches - 1) / micro_batches), length_(length) {
+          capacity_((samples + micro_batches - 1) / micro_batches), length_(length), keeps_(keeps) {
         for (std::size_t m = 0; m < micro_batches; ++m)
             ranges_[m] = gpipe::Split(samples, micro_batches)[m];
         auto const objects = net_.leaf_objects();
@@ -65,14 +72,15 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             saved[i % length] = std::max(saved[i % length], info.saved.slots(capacity_));
             outputs[i % length] = std::max(outputs[i % length], info.output.slots(capacity_));
         });
-        for (std::size_t n = 0; n < length; ++n) {
-            saved_.push_back(allocate(saved[n]));
-            outputs_.push_back(allocate(outputs[n]));
-        }
+        for (std::size_t set = 0; set < (keeps == ByHand::everything ? micro_batches : 1); ++set)
+            for (std::size_t n = 0; n < length; ++n) {
+                saved_.push_back(allocate(saved[n]));
+                outputs_.push_back(allocate(outputs[n]));
+            }
         for (std::size_t i = length; i < size; i += length)
             for (std::size_t m = 0; m < micro_batches; ++m)
                 kept_.push_back(allocate(Net::leaf_info[leaf_[i]].input.slots(capacity_)));
-        for (std::byte*& each : gradient_) each = allocate(gradient);
+        for (std::byte*& each : gradient_) each = allocate(std::max(gradient, output));
         scratch_ = allocate(scratch);
         deferred_ = allocate(deferred);
     }
@@ -80,6 +88,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
 
     /// All that it has allocated.
     std::size_t bytes() const { return bytes_; }
+    bool saves(std::size_t layer) const { return Net::leaf_info[leaf_[layer]].saved.count > 0; }
     Times const& times() const { return times_; }
     /// From here on the times of its calls are noted, those before forgotten.
     void time_layers() {
@@ -97,6 +106,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         weight_ = 0;
         for (std::size_t m = 0; m < ranges_.size(); ++m) {
             table_in_[0] = address(inputs.data() + in * ranges_[m].first);
+            if (keeps_ == ByHand::everything) run_segment(m, 0, true);
             for (std::size_t begin = 0; begin + length_ < size; begin += length_)
                 run_segment(m, begin, false);
         }
@@ -104,15 +114,29 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             table_in_[0] = address(inputs.data() + in * ranges_[m].first);
             table_out_[0] = address(targets.data() + out * ranges_[m].first);
             for (std::size_t begin = (size - 1) / length_ * length_;; begin -= length_) {
-                run_segment(m, begin, true);
+                if (keeps_ == ByHand::segments) run_segment(m, begin, true);
                 if (begin + length_ >= size) sum += measure(m);
                 reverse_segment(m, begin);
                 if (begin == 0) break;
             }
         }
         ++steps_;
-        for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
+        for (std::size_t i = 0; i < size; ++i)
+            time(times_.update[i], [&] { updates[leaf_[i]](*this, i); });
         return sum / weight_;
+    }
+    /// Only runs forwards, of which nobody keeps anything.
+    template <class Input> void pass(std::vector<Input> const& inputs) {
+        std::size_t const in = inputs.size() / (ranges_.back().first + ranges_.back().count);
+        for (std::size_t m = 0; m < ranges_.size(); ++m) {
+            table_in_[0] = address(inputs.data() + in * ranges_[m].first);
+            for (std::size_t i = 0; i < size; ++i) {
+                gpipe::Frame at = frame(m, i, gpipe::Phase::forward);
+                if (i > 0) at[gpipe::Region::input] = gradient_[(i + 1) % 2];
+                at[gpipe::Region::output] = gradient_[i % 2];
+                run_forward(i, at, times_.passing[i]);
+            }
+        }
     }
 
   private:
@@ -137,20 +161,24 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         to.push_back(seconds() - begin);
     }
 
+    // Where what a layer writes is, in saved_ and outputs_.
+    std::size_t place(std::size_t m, std::size_t layer) const {
+        return (keeps_ == ByHand::everything ? m * length_ : 0) + layer % length_;
+    }
     // Where the input of a layer is: the caller's, a kept one, or the output before it.
     gpipe::GroupAddress input_of(std::size_t m, std::size_t layer) {
         if (layer == 0) return gpipe::GroupAddress::of_arrays(table_in_, 1);
         std::size_t const segment = layer / length_;
         if (layer % length_ == 0) return {kept_[(segment - 1) * ranges_.size() + m], nullptr};
-        return {outputs_[layer % length_ - 1], nullptr};
+        return {outputs_[place(m, layer) - 1], nullptr};
     }
     gpipe::Frame frame(std::size_t m, std::size_t layer, gpipe::Phase phase) {
         shared_ = {capacity_, 1, steps_, &stream_};
         gpipe::GroupAddress const input = input_of(m, layer);
         gpipe::Frame frame{&shared_, ranges_[m].first, ranges_[m].count, {}, phase, input.table};
         frame[gpipe::Region::input] = input.base;
-        frame[gpipe::Region::output] = outputs_[layer % length_];
-        frame[gpipe::Region::kept] = saved_[layer % length_];
+        frame[gpipe::Region::output] = outputs_[place(m, layer)];
+        frame[gpipe::Region::kept] = saved_[place(m, layer)];
         frame[gpipe::Region::temporary] = scratch_;
         frame[gpipe::Region::deferred] = deferred_;
         return frame;
@@ -163,14 +191,16 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             bool const leaves_out =
                 again && i + 1 == end && end < size && info.saved.count == 0 && !info.reads_output;
             if (leaves_out) break;
-            gpipe::Call call = calls_[i];
-            call.saving = again;
             gpipe::Frame at = frame(m, i, again ? gpipe::Phase::recompute : gpipe::Phase::forward);
             if (!again && i + 1 == end)
                 at[gpipe::Region::output] = kept_[begin / length_ * ranges_.size() + m];
-            time(times_.forward[i],
-                 [&] { Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at); });
+            run_forward(i, at, again ? times_.forward[i] : times_.before[i]);
         }
+    }
+    void run_forward(std::size_t i, gpipe::Frame const& at, std::vector<double>& times) {
+        gpipe::Call call = calls_[i];
+        call.saving = at.phase == gpipe::Phase::recompute;
+        time(times, [&] { Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at); });
     }
     double measure(std::size_t m) {
         shared_ = {capacity_, 1, steps_, &stream_};
@@ -180,7 +210,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         gpipe::Frame at{&shared_, ranges_[m].first, ranges_[m].count, {}, gpipe::Phase::backward};
         at.targets = gpipe::GroupAddress::of_arrays(table_out_, 1);
         at.sums = sums;
-        at[gpipe::Region::output] = outputs_[(size - 1) % length_];
+        at[gpipe::Region::output] = outputs_[place(m, size - 1)];
         at[gpipe::Region::output_gradient] = gradient_[(size - 1) % 2];
         at[gpipe::Region::temporary] = scratch_;
         time(times_.loss, [&] { gpipe::detail::loss_thunk<Loss, Net, Stream, true>(call, at); });
@@ -243,6 +273,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     std::vector<gpipe::SampleRange> ranges_;
     std::size_t capacity_;
     std::size_t length_; // layers of a segment
+    ByHand keeps_;
     std::size_t bytes_ = 0;
     std::uint64_t steps_ = 0;
     double weight_ = 0;
@@ -256,7 +287,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     std::byte* table_out_[1] = {};
     std::vector<Memory> memory_;
     std::vector<std::byte*> parameters_, gradients_, states_; // by layer
-    std::vector<std::byte*> saved_, outputs_;                 // by layer in a segment
+    std::vector<std::byte*> saved_, outputs_;                 // by place()
     std::vector<std::byte*> kept_; // by segment but the first, micro-batch
     std::byte* gradient_[2] = {};
     std::byte* scratch_ = nullptr;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
+#include <type_traits>
 #include <vector>
 
 namespace benchmark {
@@ -18,6 +20,15 @@ inline double quantile(std::vector<double> values, double q) {
 }
 
 inline double median(std::vector<double> const& values) { return quantile(values, 0.5); }
+
+template <class Values> auto sum(Values const& values) {
+    return std::accumulate(values.begin(), values.end(), std::decay_t<decltype(values[0])>{});
+}
+
+/// NaN of an empty sample.
+inline double mean(std::vector<double> const& values) {
+    return sum(values) / static_cast<double>(values.size());
+}
 
 /// Round by round, what A took divided by what B took: the two ran side by side, so what disturbs
 /// the machine for longer than a round disturbs both.
