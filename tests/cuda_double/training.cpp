@@ -477,12 +477,14 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
 TEST_CASE("P6 a layer that throws while it enqueues leaves everything as it was") {
     constexpr std::size_t micro_batches = 3;
     Expected const expected(micro_batches, gpipe::schedule::GPipe{}, {8, 7});
+    std::size_t point = 0;
     for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
         for (Way const& way : {Way{}, Way{false, 0, true}, Way{true, 1, true}})
             for (gpipe::Phase phase :
                  {gpipe::Phase::forward, gpipe::Phase::recompute, gpipe::Phase::backward})
                 for (std::size_t layer = 0; layer < L; ++layer)
                     for (std::size_t first_sample : {0, 3, 6}) {
+                        if (point++ % toy::one_of(1) != 0) continue;
                         cuda_double::Session session(session_options(way, 2, layer % 4));
                         auto o = options(8, 3, micro_batches, 2);
                         o.checkpointing = checkpointing.policy;

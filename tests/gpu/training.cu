@@ -272,12 +272,14 @@ TEST_CASE("P6 a layer or loss that throws while it enqueues leaves everything as
     constexpr std::size_t micro_batches = 3;
     constexpr std::size_t layers = toy::KernelNet<float, true>::size;
     Result<float> const expected(optimizer, micro_batches, gpipe::schedule::GPipe{}, {8, 7});
+    std::size_t point = 0;
     std::size_t thrown = 0;
     for (Way const& way : {ways[0], ways[3], ways[5]})
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (gpipe::Phase phase :
                  {gpipe::Phase::forward, gpipe::Phase::recompute, gpipe::Phase::backward})
                 for (std::size_t at = 0; at <= layers; ++at) {
+                    if (point++ % toy::one_of(1) != 0) continue;
                     std::size_t const layer = at < layers ? at : toy::Watch::loss;
                     auto o = options<Train<float>>(3, micro_batches,
                                                    std::min<std::size_t>(gpu_count(), 3), way);
@@ -302,7 +304,7 @@ TEST_CASE("P6 a layer or loss that throws while it enqueues leaves everything as
                     CHECK(expected.differs(*train, way.together) == "");
                 }
     MESSAGE(thrown, " throws");
-    CHECK(thrown >= 3 * 3 * 2 * layers); // forward and backward, at least
+    CHECK(thrown * toy::one_of(1) >= 3 * 3 * 2 * layers); // forward and backward, at least
 }
 
 namespace toy {

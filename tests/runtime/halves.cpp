@@ -63,6 +63,7 @@ struct Mixed {
 TEST_CASE_TEMPLATE("layers with and without halves train the same wherever they stand", Net,
                    WholeNet, Squares, Stricts, Lines, Late) {
     auto const check = [&]<class Device>(Device const*) {
+        std::size_t point = 0;
         for (std::size_t micro_batches : {1, 2, 3, 5})
             for (gpipe::schedule::Dynamic const& schedule :
                  {gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleH1{}),
@@ -72,6 +73,7 @@ TEST_CASE_TEMPLATE("layers with and without halves train the same wherever they 
                 for (std::size_t k = 1; k * schedule.cells_per_device() <= Net::size; ++k)
                     for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
                         for (auto const& run : toy::runs<Device>()) {
+                            if (point++ % toy::one_of(1) != 0) continue;
                             typename Train<Net, Device>::Options o;
                             o.samples = 6;
                             o.seed = 7;

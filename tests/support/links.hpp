@@ -40,17 +40,17 @@ struct Scattered {
 
 /// Every schedule for so many cells, those by chance twice, under every checkpointing policy.
 template <class F> void each_lowering(std::size_t cells, std::size_t micro_batches, F f) {
-    std::vector<gpipe::Programs> schedules{
+    std::vector<gpipe::Programs> all{
         gpipe::schedule::GPipe::programs(cells, micro_batches),
         gpipe::schedule::GPipeAscending::programs(cells, micro_batches),
         OneForwardOneBackward::programs(cells, micro_batches),
         OneByOne::programs(cells, micro_batches), Dealt::programs(cells, micro_batches)};
     for (int more = 0; more < 2; ++more) {
         ++chance;
-        schedules.push_back(ByChance::programs(cells, micro_batches));
-        schedules.push_back(Scattered::programs(cells, micro_batches));
+        all.push_back(ByChance::programs(cells, micro_batches));
+        all.push_back(Scattered::programs(cells, micro_batches));
     }
-    for (gpipe::Programs const& schedule : schedules)
+    for (gpipe::Programs const& schedule : all)
         for (auto const lower :
              {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
               &gpipe::checkpoint::Always::lower})

@@ -1,3 +1,5 @@
+#include "support/long_tests.hpp"
+
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
 
@@ -262,7 +264,7 @@ TEST_CASE("both objectives agree with the plain dynamic programme on random chai
     std::mt19937_64 random(2);
     for (std::size_t family = 0; family < families; ++family) {
         CAPTURE(family_names[family]);
-        for (int n = 0; n < 1000; ++n) {
+        for (std::size_t n = 0; n < 1000 / toy::one_of(1); ++n) {
             std::size_t const layers = 1 + uniform(random, 48);
             std::size_t const cells = 1 + uniform(random, layers);
             Whole const costs = chain(random, layers, family);
@@ -277,7 +279,7 @@ TEST_CASE("beyond the limit for ties by variance, the cuts are the earliest that
     std::mt19937_64 random(3);
     for (std::size_t family = 0; family < families; ++family) {
         CAPTURE(family_names[family]);
-        for (int n = 0; n < 8; ++n) {
+        for (std::size_t n = 0; n < 1 + 7 / toy::one_of(1); ++n) {
             std::size_t const layers = 250 + uniform(random, 60);
             std::size_t const cells = gpipe::variance_tie_limit / layers + 1 + uniform(random, 9);
             Whole const costs = chain(random, layers, family);

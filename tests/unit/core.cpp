@@ -86,7 +86,7 @@ TEST_CASE("a list gives the type at each position, a name is what is written in 
     CHECK(std::is_same_v<L::at<2>, int>);
     CHECK(std::is_same_v<L::at<3>, Wrapped<Named>>);
     CHECK(gpipe::type_name<int> == "int");
-    CHECK(gpipe::type_name<double const*> == "const double*");
+    CHECK(gpipe::type_name<double const> == "const double");
     std::string const name(gpipe::type_name<Wrapped<Named>>);
     CHECK(name.find("Wrapped<") != std::string::npos);
     CHECK(name.find("Named>") != std::string::npos);

@@ -232,7 +232,9 @@ TEST_CASE("no slot is written while what it held may still be used, by either ha
           "whatever the schedule and the link") {
     std::size_t assignments = 0;
     std::size_t most = 0;
+    std::size_t point = 0;
     each_program(3, 6, [&](Programs const& programs) {
+        if (point++ % toy::one_of(1) != 0) return;
         toy::Closure happens_before{gpipe::Lowered{}};
         auto const begin = [&](gpipe::Lowered const& lowered) {
             happens_before = toy::Closure(lowered);
@@ -292,8 +294,10 @@ TEST_CASE("one slot more than micro-batches in flight serves inputs and their gr
     std::map<std::string, std::size_t> beyond; // in flight and one
     std::size_t boundaries = 0;
     std::size_t reached = 0;
+    std::size_t point = 0;
     for (std::size_t m = 1; m <= 12; ++m)
         toy::each_of_catalogue(6, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (point++ % toy::one_of(1) != 0) return;
             std::string const name(schedule.name());
             CAPTURE(name);
             CAPTURE(k);

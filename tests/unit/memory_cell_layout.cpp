@@ -1,4 +1,5 @@
 // The layout of a cell against an oracle of its own: which tensor lives when, and who overlaps.
+#include <support/long_tests.hpp>
 #include <support/random_chain.hpp>
 
 #include <gpipe/memory/cell_layout.hpp>
@@ -248,7 +249,7 @@ void report(std::string const& what, Found const& found) {
 TEST_CASE("no two tensors that are live together overlap, in any cell of random chains") {
     std::mt19937_64 random(1);
     Found found;
-    for (int round = 0; round < 3000; ++round) {
+    for (std::size_t round = 0; round < 3000 / toy::one_of(1); ++round) {
         CAPTURE(round);
         std::size_t const length = 1 + random() % 9;
         RandomChain const chain = random_chain(random, length, {});
@@ -269,7 +270,7 @@ TEST_CASE("no two tensors that are live together overlap, in any cell of random 
 TEST_CASE("chains with hardly any tensors besides their outputs") {
     std::mt19937_64 random(2);
     Found found;
-    for (int round = 0; round < 1500; ++round) {
+    for (std::size_t round = 0; round < 1500 / toy::one_of(1); ++round) {
         CAPTURE(round);
         std::size_t const length = 1 + random() % 7;
         RandomChain const chain = random_chain(random, length,

@@ -3,6 +3,7 @@
 
 #include <support/links.hpp>
 #include <support/live_bytes.hpp>
+#include <support/long_tests.hpp>
 #include <support/random_chain.hpp>
 #include <support/schedules.hpp>
 
@@ -260,8 +261,10 @@ TEST_CASE("no plan is smaller than what lives at once, under any schedule there 
     std::mt19937_64 random(5);
     std::map<std::string, double> worst;
     std::size_t plans = 0;
+    std::size_t point = 0;
     for (std::size_t m : {1u, 2u, 4u, 8u})
         toy::each_of_catalogue(4, 8, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (point++ % toy::one_of(1) != 0) return;
             std::string const name(schedule.name());
             CAPTURE(name);
             CAPTURE(k);

@@ -190,10 +190,10 @@ constexpr together<Ts...> group_views([[maybe_unused]] GroupAddress address,
         return batch_view<Ts...>(address.base, samples);
     } else {
         std::size_t i = 0;
-        std::byte* next = address.base;
+        std::size_t offset = 0;
         auto const advance = [&] {
-            std::byte* const at = address.table ? address.table[i] : next;
-            next += slot_bytes(bytes[i++] * capacity);
+            std::byte* const at = address.table ? address.table[i] : address.base + offset;
+            offset += slot_bytes(bytes[i++] * capacity);
             return at;
         };
         return {batch_view<Ts>(advance(), samples)...};
