@@ -18,6 +18,7 @@
 #include <gpipe/gpipe.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -148,6 +149,7 @@ class Comparison {
             }
         }
         for (Runner const& runner : runners_) report(runner);
+        if (!settings_.json) summarize();
         return same;
     }
 
@@ -243,13 +245,42 @@ class Comparison {
         result.add("extra_forwards", sum(runner.train->extra_forwards()));
         return result;
     }
+    // In parts of never's step, as it was measured.
+    double beyond_never(Runner const& runner, std::vector<double> Runner::*times) const {
+        Runner const& never = runners_[0];
+        return (median(runner.paced(runner.*times)) - median(never.paced(never.*times))) /
+               median(never.paced(never.taken));
+    }
+    // Least, median and largest over all policies and budgets.
+    void summarize() const {
+        auto const print = [](char const* what, std::vector<double> const& values) {
+            if (values.empty()) return;
+            std::printf("   %-58s %8.4f %8.4f %8.4f\n", what, quantile(values, 0), median(values),
+                        quantile(values, 1));
+        };
+        std::vector<double> called, by_layer, differences, optimal;
+        for (Runner const& runner : runners_) {
+            called.push_back(median(ratios(runner.taken, runner.predicted)));
+            by_layer.push_back(median(ratios(runner.taken, runner.by_layer)));
+            if (sum(runner.train->extra_forwards()) > 0)
+                differences.push_back(1e2 * std::abs(beyond_never(runner, &Runner::taken) -
+                                                     beyond_never(runner, &Runner::predicted)));
+            Runner const* const best = optimal_within(runner.bytes);
+            if (best && runner.name.find("optimal-") != 0)
+                optimal.push_back(median(best->paced(best->taken)) /
+                                  median(runner.paced(runner.taken)));
+        }
+        std::printf("   K = %zu, %zu policies and budgets: least, median, largest\n", cells_,
+                    runners_.size());
+        print("step over predicted call by call", called);
+        print("step over predicted with one time per layer", by_layer);
+        print("beyond never's: measured and predicted differ by, in %", differences);
+        print("optimal over each other policy within its bytes", optimal);
+    }
     void report(Runner const& runner) const {
         Runner const& never = runners_[0];
-        // Beyond never's step, in parts of that.
-        double const base = median(never.paced(never.taken));
-        double const extra = median(runner.paced(runner.taken)) / base - 1;
-        double const predicted_extra =
-            (median(runner.paced(runner.predicted)) - median(never.paced(never.predicted))) / base;
+        double const extra = beyond_never(runner, &Runner::taken);
+        double const predicted_extra = beyond_never(runner, &Runner::predicted);
         bool const runs_again = sum(runner.train->extra_forwards()) > 0;
         Runner const* const optimal = optimal_within(runner.bytes);
         if (settings_.json) {

@@ -34,7 +34,6 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     /// Seconds of a layer's calls for one micro-batch, and of its updates, as they were.
     struct Times {
         std::vector<double> passing[size]; ///< forwards of pass()
-        std::vector<double> before[size];  ///< those of a step that run again
         std::vector<double> forward[size], backward[size], update[size];
         std::vector<double> loss;
     };
@@ -122,7 +121,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         }
         ++steps_;
         for (std::size_t i = 0; i < size; ++i)
-            time(times_.update[i], [&] { updates[leaf_[i]](*this, i); });
+            time(&times_.update[i], [&] { updates[leaf_[i]](*this, i); });
         return sum / weight_;
     }
     /// Only runs forwards, of which nobody keeps anything.
@@ -134,7 +133,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
                 gpipe::Frame at = frame(m, i, gpipe::Phase::forward);
                 if (i > 0) at[gpipe::Region::input] = gradient_[(i + 1) % 2];
                 at[gpipe::Region::output] = gradient_[i % 2];
-                run_forward(i, at, times_.passing[i]);
+                run_forward(i, at, &times_.passing[i]);
             }
         }
     }
@@ -154,11 +153,11 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     template <class T> static std::byte* address(T const* data) {
         return const_cast<std::byte*>(reinterpret_cast<std::byte const*>(data));
     }
-    template <class F> void time(std::vector<double>& to, F call) {
-        if (!timed_) return call();
+    template <class F> void time(std::vector<double>* to, F call) {
+        if (!timed_ || !to) return call();
         double const begin = seconds();
         call();
-        to.push_back(seconds() - begin);
+        to->push_back(seconds() - begin);
     }
 
     // Where what a layer writes is, in saved_ and outputs_.
@@ -194,10 +193,10 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             gpipe::Frame at = frame(m, i, again ? gpipe::Phase::recompute : gpipe::Phase::forward);
             if (!again && i + 1 == end)
                 at[gpipe::Region::output] = kept_[begin / length_ * ranges_.size() + m];
-            run_forward(i, at, again ? times_.forward[i] : times_.before[i]);
+            run_forward(i, at, again ? &times_.forward[i] : nullptr);
         }
     }
-    void run_forward(std::size_t i, gpipe::Frame const& at, std::vector<double>& times) {
+    void run_forward(std::size_t i, gpipe::Frame const& at, std::vector<double>* times) {
         gpipe::Call call = calls_[i];
         call.saving = at.phase == gpipe::Phase::recompute;
         time(times, [&] { Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at); });
@@ -213,7 +212,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         at[gpipe::Region::output] = outputs_[place(m, size - 1)];
         at[gpipe::Region::output_gradient] = gradient_[(size - 1) % 2];
         at[gpipe::Region::temporary] = scratch_;
-        time(times_.loss, [&] { gpipe::detail::loss_thunk<Loss, Net, Stream, true>(call, at); });
+        time(&times_.loss, [&] { gpipe::detail::loss_thunk<Loss, Net, Stream, true>(call, at); });
         weight_ += sums[1];
         return sums[0];
     }
@@ -223,7 +222,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             gpipe::Frame at = frame(m, i, gpipe::Phase::backward);
             at[gpipe::Region::output_gradient] = gradient_[i % 2];
             at[gpipe::Region::input_gradient] = gradient_[(i + 1) % 2];
-            time(times_.backward[i],
+            time(&times_.backward[i],
                  [&] { (i > 0 ? functions.backward : functions.lowest_backward)(calls_[i], at); });
         }
     }
