@@ -4,6 +4,7 @@
 #include "support/list.hpp"
 #include "support/quiet.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 
 #include "gpt/host_operations.hpp"
 #include "gpt/model.hpp"
@@ -93,7 +94,7 @@ class Comparison {
         slow_->time_actions();
     }
 
-    void run() {
+    void run(Summary& summary) {
         std::function<void()> const turns[] = {[&] { alone_.push_back(seconds_for(*one_)); },
                                                [&] { both_.push_back(seconds_for(*two_)); },
                                                [&] { at_once(); }, [&] { time_actions(); }};
@@ -104,7 +105,7 @@ class Comparison {
                 wait_until_quiet();
                 turns[round % 2 == 0 ? i : std::size(turns) - 1 - i]();
             }
-        report();
+        report(summary);
     }
 
   private:
@@ -145,7 +146,7 @@ class Comparison {
         durations_of_two_.add(*slow_);
     }
 
-    void report() const {
+    void report(Summary& summary) const {
         auto const alone = gpipe::simulate<double>(one_->programs(), durations_of_one_);
         auto const both = gpipe::simulate<double>(two_->programs(), durations_of_two_);
         double const bound = alone.makespan / both.makespan;
@@ -154,6 +155,7 @@ class Comparison {
         for (double& value : machine) value *= 2;
         std::vector<double> goal = machine;
         for (double& value : goal) value *= bound / 2;
+        summary.add("speed-up / goal", median(speed_up) / median(goal));
 
         if (settings_.json) {
             Record record("efficiency");
@@ -236,6 +238,8 @@ int main(int argc, char** argv) {
                     "  M  checkpointing     one     two speed-up   bound  machine    goal  "
                     "speed-up / goal      recomputed\n",
                     settings.samples, settings.rounds);
+    Summary summary("efficiency", settings.json);
     for (std::string const& name : settings.checkpointing)
-        for (std::size_t m : settings.micro_batches) Comparison(settings, m, name).run();
+        for (std::size_t m : settings.micro_batches) Comparison(settings, m, name).run(summary);
+    summary.print();
 }

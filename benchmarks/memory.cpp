@@ -5,6 +5,7 @@
 #include "support/live_bytes.hpp"
 #include "support/poison.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 #include "support/uses_all.hpp"
 
 #include "gpt/host_operations.hpp"
@@ -73,7 +74,7 @@ struct Settings {
 };
 
 void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule, std::size_t cells,
-             std::size_t micro_batches, std::string const& checkpointing) {
+             std::size_t micro_batches, std::string const& checkpointing, Summary& summary) {
     if (cells * schedule.cells_per_device() > Net::size ||
         micro_batches < schedule.least_micro_batches(cells))
         return;
@@ -138,6 +139,14 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
         of_bound.print();
     }
     double const paper = formula(cells, micro_batches, settings.samples, checkpointing != "never");
+    summary.add("planned / used", used_low);
+    summary.add("planned / used", used_high);
+    summary.add("planned / allocated", double(train.planned_bytes()) / double(allocated));
+    summary.add(schedule.cells_per_device() == 1 ? "planned / live, one cell per device"
+                                                 : "planned / live, two cells per device",
+                least_high);
+    summary.add("activations / the paper's formula", double(activations) / paper);
+    summary.add("allocations in a step", double(allocations_in_step));
     if (settings.json) {
         Record whole = record();
         whole.compare("bytes", double(train.planned_bytes()), "allocated", double(allocated));
@@ -196,9 +205,11 @@ int main(int argc, char** argv) {
                     "schedule                    v  K    M  checkpointing   device      / used     "
                     "   / allocated    / live  "
                     "activations / formula\n");
+    Summary summary("memory", settings.json);
     for (gpipe::schedule::Dynamic const& schedule : settings.schedules)
         for (std::size_t k : settings.cells)
             for (std::size_t m : settings.micro_batches)
                 for (std::string const& policy_name : settings.checkpointing)
-                    measure(settings, schedule, k, m, policy_name);
+                    measure(settings, schedule, k, m, policy_name, summary);
+    summary.print();
 }

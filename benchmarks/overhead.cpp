@@ -4,6 +4,7 @@
 #include "support/list.hpp"
 #include "support/quiet.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 #if GPIPE_HAS_ONETBB
 #include "support/onetbb.hpp"
 #endif
@@ -73,7 +74,7 @@ void fail(char const* what) {
 }
 
 template <std::size_t K, std::size_t threads>
-void measure(Settings const& settings, std::size_t micro_batches) {
+void measure(Settings const& settings, std::size_t micro_batches, Summary& summary) {
     std::size_t const samples = settings.samples * micro_batches;
     std::vector<float> inputs(samples * Tiny::width);
     std::vector<float> targets(samples * Tiny::width);
@@ -142,12 +143,17 @@ void measure(Settings const& settings, std::size_t micro_batches) {
     for (std::size_t i = 2; i < systems.size(); ++i)
         if (!best || median(systems[i].nanoseconds) < median(best->nanoseconds)) best = &systems[i];
     if (best) report("onetbb", *best, best->name.c_str());
+    auto const ratio = [&](System const& system) {
+        return median(systems[0].nanoseconds) / median(system.nanoseconds);
+    };
+    summary.add("ns per action", median(systems[0].nanoseconds));
+    summary.add("ours / handwritten", ratio(systems[1]));
+    if (best) summary.add("ours / onetbb", ratio(*best));
     if (settings.json) return;
 
     auto const spread = [&](System const& system) {
         std::vector<double> const each = ratios(systems[0].nanoseconds, system.nanoseconds);
-        std::printf(" %8.1f %6.2f (%.2f-%.2f)", median(system.nanoseconds),
-                    median(systems[0].nanoseconds) / median(system.nanoseconds),
+        std::printf(" %8.1f %6.2f (%.2f-%.2f)", median(system.nanoseconds), ratio(system),
                     quantile(each, 0.25), quantile(each, 0.75));
     };
     std::printf("%2zu %4zu %8.1f", K, micro_batches, median(systems[0].nanoseconds));
@@ -160,12 +166,12 @@ void measure(Settings const& settings, std::size_t micro_batches) {
     std::fflush(stdout);
 }
 
-template <std::size_t K> void measure_all(Settings const& settings) {
+template <std::size_t K> void measure_all(Settings const& settings, Summary& summary) {
     for (std::size_t micro_batches : settings.micro_batches)
         if (settings.threads == 1)
-            measure<K, 1>(settings, micro_batches);
+            measure<K, 1>(settings, micro_batches, summary);
         else
-            measure<K, 2>(settings, micro_batches);
+            measure<K, 2>(settings, micro_batches, summary);
 }
 
 } // namespace
@@ -200,9 +206,11 @@ int main(int argc, char** argv) {
         std::printf("ns per action, medians of %zu rounds; ratio: ours / theirs (quartiles)\n"
                     " K    M     ours  handwritten             onetbb\n",
                     settings.rounds);
+    Summary summary("overhead", settings.json);
     for (std::size_t k : settings.cells) {
-        if (k == 2) measure_all<2>(settings);
-        if (k == 4) measure_all<4>(settings);
-        if (k == 8) measure_all<8>(settings);
+        if (k == 2) measure_all<2>(settings, summary);
+        if (k == 4) measure_all<4>(settings, summary);
+        if (k == 8) measure_all<8>(settings, summary);
     }
+    summary.print();
 }

@@ -5,6 +5,7 @@
 #include "support/quiet.hpp"
 #include "support/record.hpp"
 #include "support/statistics.hpp"
+#include "support/summary.hpp"
 
 #include <gpipe/gpipe.hpp>
 #include <gpipe/schedule/catalogue.hpp>
@@ -166,9 +167,9 @@ Record record(gpipe::schedule::Dynamic const& schedule, std::size_t cells,
 }
 
 template <class Update, class Measure, class Simulate>
-std::vector<double> measure(Settings const& settings, std::size_t micro_batches, std::size_t micros,
-                            std::string const& updates, Measure measure_one,
-                            Simulate simulate_one) {
+void measure(Settings const& settings, std::size_t micro_batches, std::size_t micros,
+             std::string const& updates, Summary& summary, Measure measure_one,
+             Simulate simulate_one) {
     std::vector<Runner<Update>> runners;
     for (auto const& schedule : schedules(devices, micro_batches))
         runners.emplace_back(schedule, micro_batches, 1e-6 * static_cast<double>(micros));
@@ -179,11 +180,10 @@ std::vector<double> measure(Settings const& settings, std::size_t micro_batches,
             wait_until_quiet();
             taken[i].push_back(measure_one(runners[i]));
         }
-    std::vector<double> ratios;
     for (std::size_t i = 0; i < runners.size(); ++i) {
         double const simulated = simulate_one(runners[i]);
         double const ours = median(taken[i]);
-        ratios.push_back(ours / simulated);
+        summary.add("step / simulated", ours / simulated);
         auto const& schedule = runners[i].schedule();
         if (settings.json) {
             Record result = record(schedule, devices, micro_batches);
@@ -199,36 +199,30 @@ std::vector<double> measure(Settings const& settings, std::size_t micro_batches,
             std::fflush(stdout);
         }
     }
-    return ratios;
 }
 
-void compare_with_simulation(Settings const& settings) {
+void compare_with_simulation(Settings const& settings, Summary& summary) {
     if (!settings.json)
         std::printf("a step on %zu threads, %zu layers, medians of %zu rounds\n"
                     "schedule                    v    M  layer  updates        ms per step  "
                     "simulated  / simulated\n",
                     devices, layers, static_cast<std::size_t>(settings.rounds));
-    std::vector<double> all;
     for (std::size_t micro_batches : settings.micro_batches)
         for (std::size_t micros : settings.micros) {
-            for (double const ratio : measure<gpipe::update::AfterCommit>(
-                     settings, micro_batches, micros, "after commit",
-                     [](auto& runner) { return runner.step(); },
-                     [](auto& runner) { return runner.makespan(); }))
-                all.push_back(ratio);
-            for (double const ratio : measure<gpipe::update::Immediate>(
-                     settings, micro_batches, micros, "immediate",
-                     [&](auto& runner) { return runner.steps(settings.steps); },
-                     [](auto& runner) { return runner.period(); }))
-                all.push_back(ratio);
+            measure<gpipe::update::AfterCommit>(
+                settings, micro_batches, micros, "after commit", summary,
+                [](auto& runner) { return runner.step(); },
+                [](auto& runner) { return runner.makespan(); });
+            measure<gpipe::update::Immediate>(
+                settings, micro_batches, micros, "immediate", summary,
+                [&](auto& runner) { return runner.steps(settings.steps); },
+                [](auto& runner) { return runner.period(); });
         }
-    if (!settings.json)
-        std::printf("median of the ratios %.4f, largest %.4f\n\n", median(all), quantile(all, 1));
 }
 
 void bubbles(Settings const& settings) {
     if (!settings.json)
-        std::printf("bubbles at unit costs, M = 2 K, by simulation; against that of 1F1B\n"
+        std::printf("\nbubbles at unit costs, M = 2 K, by simulation; against that of 1F1B\n"
                     "schedule                    v     K     M     bubble    / 1F1B\n");
     for (std::size_t cells = 2; cells <= settings.most_cells; cells *= 2) {
         std::size_t const micro_batches = 2 * cells;
@@ -271,6 +265,8 @@ int main(int argc, char** argv) {
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     }
-    compare_with_simulation(settings);
+    Summary summary("schedules", settings.json);
+    compare_with_simulation(settings, summary);
     bubbles(settings);
+    summary.print();
 }
