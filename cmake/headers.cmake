@@ -35,6 +35,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/verify_reversal.hpp
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
+    include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
     include/gpipe/core/host_device.hpp

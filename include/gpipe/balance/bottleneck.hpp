@@ -2,6 +2,7 @@
 
 #include <gpipe/balance/prefix.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <utility>
@@ -18,8 +19,8 @@ namespace gpipe::detail {
 /// attained; one that fails raises the lower end to the least cost at which any of its cells would
 /// have grown, for below that the probe would do the same again. Each probe bounds the cuts of
 /// those that follow, so later ones hardly search. At most 63 probes of O(cells log layers).
-constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::size_t cells,
-                                    Units largest) {
+GPIPE_INLINE constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers,
+                                                 std::size_t cells, Units largest) {
     Units const total = sums[layers];
     Units const mean = total / cells + (total % cells != 0 ? 1 : 0);
     Units low = mean > largest ? mean : largest;
@@ -72,8 +73,8 @@ constexpr Units smallest_bottleneck(Units const* sums, std::size_t layers, std::
 
 /// The cut in which every cell begins as early as it can under a limit: filled from the back, so
 /// the smallest in every component, and with that the lexicographically smallest.
-constexpr void earliest_cuts(Units const* sums, std::size_t layers, std::size_t cells, Units limit,
-                             std::size_t* first) {
+GPIPE_INLINE constexpr void earliest_cuts(Units const* sums, std::size_t layers, std::size_t cells,
+                                          Units limit, std::size_t* first) {
     first[cells] = layers;
     for (std::size_t k = cells - 1; k > 0; --k) {
         Units const end = sums[first[k + 1]];
@@ -93,8 +94,8 @@ constexpr void earliest_cuts(Units const* sums, std::size_t layers, std::size_t 
 }
 
 /// The cut in which every cell begins as late as it can under a limit: filled from the front.
-constexpr void latest_cuts(Units const* sums, std::size_t layers, std::size_t cells, Units limit,
-                           std::size_t* first) {
+GPIPE_INLINE constexpr void latest_cuts(Units const* sums, std::size_t layers, std::size_t cells,
+                                        Units limit, std::size_t* first) {
     first[0] = 0;
     for (std::size_t k = 1; k < cells; ++k) {
         Units const reach = sums[first[k - 1]] + limit;

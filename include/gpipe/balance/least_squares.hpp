@@ -3,6 +3,7 @@
 #include <gpipe/balance/bottleneck.hpp>
 #include <gpipe/balance/prefix.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <bit>
 #include <cstddef>
@@ -19,8 +20,8 @@ namespace gpipe::detail {
 /// limit, so the choice never decreases with i: a row is solved at every 2^n-th place, then halfway
 /// between, each time searching only between the choices of the two solved neighbours. O(cells *
 /// layers * log layers) time, cells * (layers - cells + 1) indices of memory.
-constexpr void least_squares(Units const* sums, std::size_t layers, std::size_t cells, Units limit,
-                             std::size_t* first) {
+GPIPE_INLINE constexpr void least_squares(Units const* sums, std::size_t layers, std::size_t cells,
+                                          Units limit, std::size_t* first) {
     std::size_t const width = layers - cells + 1; // places where a cell can begin
     Array<std::size_t> earliest(cells + 1);
     Array<std::size_t> latest(cells + 1);

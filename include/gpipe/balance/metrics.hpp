@@ -1,12 +1,14 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <cstddef>
 
 namespace gpipe {
 
 namespace detail {
 
-constexpr double cell_cost(double const* costs, std::size_t first, std::size_t last) {
+GPIPE_INLINE constexpr double cell_cost(double const* costs, std::size_t first, std::size_t last) {
     double cost = 0.0;
     for (std::size_t l = first; l < last; ++l) cost += costs[l];
     return cost;
@@ -16,7 +18,8 @@ constexpr double cell_cost(double const* costs, std::size_t first, std::size_t l
 
 /// The cost of the most expensive cell of a cut, in the unit of the costs: what a step costs per
 /// micro-batch once the pipeline is full. Cell k holds the layers first[k] <= l < first[k + 1].
-constexpr double bottleneck(double const* costs, std::size_t const* first, std::size_t cells) {
+GPIPE_INLINE constexpr double bottleneck(double const* costs, std::size_t const* first,
+                                         std::size_t cells) {
     double largest = 0.0;
     for (std::size_t k = 0; k < cells; ++k) {
         double const cost = detail::cell_cost(costs, first[k], first[k + 1]);
@@ -27,7 +30,8 @@ constexpr double bottleneck(double const* costs, std::size_t const* first, std::
 
 /// The variance of the costs of the cells (GPipe, section 2.2), over all cells of the cut, in the
 /// unit of the costs squared. Infinite where a square is beyond the range of double.
-constexpr double variance(double const* costs, std::size_t const* first, std::size_t cells) {
+GPIPE_INLINE constexpr double variance(double const* costs, std::size_t const* first,
+                                       std::size_t cells) {
     double const number = static_cast<double>(cells);
     double const mean = detail::cell_cost(costs, first[0], first[cells]) / number;
     double sum = 0.0;

@@ -5,6 +5,7 @@
 #include <gpipe/balance/prefix.hpp>
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 
@@ -32,8 +33,8 @@ inline constexpr std::size_t variance_tie_limit = 4096;
 ///
 /// Throws std::invalid_argument (in constant evaluation: is not a constant) for zero cells, more
 /// cells than layers, and a cost that is negative or not finite.
-constexpr void cut_by_bottleneck(double const* costs, std::size_t layers, std::size_t cells,
-                                 std::size_t* first) {
+GPIPE_INLINE constexpr void cut_by_bottleneck(double const* costs, std::size_t layers,
+                                              std::size_t cells, std::size_t* first) {
     check_cells(layers, cells);
     check_costs(costs, layers);
     Array<detail::Units> storage(layers + 1);
@@ -56,8 +57,8 @@ constexpr void cut_by_bottleneck(double const* costs, std::size_t layers, std::s
 /// same code runs in constant evaluation: up to layers * cells == 8,192 within the default limits
 /// of g++, clang and nvcc; beyond, the compiler says that a limit is exceeded (-fconstexpr-steps,
 /// -fconstexpr-ops-limit), it never gets another cut.
-constexpr void cut_by_variance(double const* costs, std::size_t layers, std::size_t cells,
-                               std::size_t* first) {
+GPIPE_INLINE constexpr void cut_by_variance(double const* costs, std::size_t layers,
+                                            std::size_t cells, std::size_t* first) {
     check_cells(layers, cells);
     check_costs(costs, layers);
     Array<detail::Units> storage(layers + 1);

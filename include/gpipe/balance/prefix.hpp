@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +24,7 @@ __extension__ typedef unsigned __int128 SquaredUnits;
 /// cost has below one unit is cut off. Nothing is lost of integers while layers * (largest cost) is
 /// at most 2^61, nor, up to 1,023 layers, of costs above 2^(bit_width(layers) - 10) of the largest.
 /// Costs have to be finite and not negative; huge ones and denormals are as good as any.
-constexpr Units prefix_sums(double const* costs, std::size_t layers, Units* sums) {
+GPIPE_INLINE constexpr Units prefix_sums(double const* costs, std::size_t layers, Units* sums) {
     constexpr std::uint64_t magnitude = ~std::uint64_t{0} >> 1; // all but the sign: -0.0 is zero
     constexpr std::uint64_t hidden = std::uint64_t{1} << 52;
     // Bit patterns of doubles that are not negative are ordered as the doubles are.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +13,7 @@ namespace gpipe {
 
 /// What is wrong with a cost: nullptr if nothing is, else how it is described in an error. Reads
 /// the bits, for -ffast-math lets a compiler assume that there are no NaNs and infinities.
-constexpr char const* cost_fault(double cost) {
+GPIPE_INLINE constexpr char const* cost_fault(double cost) {
     constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
     std::uint64_t const bits = std::bit_cast<std::uint64_t>(cost);
     std::uint64_t const magnitude = bits & (~std::uint64_t{0} >> 1);
@@ -21,14 +23,14 @@ constexpr char const* cost_fault(double cost) {
 }
 
 /// The first layer whose cost is negative, infinite or not a number; `layers` if there is none.
-constexpr std::size_t first_invalid_cost(double const* costs, std::size_t layers) {
+GPIPE_INLINE constexpr std::size_t first_invalid_cost(double const* costs, std::size_t layers) {
     for (std::size_t l = 0; l < layers; ++l)
         if (cost_fault(costs[l]) != nullptr) return l;
     return layers;
 }
 
 /// The first entry of a balance that is zero; `cells` if there is none.
-constexpr std::size_t first_empty_cell(std::size_t const* sizes, std::size_t cells) {
+GPIPE_INLINE constexpr std::size_t first_empty_cell(std::size_t const* sizes, std::size_t cells) {
     for (std::size_t k = 0; k < cells; ++k) {
         if (sizes[k] == 0) return k;
     }
@@ -37,7 +39,7 @@ constexpr std::size_t first_empty_cell(std::size_t const* sizes, std::size_t cel
 
 /// The number of layers that a balance asks for. Stops at the largest std::size_t instead of
 /// wrapping, so that a negative entry converted to std::size_t cannot pass for a fitting sum.
-constexpr std::size_t balance_sum(std::size_t const* sizes, std::size_t cells) {
+GPIPE_INLINE constexpr std::size_t balance_sum(std::size_t const* sizes, std::size_t cells) {
     std::size_t const largest = std::numeric_limits<std::size_t>::max();
     std::size_t sum = 0;
     for (std::size_t k = 0; k < cells; ++k)
@@ -46,7 +48,7 @@ constexpr std::size_t balance_sum(std::size_t const* sizes, std::size_t cells) {
 }
 
 /// Throws std::invalid_argument unless `layers` can be cut into `cells` non-empty cells.
-constexpr void check_cells(std::size_t layers, std::size_t cells) {
+GPIPE_INLINE constexpr void check_cells(std::size_t layers, std::size_t cells) {
     if (cells == 0)
         throw std::invalid_argument(
             "gpipe: the number of cells is zero; a pipeline has at least one");
@@ -58,7 +60,7 @@ constexpr void check_cells(std::size_t layers, std::size_t cells) {
 }
 
 /// Throws std::invalid_argument unless every cost is finite and not negative.
-constexpr void check_costs(double const* costs, std::size_t layers) {
+GPIPE_INLINE constexpr void check_costs(double const* costs, std::size_t layers) {
     std::size_t const l = first_invalid_cost(costs, layers);
     if (l != layers)
         throw std::invalid_argument("gpipe: the cost of layer " + std::to_string(l) + " is " +
@@ -67,7 +69,8 @@ constexpr void check_costs(double const* costs, std::size_t layers) {
 
 /// Throws std::invalid_argument unless `sizes` are the sizes of non-empty cells that hold `layers`
 /// layers.
-constexpr void check_balance(std::size_t const* sizes, std::size_t cells, std::size_t layers) {
+GPIPE_INLINE constexpr void check_balance(std::size_t const* sizes, std::size_t cells,
+                                          std::size_t layers) {
     if (cells == 0)
         throw std::invalid_argument(
             "gpipe: the balance is empty; a pipeline has at least one cell");

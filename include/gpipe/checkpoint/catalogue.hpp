@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <charconv>
 #include <cstddef>
@@ -12,13 +13,13 @@
 namespace gpipe::detail {
 
 // The number that a name ends with; false if it is none.
-inline bool read_number(std::string_view text, std::size_t& number) {
+GPIPE_INLINE bool read_number(std::string_view text, std::size_t& number) {
     auto const end = text.data() + text.size();
     auto const [last, error] = std::from_chars(text.data(), end, number);
     return error == std::errc() && last == end;
 }
 
-inline bool read_bytes(std::string_view text, std::size_t& bytes) {
+GPIPE_INLINE bool read_bytes(std::string_view text, std::size_t& bytes) {
     struct Unit {
         std::string_view name;
         std::size_t bytes;
@@ -35,7 +36,7 @@ inline bool read_bytes(std::string_view text, std::size_t& bytes) {
 }
 
 // Empty if there is none of that name.
-inline checkpoint::Dynamic find_one(std::string_view name) {
+GPIPE_INLINE checkpoint::Dynamic find_one(std::string_view name) {
     using namespace checkpoint;
     std::size_t number = 0;
     auto const begins = [&](std::string_view words) {
@@ -74,7 +75,7 @@ inline constexpr std::string_view checkpointing_names =
 
 /// The checkpointing policy of that name. Throws std::invalid_argument, listing what there is, if
 /// there is none.
-inline Dynamic find_checkpointing(std::string_view name) {
+GPIPE_INLINE Dynamic find_checkpointing(std::string_view name) {
     std::size_t count = 1;
     for (char const c : name) count += c == ',';
     Array<Dynamic> policies(count);

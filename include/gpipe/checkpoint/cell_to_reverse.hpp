@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversal_costs.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/schedule/programs.hpp>
 
@@ -29,8 +30,8 @@ struct CellToReverse {
 namespace detail {
 
 /// What the layers [first, last) cost, for micro-batches of so many samples.
-constexpr ReversalCosts reversal_costs(CutChain const& chain, std::size_t first, std::size_t last,
-                                       std::size_t samples = 1) {
+GPIPE_INLINE constexpr ReversalCosts reversal_costs(CutChain const& chain, std::size_t first,
+                                                    std::size_t last, std::size_t samples = 1) {
     std::size_t const count = last - first;
     LayerInfo const* const layers = chain.layers + first;
     ReversalCosts costs{Array<double>(count),      Array<double>(count),
@@ -55,7 +56,7 @@ constexpr ReversalCosts reversal_costs(CutChain const& chain, std::size_t first,
 }
 
 // By cell: the most micro-batches that are between their forward and the end of their backward.
-constexpr Array<std::size_t> in_flight_by_cell(Programs const& schedule) {
+GPIPE_INLINE constexpr Array<std::size_t> in_flight_by_cell(Programs const& schedule) {
     Array<std::size_t> now(schedule.cells());
     Array<std::size_t> most(schedule.cells(), 1);
     for (std::size_t d = 0; d < schedule.devices(); ++d)
@@ -69,7 +70,8 @@ constexpr Array<std::size_t> in_flight_by_cell(Programs const& schedule) {
 } // namespace detail
 
 /// The cells of a chain under a schedule.
-constexpr Array<CellToReverse> cells_to_reverse(CutChain const& chain, Programs const& schedule) {
+GPIPE_INLINE constexpr Array<CellToReverse> cells_to_reverse(CutChain const& chain,
+                                                             Programs const& schedule) {
     Array<std::size_t> const in_flight = detail::in_flight_by_cell(schedule);
     Array<CellToReverse> cells(schedule.cells());
     for (std::size_t c = 0; c < cells.size(); ++c) {

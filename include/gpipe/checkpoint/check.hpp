@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -80,7 +81,8 @@ struct ReversalsVerdict {
 
 /// Proves the reversals of all cells of a chain, [first[c], first[c + 1]) being the layers of cell
 /// c.
-constexpr ReversalsVerdict verify(Array<Reversal> const& reversals, std::size_t const* first) {
+GPIPE_INLINE constexpr ReversalsVerdict verify(Array<Reversal> const& reversals,
+                                               std::size_t const* first) {
     for (std::size_t c = 0; c < reversals.size(); ++c) {
         if (reversals[c].layers() != first[c + 1] - first[c])
             return {{ReversalProblem::empty, 0}, c};

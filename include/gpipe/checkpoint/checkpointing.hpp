@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <concepts>
@@ -36,7 +37,7 @@ struct Never {
 struct Always {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "always";
-    static constexpr Programs lower(Programs const& schedule);
+    static GPIPE_INLINE constexpr Programs lower(Programs const& schedule);
 };
 
 /// One working set per cell: a forward or recompute makes its micro-batch the holder, and a
@@ -47,7 +48,7 @@ struct Always {
 struct ExceptLast {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "except-last";
-    static constexpr Programs lower(Programs const& schedule);
+    static GPIPE_INLINE constexpr Programs lower(Programs const& schedule);
 };
 
 } // namespace checkpoint
@@ -55,7 +56,7 @@ struct ExceptLast {
 namespace detail {
 
 // An empty copy of the schedule's shape with room for a recompute before every backward.
-constexpr Programs same_shape(Programs const& schedule) {
+GPIPE_INLINE constexpr Programs same_shape(Programs const& schedule) {
     Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
                     schedule.size() + schedule.cells() * schedule.micro_batches());
     for (std::size_t c = 0; c < schedule.cells(); ++c) result.place(c, schedule.device_of(c));
@@ -64,7 +65,7 @@ constexpr Programs same_shape(Programs const& schedule) {
 
 } // namespace detail
 
-constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
+GPIPE_INLINE constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
     Programs result = detail::same_shape(schedule);
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
         std::size_t const size = schedule.size(d);
@@ -82,7 +83,7 @@ constexpr Programs checkpoint::Always::lower(Programs const& schedule) {
 }
 
 /// By cell how many micro-batches are no longer the holder when their backward comes.
-constexpr Array<std::size_t> not_held_by_cell(Programs const& schedule) {
+GPIPE_INLINE constexpr Array<std::size_t> not_held_by_cell(Programs const& schedule) {
     Array<std::size_t> count(schedule.cells());
     Array<std::size_t> holder(schedule.cells(), schedule.micro_batches());
     for (std::size_t d = 0; d < schedule.devices(); ++d)
@@ -96,7 +97,8 @@ constexpr Array<std::size_t> not_held_by_cell(Programs const& schedule) {
 
 /// The rule of checkpoint::ExceptLast in those cells c that have something to recompute: where
 /// `recomputes[c]`; empty: all.
-constexpr Programs recompute_if_not_held(Programs const& schedule, Array<bool> const& recomputes) {
+GPIPE_INLINE constexpr Programs recompute_if_not_held(Programs const& schedule,
+                                                      Array<bool> const& recomputes) {
     Programs result = detail::same_shape(schedule);
     std::size_t const micro_batches = schedule.micro_batches();
     std::size_t const last_cell = schedule.cells() - 1;
@@ -135,7 +137,7 @@ constexpr Programs recompute_if_not_held(Programs const& schedule, Array<bool> c
     return result;
 }
 
-constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
+GPIPE_INLINE constexpr Programs checkpoint::ExceptLast::lower(Programs const& schedule) {
     return recompute_if_not_held(schedule, {});
 }
 

@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/policies.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -32,10 +33,10 @@ class Dynamic {
 
     /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
     /// them decides about all cells, and later if there are more or fewer cells.
-    static Dynamic per_cell(Array<Dynamic> policies);
+    static GPIPE_INLINE Dynamic per_cell(Array<Dynamic> policies);
     /// What the policy keeps is offloaded: see Offload. Throws std::invalid_argument if it decides
     /// about all cells.
-    static Dynamic offload(Dynamic policy);
+    static GPIPE_INLINE Dynamic offload(Dynamic policy);
 
     explicit operator bool() const { return policy_ != nullptr; }
     /// Without numbers; empty where the policy has none.
@@ -114,11 +115,11 @@ struct Dynamic::Moved {
     }
 };
 
-inline Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
+GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
     for (Dynamic const& policy : policies) check_in_cell(policy, "a policy for each cell");
     return EachCell{std::move(policies)};
 }
-inline Dynamic Dynamic::offload(Dynamic policy) {
+GPIPE_INLINE Dynamic Dynamic::offload(Dynamic policy) {
     check_in_cell(policy, "a policy whose tensors are offloaded");
     return Moved{std::move(policy)};
 }

@@ -8,6 +8,7 @@
 #include <gpipe/checkpoint/reversal_costs.hpp>
 #include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/checkpoint/slots.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -26,8 +27,9 @@ struct OptimalReversal {
 
 namespace detail {
 
-constexpr void take_if_faster(OptimalReversal& best, Reversal&& other, ReversalCosts const& costs,
-                              std::size_t in_flight, std::size_t budget_bytes) {
+GPIPE_INLINE constexpr void take_if_faster(OptimalReversal& best, Reversal&& other,
+                                           ReversalCosts const& costs, std::size_t in_flight,
+                                           std::size_t budget_bytes) {
     double const time = extra_time(other, costs);
     if (best.possible && time >= best.time) return;
     ReversalBytes const bytes = reversal_bytes(other, costs);
@@ -54,8 +56,8 @@ constexpr void take_if_faster(OptimalReversal& best, Reversal&& other, ReversalC
 /// reversal in which what is kept of a layer stays until its backward.
 ///
 /// Throws as check_reversal_costs, and std::invalid_argument if in_flight or slots is zero.
-constexpr OptimalReversal optimal(ReversalCosts const& costs, std::size_t in_flight,
-                                  std::size_t budget_bytes, std::size_t slots) {
+GPIPE_INLINE constexpr OptimalReversal optimal(ReversalCosts const& costs, std::size_t in_flight,
+                                               std::size_t budget_bytes, std::size_t slots) {
     check_reversal_costs(costs);
     detail::check_slots(slots);
     if (in_flight == 0)

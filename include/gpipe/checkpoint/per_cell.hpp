@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/policies.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/type_list.hpp>
 
@@ -31,7 +32,7 @@ inline constexpr bool reverses_in_cell =
     std::is_same_v<Policy, checkpoint::ExceptLast>;
 
 // Throws std::invalid_argument unless there is a policy for each cell.
-constexpr void check_per_cell(std::size_t policies, std::size_t cells) {
+GPIPE_INLINE constexpr void check_per_cell(std::size_t policies, std::size_t cells) {
     if (policies != cells)
         throw_error<std::invalid_argument>(
             "gpipe: PerCell has %zu checkpointing policies for %zu cells", policies, cells);

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversal.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 
@@ -9,8 +10,8 @@
 namespace gpipe::detail {
 
 /// Rows of a table by piece.
-constexpr std::size_t pieces(std::size_t layers) { return layers * (layers + 1) / 2; }
-constexpr std::size_t piece(std::size_t first, std::size_t last) {
+GPIPE_INLINE constexpr std::size_t pieces(std::size_t layers) { return layers * (layers + 1) / 2; }
+GPIPE_INLINE constexpr std::size_t piece(std::size_t first, std::size_t last) {
     return last * (last - 1) / 2 + first;
 }
 

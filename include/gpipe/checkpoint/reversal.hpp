@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct Reversal {
 };
 
 /// Whether a cell's forward keeps anything but the cell's input.
-constexpr bool keeps_anything(Reversal const& reversal) {
+GPIPE_INLINE constexpr bool keeps_anything(Reversal const& reversal) {
     for (std::size_t l = 0; l < reversal.layers(); ++l)
         if (reversal.forward[l] == Keep::all || (l > 0 && reversal.forward[l] == Keep::input))
             return true;
@@ -50,7 +51,7 @@ struct FirstLayerAgain {
     bool at_all = false;
     bool in_backward = false; ///< behind the first backward
 };
-constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
+GPIPE_INLINE constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
     FirstLayerAgain again;
     bool begun = false;
     for (ReversalStep const& step : reversal.steps) {
@@ -63,14 +64,14 @@ constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
 }
 
 /// Whether a sound reversal begins with layers that run again: a recompute runs those.
-constexpr bool begins_again(Reversal const& reversal) {
+GPIPE_INLINE constexpr bool begins_again(Reversal const& reversal) {
     return !reversal.steps.empty() && !reversal.steps[0].backward;
 }
 
 /// Whether a sound reversal has nothing to do inside of the cell: its forward keeps every layer
 /// whole, or a recompute does and nothing runs again later. It is then laid out as a cell without
 /// one, unless what waits is offloaded.
-constexpr bool is_whole(Reversal const& reversal) {
+GPIPE_INLINE constexpr bool is_whole(Reversal const& reversal) {
     std::size_t const layers = reversal.layers();
     if (reversal.steps.size() == layers) return true; // backwards only
     if (reversal.steps.size() != 2 * layers) return false;
@@ -83,7 +84,7 @@ constexpr bool is_whole(Reversal const& reversal) {
 }
 
 /// How often a reversal runs a layer again, all layers together: the forwards in its steps.
-constexpr std::size_t extra_forwards(Reversal const& reversal) {
+GPIPE_INLINE constexpr std::size_t extra_forwards(Reversal const& reversal) {
     std::size_t count = 0;
     for (ReversalStep const& step : reversal.steps) count += !step.backward;
     return count;
@@ -124,7 +125,7 @@ class StepList {
     std::size_t size_ = 0;
 };
 
-constexpr void check_layers(std::size_t layers) {
+GPIPE_INLINE constexpr void check_layers(std::size_t layers) {
     if (layers == 0) throw std::invalid_argument("gpipe: there is no layer to reverse");
 }
 
@@ -133,7 +134,7 @@ constexpr void check_layers(std::size_t layers) {
 /// Layers that `dear` names are kept whole by the forward; each run of others is kept whole again
 /// right before its backwards, from the output of the dear layer in front of it. Selective
 /// recomputation (Korthikanti et al. 2022). Throws std::invalid_argument if there is no layer.
-constexpr Reversal selective(Array<bool> const& dear) {
+GPIPE_INLINE constexpr Reversal selective(Array<bool> const& dear) {
     detail::check_layers(dear.size());
     Reversal result;
     result.forward = Array<Keep>(dear.size());
@@ -154,14 +155,14 @@ constexpr Reversal selective(Array<bool> const& dear) {
 }
 
 /// The forward keeps every layer whole: nothing runs again.
-constexpr Reversal keep_everything(std::size_t layers) {
+GPIPE_INLINE constexpr Reversal keep_everything(std::size_t layers) {
     return selective(Array<bool>(layers, true));
 }
 
 /// The forward keeps the input of every segment; each, the last first, is kept whole again right
 /// before its backwards. starts[j] is the first layer of segment j. Throws std::invalid_argument
 /// unless there is a layer, starts[0] is 0 and the others ascend and are below `layers`.
-constexpr Reversal segments(std::size_t layers, Array<std::size_t> const& starts) {
+GPIPE_INLINE constexpr Reversal segments(std::size_t layers, Array<std::size_t> const& starts) {
     detail::check_layers(layers);
     bool sound = !starts.empty() && starts[0] == 0 && starts[starts.size() - 1] < layers;
     for (std::size_t j = 1; j < starts.size(); ++j) sound = sound && starts[j - 1] < starts[j];
@@ -183,7 +184,7 @@ constexpr Reversal segments(std::size_t layers, Array<std::size_t> const& starts
 
 /// Segments of so many layers, the last one of what is left. Throws std::invalid_argument if there
 /// is no layer or the length is zero.
-constexpr Reversal every_segment(std::size_t layers, std::size_t length) {
+GPIPE_INLINE constexpr Reversal every_segment(std::size_t layers, std::size_t length) {
     detail::check_layers(layers);
     if (length == 0) throw std::invalid_argument("gpipe: a segment has at least one layer");
     Array<std::size_t> starts((layers - 1) / length + 1);
@@ -193,7 +194,7 @@ constexpr Reversal every_segment(std::size_t layers, std::size_t length) {
 
 /// So many segments whose lengths differ by one at the most, the shorter ones in front. Throws
 /// std::invalid_argument unless 1 <= number <= layers.
-constexpr Reversal equal_segments(std::size_t layers, std::size_t number) {
+GPIPE_INLINE constexpr Reversal equal_segments(std::size_t layers, std::size_t number) {
     detail::check_layers(layers);
     if (number == 0 || number > layers)
         throw std::invalid_argument("gpipe: there are between one segment and one per layer");

@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/kept.hpp>
 #include <gpipe/checkpoint/reversal.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <initializer_list>
@@ -32,7 +33,7 @@ struct ReversalCosts {
 
 /// Throws std::invalid_argument unless there is a layer, the arrays are of one length, every time
 /// is finite and not negative, and the sizes can be added up.
-constexpr void check_reversal_costs(ReversalCosts const& costs) {
+GPIPE_INLINE constexpr void check_reversal_costs(ReversalCosts const& costs) {
     std::size_t const layers = costs.layers();
     detail::check_layers(layers);
     if (costs.backward.size() != layers || costs.input.size() != layers ||
@@ -53,7 +54,7 @@ constexpr void check_reversal_costs(ReversalCosts const& costs) {
 }
 
 /// The time of the layers that a reversal runs again.
-constexpr double extra_time(Reversal const& reversal, ReversalCosts const& costs) {
+GPIPE_INLINE constexpr double extra_time(Reversal const& reversal, ReversalCosts const& costs) {
     double time = 0.0;
     for (ReversalStep const& step : reversal.steps)
         if (!step.backward) time += costs.forward[step.layer];
@@ -76,7 +77,8 @@ struct ReversalBytes {
 /// temporaries, a backward what is kept before it and its temporaries. What the cell's own forward
 /// has beside the retained bytes, forward_temporary, is not counted: it is the same in any
 /// reversal.
-constexpr ReversalBytes reversal_bytes(Reversal const& reversal, ReversalCosts const& costs) {
+GPIPE_INLINE constexpr ReversalBytes reversal_bytes(Reversal const& reversal,
+                                                    ReversalCosts const& costs) {
     std::size_t const layers = reversal.layers();
     detail::Kept kept(layers);
     ReversalBytes bytes;
@@ -113,7 +115,7 @@ constexpr ReversalBytes reversal_bytes(Reversal const& reversal, ReversalCosts c
 /// segments take about in_flight * s * a + n / s * A bytes, where a is the mean of `input` (but the
 /// boundary's) and A of `all`. Least at s = sqrt(n A / (in_flight * a)); this takes the better of
 /// the whole numbers beside it, at least 1 and at most n. Throws as check_reversal_costs.
-constexpr Reversal square_root(ReversalCosts const& costs, std::size_t in_flight) {
+GPIPE_INLINE constexpr Reversal square_root(ReversalCosts const& costs, std::size_t in_flight) {
     check_reversal_costs(costs);
     std::size_t const layers = costs.layers();
     double inputs = 0.0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/costs.hpp>
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct RunsAgain {
 
 // `learner`: of the chain, see lowest_learner(). What nobody would read is left out: see
 // ReversalBuilder.
-constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner, std::size_t cell,
-                               Reversal const* reversal) {
+GPIPE_INLINE constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner,
+                                            std::size_t cell, Reversal const* reversal) {
     std::size_t const first = chain.first[cell];
     std::size_t const count = chain.first[cell + 1] - first;
     LayerInfo const* const layers = chain.layers + first;
@@ -59,13 +60,14 @@ constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner, std::
     return result;
 }
 
-constexpr std::size_t cell_count(CutChain const& chain) {
+GPIPE_INLINE constexpr std::size_t cell_count(CutChain const& chain) {
     std::size_t cells = 0;
     while (chain.first[cells] < chain.size) ++cells;
     return cells;
 }
 
-constexpr Reversal const* reversal_of(Array<Reversal> const& reversals, std::size_t cell) {
+GPIPE_INLINE constexpr Reversal const* reversal_of(Array<Reversal> const& reversals,
+                                                   std::size_t cell) {
     return reversals.empty() || reversals[cell].layers() == 0 ? nullptr : &reversals[cell];
 }
 
@@ -79,8 +81,8 @@ constexpr Reversal const* reversal_of(Array<Reversal> const& reversals, std::siz
 /// again what was sent to another device counts as left out.) Nothing is sent: output_bytes and
 /// gradient_bytes are the caller's to add. Throws std::invalid_argument unless `times` are of the
 /// chain's layers.
-constexpr ChainCosts<double> reversed_costs(LayerTimes const& times, CutChain const& chain,
-                                            Array<Reversal> const& reversals) {
+GPIPE_INLINE constexpr ChainCosts<double>
+reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> const& reversals) {
     if (times.forward.size() != chain.size || times.backward.size() != chain.size ||
         (!times.weight_gradient.empty() && times.weight_gradient.size() != chain.size))
         throw std::invalid_argument("gpipe: the times of layers are not of this chain");
@@ -109,8 +111,8 @@ constexpr ChainCosts<double> reversed_costs(LayerTimes const& times, CutChain co
 
 /// How often a step runs each layer again, by layer, all micro-batches together: `programs` with
 /// recomputes, over cells that are reversed so. See reversed_costs() for what is left out.
-constexpr Array<std::size_t> extra_forwards(Programs const& programs, CutChain const& chain,
-                                            Array<Reversal> const& reversals) {
+GPIPE_INLINE constexpr Array<std::size_t>
+extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> const& reversals) {
     Array<std::size_t> recomputes(programs.cells());
     Array<std::size_t> backwards(programs.cells());
     for (std::size_t i = 0; i < programs.size(); ++i) {

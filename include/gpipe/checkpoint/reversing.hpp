@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/cell_to_reverse.hpp>
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -38,7 +39,8 @@ constexpr Array<Reversal> reversals_of(CutChain const& chain, Programs const& sc
 }
 
 /// The recomputes that reversals need, put into a schedule's programs.
-constexpr Programs lower_reversed(Programs const& schedule, Array<Reversal> const& reversals) {
+GPIPE_INLINE constexpr Programs lower_reversed(Programs const& schedule,
+                                               Array<Reversal> const& reversals) {
     Array<bool> recomputes(reversals.size());
     for (std::size_t c = 0; c < reversals.size(); ++c) recomputes[c] = begins_again(reversals[c]);
     return recompute_if_not_held(schedule, recomputes);

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversal.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 
@@ -26,7 +27,7 @@ namespace detail {
 
 // C(s + r, s), or some number above `limit` if it is above that. Exact: a product of i consecutive
 // numbers is divisible by i!.
-constexpr std::size_t binomial(std::size_t s, std::size_t r, std::size_t limit) {
+GPIPE_INLINE constexpr std::size_t binomial(std::size_t s, std::size_t r, std::size_t limit) {
     std::size_t value = 1;
     for (std::size_t i = 1; i <= r && value <= limit; ++i) value = value * (s + i) / i;
     return value;
@@ -35,7 +36,7 @@ constexpr std::size_t binomial(std::size_t s, std::size_t r, std::size_t limit) 
 // How many of n > 1 layers the first advance of an optimal sequence covers, when the first input
 // and s - 1 > 0 more may be stored. Any number j will do with beta(s, r - 2) <= j <= beta(s, r - 1)
 // and beta(s - 1, r - 1) <= n - j <= beta(s - 1, r); this is the least.
-constexpr std::size_t first_advance(std::size_t n, std::size_t s) {
+GPIPE_INLINE constexpr std::size_t first_advance(std::size_t n, std::size_t s) {
     std::size_t r = 0;
     while (binomial(s, r, n) < n) ++r;
     std::size_t j = r >= 2 ? binomial(s, r - 2, n) : 1;
@@ -48,7 +49,7 @@ constexpr std::size_t first_advance(std::size_t n, std::size_t s) {
 
 /// How many forwards revolve(layers, slots) has in its steps: the least that are possible with so
 /// many stored inputs beside the boundary's and one layer at a time kept whole.
-constexpr std::size_t revolve_forwards(std::size_t layers, std::size_t slots) {
+GPIPE_INLINE constexpr std::size_t revolve_forwards(std::size_t layers, std::size_t slots) {
     // More than a slot per layer is of no use.
     std::size_t const s = slots < layers ? slots + 1 : layers;
     std::size_t forwards = layers;
@@ -63,7 +64,7 @@ constexpr std::size_t revolve_forwards(std::size_t layers, std::size_t slots) {
 /// The reversal with the fewest forwards of so many layers of equal cost, when the forward keeps
 /// nothing, at most `slots` inputs beside the boundary's are stored, and one layer at a time is
 /// kept whole, right before its backward. Throws std::invalid_argument if there is no layer.
-constexpr Reversal revolve(std::size_t layers, std::size_t slots) {
+GPIPE_INLINE constexpr Reversal revolve(std::size_t layers, std::size_t slots) {
     detail::check_layers(layers);
     struct Part {
         std::size_t first, last, slots;

@@ -7,6 +7,7 @@
 #include <gpipe/checkpoint/reversal_costs.hpp>
 #include <gpipe/checkpoint/slots.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -33,8 +34,9 @@ struct PieceReversal {
 ///
 /// Throws as check_reversal_costs, and std::invalid_argument unless first < last <= layers and
 /// slots is not zero.
-constexpr PieceReversal rotor(ReversalCosts const& costs, std::size_t first, std::size_t last,
-                              std::size_t budget_bytes, std::size_t slots) {
+GPIPE_INLINE constexpr PieceReversal rotor(ReversalCosts const& costs, std::size_t first,
+                                           std::size_t last, std::size_t budget_bytes,
+                                           std::size_t slots) {
     check_reversal_costs(costs);
     detail::check_slots(slots);
     if (first >= last || last > costs.layers())

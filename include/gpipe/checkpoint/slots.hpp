@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <cstddef>
 #include <stdexcept>
 
@@ -25,7 +27,7 @@ struct Slots {
     }
 };
 
-constexpr void check_slots(std::size_t slots) {
+GPIPE_INLINE constexpr void check_slots(std::size_t slots) {
     if (slots == 0) throw std::invalid_argument("gpipe: a budget has at least one slot");
 }
 

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/kept.hpp>
 #include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -24,7 +25,7 @@ enum class ReversalProblem : unsigned char {
 };
 inline constexpr std::size_t reversal_problem_count = 11;
 
-constexpr std::string_view sentence(ReversalProblem problem) {
+GPIPE_INLINE constexpr std::string_view sentence(ReversalProblem problem) {
     constexpr std::string_view sentences[reversal_problem_count] = {
         "the reversal is sound",
         "it is not for the layers of the cell",
@@ -53,7 +54,7 @@ struct ReversalVerdict {
 /// backward its layer kept whole; the backwards are those of all layers, the last first; forwards
 /// lead from layer to layer to the next backward; and what is kept last is released first, so it
 /// may lie on a stack. Linear in the number of steps.
-constexpr ReversalVerdict verify(Reversal const& reversal) {
+GPIPE_INLINE constexpr ReversalVerdict verify(Reversal const& reversal) {
     std::size_t const layers = reversal.layers();
     if (layers == 0) return {ReversalProblem::empty, 0};
     detail::Kept kept(layers);
@@ -96,6 +97,8 @@ constexpr ReversalVerdict verify(Reversal const& reversal) {
 }
 
 /// Whether a reversal is sound, see verify().
-constexpr bool valid(Reversal const& reversal) { return static_cast<bool>(verify(reversal)); }
+GPIPE_INLINE constexpr bool valid(Reversal const& reversal) {
+    return static_cast<bool>(verify(reversal));
+}
 
 } // namespace gpipe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 
 #include <array>
@@ -26,9 +27,9 @@ constexpr std::array<std::size_t, count> slot_offsets(std::array<std::size_t, co
 
 inline namespace literals {
 
-constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
-constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
-constexpr std::size_t operator""_GiB(unsigned long long n) { return n << 30; }
+GPIPE_INLINE constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
+GPIPE_INLINE constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
+GPIPE_INLINE constexpr std::size_t operator""_GiB(unsigned long long n) { return n << 30; }
 
 } // namespace literals
 } // namespace gpipe

@@ -1,7 +1,7 @@
 #pragma once
 
 /// @def GPIPE_HOST_DEVICE
-/// Before a function that kernels may call, too. The only macro of the library.
+/// Before a function that kernels may call, too.
 #ifdef __CUDACC__
 #define GPIPE_HOST_DEVICE __host__ __device__
 #else

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 
 #include <cmath>
@@ -16,7 +17,7 @@ namespace gpipe {
 /// The order depends on the count only: on no GPU, no launch and no timing.
 inline constexpr std::size_t sum_threads = 256;
 inline constexpr std::size_t most_sum_blocks = 512;
-constexpr std::size_t sum_blocks(std::size_t count) {
+GPIPE_INLINE constexpr std::size_t sum_blocks(std::size_t count) {
     constexpr std::size_t elements = sum_threads * 8; // at least, before there is another block
     std::size_t const blocks = (count + elements - 1) / elements;
     return blocks < most_sum_blocks ? blocks : most_sum_blocks;

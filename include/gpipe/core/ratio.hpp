@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <cstdint>
 #include <numeric>
 
@@ -21,7 +23,7 @@ struct Ratio {
 };
 
 /// numerator / denominator in lowest terms; a denominator of 0 is not a ratio and gives 0/1.
-constexpr Ratio ratio(std::int64_t numerator, std::int64_t denominator) {
+GPIPE_INLINE constexpr Ratio ratio(std::int64_t numerator, std::int64_t denominator) {
     if (denominator == 0) return {};
     std::int64_t const sign = denominator < 0 ? -1 : 1;
     std::int64_t const divisor = std::gcd(numerator, denominator);

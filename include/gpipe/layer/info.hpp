@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/check.hpp>
 #include <gpipe/layer/handles.hpp>
@@ -80,7 +81,7 @@ template <class L> constexpr LayerInfo layer_info() {
 
 /// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
 /// whose output carries no gradient. L if there is none.
-constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
+GPIPE_INLINE constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
     std::size_t lowest = size;
     for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
         if (layers[i].parameters.count > 0) lowest = i;

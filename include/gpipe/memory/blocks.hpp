@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -67,8 +68,8 @@ template <class Begins, class Ends, class Passes>
 } // namespace detail
 
 /// `reversals`: by cell, or none.
-[[gnu::cold]] constexpr Blocks assign_blocks(Programs const& programs,
-                                             Array<Reversal> const& reversals = {}) {
+[[gnu::cold]] GPIPE_INLINE constexpr Blocks assign_blocks(Programs const& programs,
+                                                          Array<Reversal> const& reversals = {}) {
     std::size_t const micro_batches = programs.micro_batches();
     Blocks blocks{{},
                   {},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/lowered.hpp>
 #include <gpipe/schedule/order.hpp>
 
@@ -57,10 +58,9 @@ struct BoundaryUse {
 /// in flight is enough where the gradient of an input may take the place of the input before it
 /// (promise P4). `order` is a linear order of `programs`, which hold recomputes and transfers
 /// already.
-[[gnu::cold]] constexpr BoundarySlots assign_boundary_slots(Programs const& programs,
-                                                            Array<std::size_t> const& order,
-                                                            HappensBefore const& happens_before,
-                                                            BoundaryUse use) {
+[[gnu::cold]] GPIPE_INLINE constexpr BoundarySlots
+assign_boundary_slots(Programs const& programs, Array<std::size_t> const& order,
+                      HappensBefore const& happens_before, BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
     BoundarySlots result{0,
                          Array<std::size_t>(micro_batches, no_slot),

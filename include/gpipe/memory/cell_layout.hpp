@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/memory/cell_use.hpp>
@@ -67,9 +68,10 @@ struct Moment {
 namespace detail {
 
 // With the temporaries of even layers at the low or at the high end.
-[[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
-                                                std::size_t last, CellUse const& use,
-                                                bool even_lies_low) {
+[[gnu::cold]] GPIPE_INLINE constexpr CellLayout lay_out_cell(ChainShape const& chain,
+                                                             std::size_t first, std::size_t last,
+                                                             CellUse const& use,
+                                                             bool even_lies_low) {
     bool const adjacent = use.adjacent;
     bool const recomputes = use.recomputes;
     bool const apart = use.splits;
@@ -263,8 +265,8 @@ namespace detail {
 
 /// Lays out the layers [first, last) of a chain. Which of neighbouring temporaries lies low is
 /// tried both ways.
-[[gnu::cold]] constexpr CellLayout lay_out_cell(ChainShape const& chain, std::size_t first,
-                                                std::size_t last, CellUse const& use) {
+[[gnu::cold]] GPIPE_INLINE constexpr CellLayout
+lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last, CellUse const& use) {
     CellLayout low = detail::lay_out_cell(chain, first, last, use, true);
     CellLayout high = detail::lay_out_cell(chain, first, last, use, false);
     return high.temporary < low.temporary ? high : low;

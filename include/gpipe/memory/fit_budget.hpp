@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/policies.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/device_choice.hpp>
 #include <gpipe/memory/reversal_choices.hpp>
 #include <gpipe/schedule/simulate.hpp>
@@ -25,7 +26,7 @@ struct BudgetFit {
 
 namespace detail {
 
-constexpr Array<std::size_t> cells_of(Programs const& programs, std::size_t device) {
+GPIPE_INLINE constexpr Array<std::size_t> cells_of(Programs const& programs, std::size_t device) {
     std::size_t count = 0;
     for (std::size_t c = 0; c < programs.cells(); ++c) count += programs.device_of(c) == device;
     Array<std::size_t> cells(count);
@@ -35,13 +36,15 @@ constexpr Array<std::size_t> cells_of(Programs const& programs, std::size_t devi
     return cells;
 }
 
-constexpr CellReversals reversals_for(BudgetProblem const& problem, std::size_t cell,
-                                      Surroundings const* around, BudgetEffort const& effort) {
+GPIPE_INLINE constexpr CellReversals reversals_for(BudgetProblem const& problem, std::size_t cell,
+                                                   Surroundings const* around,
+                                                   BudgetEffort const& effort) {
     return {problem, cell, around[2].cells[cell].retained_blocks,
             around[3].cells[cell].retained_blocks, effort};
 }
-constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t cell,
-                                       Surroundings const* around, BudgetEffort const& effort) {
+GPIPE_INLINE constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t cell,
+                                                    Surroundings const* around,
+                                                    BudgetEffort const& effort) {
     CellReversals const reversals = reversals_for(problem, cell, around, effort);
     Array<ReversalChoice> found(reversals.count());
     std::size_t count = 0;
@@ -80,15 +83,17 @@ constexpr void each_policy(BudgetProblem const& problem, std::size_t most, Add a
     });
 }
 // The most layers of these cells, 0 if not all numbers of segments are looked at there.
-constexpr std::size_t most_layers(BudgetProblem const& problem, Array<std::size_t> const& cells,
-                                  BudgetEffort const& effort) {
+GPIPE_INLINE constexpr std::size_t most_layers(BudgetProblem const& problem,
+                                               Array<std::size_t> const& cells,
+                                               BudgetEffort const& effort) {
     std::size_t most = 0;
     for (std::size_t const c : cells) most = std::max(most, problem.layers(c));
     return most > effort.most_numbers ? 0 : most;
 }
 
-constexpr void add_policies(BudgetProblem const& problem, Array<std::size_t> const& cells,
-                            BudgetEffort const& effort, DeviceChoice& choice) {
+GPIPE_INLINE constexpr void add_policies(BudgetProblem const& problem,
+                                         Array<std::size_t> const& cells,
+                                         BudgetEffort const& effort, DeviceChoice& choice) {
     std::size_t const most = most_layers(problem, cells, effort);
     if (cells.size() == 1 || most == 0) return;
     Array<std::uint32_t> picks(cells.size());
@@ -286,8 +291,8 @@ class BudgetSearch {
 };
 
 /// Fits reversals into so many bytes of each device.
-[[gnu::cold]] constexpr BudgetFit fit_budget(BudgetProblem problem, std::size_t bytes,
-                                             BudgetEffort const& effort = {}) {
+[[gnu::cold]] GPIPE_INLINE constexpr BudgetFit fit_budget(BudgetProblem problem, std::size_t bytes,
+                                                          BudgetEffort const& effort = {}) {
     return BudgetSearch(static_cast<BudgetProblem&&>(problem), effort).fit(bytes);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/lowered.hpp>
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct Move {
 };
 
 // By cell and micro-batch.
-[[gnu::cold]] constexpr Array<Move> find_moves(Programs const& programs) {
+[[gnu::cold]] GPIPE_INLINE constexpr Array<Move> find_moves(Programs const& programs) {
     Array<Move> moves(programs.cells() * programs.micro_batches());
     for (std::size_t i = 0; i < programs.size(); ++i) {
         Action const& a = programs[i];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/window.hpp>
 
 #include <algorithm>
@@ -35,9 +36,10 @@ struct Offloaded {
 
 /// Plans that for one cell; bytes and offsets are left to the caller. `order` is
 /// linear_order(lowered) before needs are added.
-[[gnu::cold]] constexpr Offloaded assign_offloads(Lowered& lowered, Array<std::size_t> const& order,
-                                                  HappensBefore const& happens_before,
-                                                  std::size_t cell) {
+[[gnu::cold]] GPIPE_INLINE constexpr Offloaded assign_offloads(Lowered& lowered,
+                                                               Array<std::size_t> const& order,
+                                                               HappensBefore const& happens_before,
+                                                               std::size_t cell) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     Offloaded result;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/memory/plan_copies.hpp>
 
@@ -14,7 +15,7 @@ namespace gpipe {
 /// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
 /// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
 /// forward or recompute keeps every layer whole.
-[[gnu::cold]] constexpr MemoryPlan
+[[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
             std::size_t states, std::size_t capacity, Staging const& staging = {},
             Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 
 #include <algorithm>
@@ -10,15 +11,15 @@
 namespace gpipe::detail {
 
 // Whether the weight gradient of a cell's layer runs apart from the rest of its backward.
-constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain, std::size_t cell,
-                          std::size_t layer) {
+GPIPE_INLINE constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const& chain,
+                                       std::size_t cell, std::size_t layer) {
     return plan.blocks.splits[cell] && chain.layers[layer].splits && layer >= chain.lowest_learner;
 }
 
 // Where the boundaries have to be crossed by transfers: their slots outside the receiving cell, and
 // what writers have to wait for because these are few.
-[[gnu::cold]] constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
-                                            Array<std::size_t> const& order) {
+[[gnu::cold]] GPIPE_INLINE constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
+                                                         Array<std::size_t> const& order) {
     if (plan.lowered.streams() == plan.devices.size()) return;
     HappensBefore const happens_before(plan.lowered, order);
     for (std::size_t c = 1; c < plan.transfers.size(); ++c) {
@@ -54,8 +55,8 @@ struct Waits {
     bool retained = false;
     bool input = false;
 };
-constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal const& reversal,
-                      std::size_t cell) {
+GPIPE_INLINE constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan,
+                                   Reversal const& reversal, std::size_t cell) {
     std::size_t const first = plan.first[cell];
     if (chain.lowest_learner >= plan.first[cell + 1]) return {};
     bool const read = first_layer_again(reversal).at_all ||
@@ -73,8 +74,8 @@ constexpr Waits waits(ChainShape const& chain, MemoryPlan const& plan, Reversal 
 
 // What cells move to the host's memory, and what writers have to wait for because there are few
 // blocks for it on the device.
-[[gnu::cold]] constexpr void plan_offloads(MemoryPlan& plan, Array<Waits> const& waits,
-                                           Array<std::size_t> const& order) {
+[[gnu::cold]] GPIPE_INLINE constexpr void plan_offloads(MemoryPlan& plan, Array<Waits> const& waits,
+                                                        Array<std::size_t> const& order) {
     if (plan.lowered.streams() == plan.devices.size()) return;
     Programs const& programs = plan.lowered.programs;
     HappensBefore const happens_before(plan.lowered, order);

@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 
 #include <algorithm>
@@ -47,11 +48,11 @@ namespace detail {
 // What a cell's share of memory depends on, beside the layout of its reversal: whether that begins
 // with layers that run again, and whether it is_whole().
 inline constexpr std::size_t reversal_kinds = 4;
-constexpr std::size_t kind_of(Reversal const& reversal) {
+GPIPE_INLINE constexpr std::size_t kind_of(Reversal const& reversal) {
     return (is_whole(reversal) ? 0 : 2) + begins_again(reversal);
 }
 // One of a kind; of a single layer all are whole.
-constexpr Reversal reversal_of_kind(std::size_t layers, std::size_t kind) {
+GPIPE_INLINE constexpr Reversal reversal_of_kind(std::size_t layers, std::size_t kind) {
     bool const whole = kind < 2 || layers == 1;
     if (kind % 2 == 1) return equal_segments(layers, whole ? 1 : 2);
     Array<bool> dear(layers, whole);
@@ -72,7 +73,8 @@ struct Surroundings {
     Array<std::size_t> fixed; // by device: bytes of all that is neither boundary nor activations
 };
 // Where all cells have reversals of that kind.
-[[gnu::cold]] constexpr Surroundings surroundings(BudgetProblem const& problem, std::size_t kind) {
+[[gnu::cold]] GPIPE_INLINE constexpr Surroundings surroundings(BudgetProblem const& problem,
+                                                               std::size_t kind) {
     std::size_t const cells = problem.schedule.cells();
     Array<Reversal> reversals(cells);
     for (std::size_t c = 0; c < cells; ++c)
@@ -108,8 +110,9 @@ struct ReversalChoice {
 // The time of the layers that run again in a step: in every backward, and for those micro-batches
 // that are not held in front of it. In the last cell these do not run again: the whole forward runs
 // later, and the step takes longer by as much.
-constexpr double again_time(BudgetProblem const& problem, CellSurroundings const& around,
-                            std::size_t cell, Reversal const& reversal) {
+GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
+                                         CellSurroundings const& around, std::size_t cell,
+                                         Reversal const& reversal) {
     RunsAgain const again =
         runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, &reversal);
     bool const late = cell + 2 == problem.first.size() && begins_again(reversal);
@@ -122,9 +125,10 @@ constexpr double again_time(BudgetProblem const& problem, CellSurroundings const
 }
 
 // As plan_memory() has it. around: of the reversal's kind.
-[[gnu::cold]] constexpr ReversalChoice measure(BudgetProblem const& problem,
-                                               CellSurroundings const& around, std::size_t cell,
-                                               std::uint32_t number, Reversal const& reversal) {
+[[gnu::cold]] GPIPE_INLINE constexpr ReversalChoice measure(BudgetProblem const& problem,
+                                                            CellSurroundings const& around,
+                                                            std::size_t cell, std::uint32_t number,
+                                                            Reversal const& reversal) {
     std::size_t const first = problem.first[cell];
     std::size_t const last = problem.first[cell + 1];
     ReversalChoice result{number, again_time(problem, around, cell, reversal), around.boundary};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/call.hpp>
 #include <gpipe/memory/reversal_calls.hpp>
 
@@ -144,9 +145,9 @@ class ReversalPlacer {
 } // namespace detail
 
 /// Lays out the layers [first, last) of a chain that are reversed so.
-[[gnu::cold]] constexpr ReversalLayout lay_out_reversal(ChainShape const& chain, std::size_t first,
-                                                        std::size_t last, CellUse const& use,
-                                                        Reversal const& reversal) {
+[[gnu::cold]] GPIPE_INLINE constexpr ReversalLayout
+lay_out_reversal(ChainShape const& chain, std::size_t first, std::size_t last, CellUse const& use,
+                 Reversal const& reversal) {
     detail::ReversalCalls const all =
         detail::ReversalBuilder(chain, first, last, use, reversal).build();
     detail::ReversalPlacer const low(all, use.adjacent, true);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/curve.hpp>
 #include <gpipe/memory/occupation.hpp>
 
@@ -11,8 +12,8 @@ namespace gpipe {
 namespace detail {
 
 // The sum of what is in use, as steps.
-constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> const& occupations,
-                                             std::size_t fixed) {
+GPIPE_INLINE constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> const& occupations,
+                                                          std::size_t fixed) {
     struct Change {
         double time;
         std::size_t more, less;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/memory/moves.hpp>
 #include <gpipe/schedule/order.hpp>
@@ -21,7 +22,7 @@ enum class OffloadProblem : std::uint8_t {
     boundary,    ///< a slot of the boundary before the cell likewise
 };
 
-constexpr std::string_view sentence(OffloadProblem problem) {
+GPIPE_INLINE constexpr std::string_view sentence(OffloadProblem problem) {
     constexpr std::string_view sentences[] = {
         "the copies are sound",
         "a copy does not wait for what it copies, or the reversal does not wait for it",
@@ -129,7 +130,7 @@ class OffloadProof {
 /// back before its reversal begins, and lies where nobody else writes meanwhile: on the device, in
 /// the host's memory and in the boundaries whose inputs leave. Throws std::logic_error if the
 /// programs wait for each other.
-[[gnu::cold]] constexpr OffloadVerdict verify_offloads(MemoryPlan const& plan) {
+[[gnu::cold]] GPIPE_INLINE constexpr OffloadVerdict verify_offloads(MemoryPlan const& plan) {
     bool any = false;
     for (Offloaded const& cell : plan.offloaded) any = any || cell.moves();
     if (!any) return {};

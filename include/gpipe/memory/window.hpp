@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/boundary_slots.hpp>
 #include <gpipe/schedule/order.hpp>
 
@@ -95,9 +96,11 @@ class Window {
 /// is linear_order(lowered) before needs are added. `reads_output`: whether the backward of the
 /// cell before reads its output; `holds`: whether its weight gradients, which run apart, read that
 /// and the gradient.
-[[gnu::cold]] constexpr Outbox assign_outbox(Lowered& lowered, Array<std::size_t> const& order,
-                                             HappensBefore const& happens_before, std::size_t cell,
-                                             Link link, bool reads_output, bool holds) {
+[[gnu::cold]] GPIPE_INLINE constexpr Outbox assign_outbox(Lowered& lowered,
+                                                          Array<std::size_t> const& order,
+                                                          HappensBefore const& happens_before,
+                                                          std::size_t cell, Link link,
+                                                          bool reads_output, bool holds) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     Outbox result{0,
@@ -156,10 +159,9 @@ class Window {
 /// Plans the host's memory that staged outputs of cell `cell` (or gradients of its input) go
 /// through: two slots, so that one is filled while the other is emptied; more where cells of one
 /// device are far apart.
-[[gnu::cold]] constexpr StagingSlots assign_staging(Lowered& lowered,
-                                                    Array<std::size_t> const& order,
-                                                    HappensBefore const& happens_before,
-                                                    std::size_t cell, bool gradients) {
+[[gnu::cold]] GPIPE_INLINE constexpr StagingSlots
+assign_staging(Lowered& lowered, Array<std::size_t> const& order,
+               HappensBefore const& happens_before, std::size_t cell, bool gradients) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     StagingSlots result{0, Array<std::size_t>(micro_batches, no_slot)};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/step.hpp>
 
@@ -61,7 +62,7 @@ struct Ends {
     std::byte* staged_output = nullptr; // null unless the link is staged
     std::byte* staged_gradient = nullptr;
 };
-inline void fill_transfer(Step& step, Ends const& ends) {
+GPIPE_INLINE void fill_transfer(Step& step, Ends const& ends) {
     auto const over = [](std::byte* staged, std::byte* else_there) {
         return staged ? staged : else_there;
     };
@@ -80,7 +81,7 @@ inline void fill_transfer(Step& step, Ends const& ends) {
     }
 }
 // The cell behind the boundary that a transfer is for.
-inline std::size_t boundary_of(Step const& step) {
+GPIPE_INLINE std::size_t boundary_of(Step const& step) {
     return step.kind == Kind::send_output || step.kind == Kind::receive_gradient ? step.cell + 1u
                                                                                  : step.cell;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/budget.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/runtime/choices.hpp>
@@ -13,7 +14,7 @@ namespace gpipe {
 
 /// The samples of a micro-batch that reversals are chosen for. Throws std::invalid_argument if the
 /// budget is for fewer than there are.
-inline std::size_t checked_capacity(Budget const& budget, std::size_t samples) {
+GPIPE_INLINE std::size_t checked_capacity(Budget const& budget, std::size_t samples) {
     if (budget.samples == dynamic) return samples;
     if (samples > budget.samples)
         detail::throw_error<std::invalid_argument>(
@@ -25,7 +26,7 @@ inline std::size_t checked_capacity(Budget const& budget, std::size_t samples) {
 
 /// Reversals within a budget, proven. Throws std::invalid_argument, with the device and the least
 /// that would do, if a device does not fit into it.
-inline Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& budget) {
+GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& budget) {
     BudgetFit fit =
         fit_budget(problem, budget.bytes, budget.constant ? constant_effort : BudgetEffort{});
     if (!fit.fits)

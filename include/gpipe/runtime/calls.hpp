@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/step.hpp>
@@ -44,7 +45,7 @@ class Calls {
 namespace detail {
 
 // A copy as a call: `layer` points to the number of bytes.
-inline void copy_call(Call const& call, Frame const& frame) {
+GPIPE_INLINE void copy_call(Call const& call, Frame const& frame) {
     std::memcpy(call.y.in(frame), call.x.in(frame), *static_cast<std::size_t const*>(call.layer));
 }
 
@@ -233,8 +234,8 @@ class CellCalls {
 
 /// The calls of a model over its plan, which must live as long. `memory`: by layer; `learner`:
 /// lowest_learner().
-[[gnu::cold]] inline Calls make_calls(Model const& model, MemoryPlan const& plan,
-                                      Array<LayerMemory> const& memory, std::size_t learner) {
+[[gnu::cold]] GPIPE_INLINE Calls make_calls(Model const& model, MemoryPlan const& plan,
+                                            Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
     std::size_t const layers = model.layers.size();
     std::size_t most = call_list_count * (layers + 1) + 4 * cells;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/check.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/halves.hpp>
@@ -16,8 +17,8 @@ namespace gpipe {
 /// A number that is constant or chosen at construction. Throws std::invalid_argument if an option
 /// contradicts the constant; 0 means that the option is not given, and then a dynamic number is
 /// `fallback`.
-inline std::size_t chosen_number(char const* option_name, std::size_t constant, std::size_t option,
-                                 std::size_t fallback) {
+GPIPE_INLINE std::size_t chosen_number(char const* option_name, std::size_t constant,
+                                       std::size_t option, std::size_t fallback) {
     if (constant == dynamic) return option != 0 ? option : fallback;
     if (option != 0 && option != constant)
         detail::throw_error<std::invalid_argument>(
@@ -26,7 +27,7 @@ inline std::size_t chosen_number(char const* option_name, std::size_t constant, 
 }
 
 /// The largest mini-batch, at least 1.
-inline std::size_t checked_samples(std::size_t samples) {
+GPIPE_INLINE std::size_t checked_samples(std::size_t samples) {
     if (samples == 0)
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::samples, the largest mini-batch that memory is planned for, is zero");
@@ -34,7 +35,7 @@ inline std::size_t checked_samples(std::size_t samples) {
 }
 
 /// The largest norm of the gradients, or 0.
-inline double checked_clip(double norm) {
+GPIPE_INLINE double checked_clip(double norm) {
     if (!(norm >= 0))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
@@ -44,7 +45,7 @@ inline double checked_clip(double norm) {
 namespace detail {
 
 // Throws std::invalid_argument, naming device, position and action, unless the programs are sound.
-inline void check_verdict(Verdict const& verdict, char const* policy) {
+GPIPE_INLINE void check_verdict(Verdict const& verdict, char const* policy) {
     if (verdict) return;
     if (verdict.problem == Problem::idle_device)
         throw_error<std::invalid_argument>(
@@ -62,8 +63,8 @@ inline void check_verdict(Verdict const& verdict, char const* policy) {
 
 /// Throws std::invalid_argument unless the programs are for so many devices, cells and
 /// micro-batches and sound; then with device, position and action.
-inline void prove(Programs const& programs, char const* policy, std::size_t devices,
-                  std::size_t cells, std::size_t micro_batches) {
+GPIPE_INLINE void prove(Programs const& programs, char const* policy, std::size_t devices,
+                        std::size_t cells, std::size_t micro_batches) {
     if (programs.cells() != cells || programs.micro_batches() != micro_batches)
         detail::throw_error<std::invalid_argument>(
             "gpipe: the programs of the %s are for %zu cells and %zu micro-batches, not for %zu "
@@ -78,8 +79,8 @@ inline void prove(Programs const& programs, char const* policy, std::size_t devi
 
 /// What a checkpointing policy has made of a schedule for so many devices. Throws
 /// std::invalid_argument unless it is sound, its programs with messages, too.
-inline void prove(Checkpointed const& checkpointed, CutChain const& chain, std::size_t devices,
-                  std::size_t cells, std::size_t micro_batches) {
+GPIPE_INLINE void prove(Checkpointed const& checkpointed, CutChain const& chain,
+                        std::size_t devices, std::size_t cells, std::size_t micro_batches) {
     if (auto const [verdict, cell] = verify(checkpointed.reversals, chain.first); !verdict)
         detail::throw_error<std::invalid_argument>(
             "gpipe: the checkpointing policy reverses cell %zu wrongly, at step %zu: %s", cell,
@@ -91,9 +92,10 @@ inline void prove(Checkpointed const& checkpointed, CutChain const& chain, std::
 /// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
 /// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong,
 /// or if the schedule needs more micro-batches.
-inline Checkpointed proven_programs(schedule::Dynamic schedule, checkpoint::Dynamic checkpointing,
-                                    std::size_t devices, std::size_t micro_batches,
-                                    Array<bool> const& splits, CutChain const& chain = {}) {
+GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
+                                          checkpoint::Dynamic checkpointing, std::size_t devices,
+                                          std::size_t micro_batches, Array<bool> const& splits,
+                                          CutChain const& chain = {}) {
     std::size_t const least = schedule.least_micro_batches(devices);
     if (micro_batches < least) {
         std::string const name(schedule.name());

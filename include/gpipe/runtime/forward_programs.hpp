@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ struct ForwardPrograms {
     Array<std::size_t> slots; ///< by cell: how many slots its inputs alternate between
 };
 
-inline ForwardPrograms forward_programs(Programs const& training, MemoryPlan const& plan) {
+GPIPE_INLINE ForwardPrograms forward_programs(Programs const& training, MemoryPlan const& plan) {
     std::size_t const cells = training.cells();
     std::size_t const micro_batches = training.micro_batches();
     Programs programs(training.devices(), cells, micro_batches, cells * micro_batches);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/moves.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/table.hpp>
@@ -13,7 +14,7 @@ namespace gpipe {
 /// step is committed and those behind which devices update, and has the first writer of every
 /// boundary slot wait for who was the last to use it in the step before. What else two steps share
 /// belongs to one device, whose program holds them apart: it waits for all that copies for it.
-inline void make_immediate(StepTable& table, MemoryPlan const& plan) {
+GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
     Programs const& programs = plan.lowered.programs;
     Array<Step*> step_of(programs.size()); // by action
     Array<Step*> last(plan.devices.size());

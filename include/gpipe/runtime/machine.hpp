@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
@@ -39,38 +40,8 @@ template <DeviceRuntime Device> class Machine {
     /// Initializes the parameters; throws what a layer's initialize throws, and
     /// std::invalid_argument if a budget does not do.
     Machine(Model model, Array<std::size_t> first, MachineWork work, std::size_t samples,
-            std::uint64_t seed, double clip, bool immediate, typename Device::Options options)
-        : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
-          reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
-          immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
-          learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
-          device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
-          arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
-          handles_(programs_.devices()), engine_(device_) {
-        if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
-            detail::throw_error<std::logic_error>(
-                "gpipe: what cell %zu offloads is planned wrongly: %s", verdict.cell,
-                std::string(sentence(verdict.problem)).c_str());
-        for (std::size_t d = 0; d < programs_.devices(); ++d) {
-            arenas_[d] = device_.allocate(d, plan_.devices[d].total());
-            arena_data_[d] = arenas_[d].data();
-        }
-        for (MiniBatch& batch : batches_)
-            batch = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
-        engine_.prepare(
-            make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), clip_,
-            immediate_, Device::calls_enqueue ? batches_[0].staged_bytes() : 0,
-            plan_.lowered.streams());
-        fill_tables();
-        make_handles();
-        initialize_layers();
-        initialize_states();
-    }
-    ~Machine() {
-        for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
-        // What it uses goes from here on.
-        if constexpr (Device::calls_enqueue) static_cast<void>(device_.drain());
-    }
+            std::uint64_t seed, double clip, bool immediate, typename Device::Options options);
+    ~Machine();
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
 
@@ -80,13 +51,7 @@ template <DeviceRuntime Device> class Machine {
     /// device whose calls enqueue it may return before the step is done; then others wait for it,
     /// and one that failed unheard is heard of at the next.
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
-               StepOutcome& outcome) {
-        start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
-            bool const started = begin();
-            if constexpr (Device::calls_enqueue) device_.settle(plan_.lowered.streams());
-            return started;
-        });
-    }
+               StepOutcome& outcome);
     /// The same for arrays that the caller's stream has written, and may write again after this.
     template <class CallersStream>
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
@@ -99,14 +64,9 @@ template <DeviceRuntime Device> class Machine {
         });
     }
     /// Waits for the step that tells this, and for those before it.
-    void finish(StepOutcome const& outcome) {
-        for (std::size_t n = 0; n < slots; ++n) // the oldest first
-            if (outcome.waits()) tell((next_slot_ + n) % slots);
-    }
+    void finish(StepOutcome const& outcome);
     /// Waits for all steps. Throws what was wrong with one that nobody listens to.
-    void finish() {
-        for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
-    }
+    void finish();
 
     /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
     /// for each part of at most samples() samples, or the outputs are written to `others`.
@@ -135,24 +95,14 @@ template <DeviceRuntime Device> class Machine {
         return {arenas_[device].data(), arenas_[device].size()};
     }
     /// Copies from the host's memory to a device's or back, between steps; done when it returns.
-    void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
-        finish();
-        if (bytes > 0)
-            device_.run(1, [&](std::size_t) {
-                device_.copy(0, to, from, bytes);
-                return true;
-            });
-    }
+    void copy(std::byte* to, std::byte const* from, std::size_t bytes);
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
         for (auto const& arena : arenas_) bytes += arena.size();
         return bytes;
     }
 
-    void time_actions() {
-        engine_.time_actions(
-            std::max(plan_.lowered.programs.size(), forwards_.lowered.programs.size()));
-    }
+    void time_actions();
     Array<ActionTime> const& times() const { return engine_.times(); }
 
     /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
@@ -283,10 +233,7 @@ template <DeviceRuntime Device> class Machine {
         StepTable forward;
     };
 
-    void run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
-        follows_ = false;
-        if (!engine_.run(table, batch, arguments)) std::rethrow_exception(engine_.failure()->error);
-    }
+    void run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments);
 
     // In the order in which the plan has them.
     [[gnu::cold]] void make_handles() {
@@ -355,7 +302,7 @@ template <DeviceRuntime Device> class Machine {
     }
 
     // Those of the programs, and, where mini-batches are fed, one for each of their tensors.
-    [[gnu::cold]] void prepare_streams(std::uint32_t longest) {
+    [[gnu::cold]] void prepare_streams([[maybe_unused]] std::uint32_t longest) {
         Array<std::size_t> const& programs = plan_.lowered.device;
         std::size_t const marks = Engine<Device>::marks(longest);
         if constexpr (Device::calls_enqueue) {
@@ -364,7 +311,7 @@ template <DeviceRuntime Device> class Machine {
             std::copy(programs.begin(), programs.end(), devices.begin());
             std::copy(feeds.begin(), feeds.end(), devices.begin() + programs.size());
             device_.prepare(devices, marks, feeds.size());
-        } else {
+        } else if constexpr (Device::enqueues) {
             device_.prepare(programs, marks);
         }
     }
@@ -415,5 +362,88 @@ template <DeviceRuntime Device> class Machine {
     bool follows_ = false;              ///< whether the run before was such a step, perhaps is yet
     StepOutcome* outcomes_[slots] = {}; ///< who is told, by slot
 };
+
+// What a Training calls is defined here, not inline, so that it is not instantiated again where it
+// has been compiled.
+
+template <DeviceRuntime Device>
+Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work,
+                         std::size_t samples, std::uint64_t seed, double clip, bool immediate,
+                         typename Device::Options options)
+    : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
+      reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
+      immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
+      learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
+      device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
+      arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
+      handles_(programs_.devices()), engine_(device_) {
+    if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
+        detail::throw_error<std::logic_error>(
+            "gpipe: what cell %zu offloads is planned wrongly: %s", verdict.cell,
+            std::string(sentence(verdict.problem)).c_str());
+    for (std::size_t d = 0; d < programs_.devices(); ++d) {
+        arenas_[d] = device_.allocate(d, plan_.devices[d].total());
+        arena_data_[d] = arenas_[d].data();
+    }
+    for (MiniBatch& batch : batches_)
+        batch = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
+    engine_.prepare(
+        make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), clip_,
+        immediate_, Device::calls_enqueue ? batches_[0].staged_bytes() : 0,
+        plan_.lowered.streams());
+    fill_tables();
+    make_handles();
+    initialize_layers();
+    initialize_states();
+}
+
+template <DeviceRuntime Device> Machine<Device>::~Machine() {
+    for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
+    // What it uses goes from here on.
+    if constexpr (Device::calls_enqueue) static_cast<void>(device_.drain());
+}
+
+template <DeviceRuntime Device>
+void Machine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
+                            void const* optimizer, StepOutcome& outcome) {
+    start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
+        bool const started = begin();
+        if constexpr (Device::calls_enqueue) device_.settle(plan_.lowered.streams());
+        return started;
+    });
+}
+
+template <DeviceRuntime Device> void Machine<Device>::finish(StepOutcome const& outcome) {
+    for (std::size_t n = 0; n < slots; ++n) // the oldest first
+        if (outcome.waits()) tell((next_slot_ + n) % slots);
+}
+
+template <DeviceRuntime Device> void Machine<Device>::finish() {
+    for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
+}
+
+template <DeviceRuntime Device>
+void Machine<Device>::copy(std::byte* to, std::byte const* from, std::size_t bytes) {
+    finish();
+    if (bytes > 0)
+        device_.run(1, [&](std::size_t) {
+            device_.copy(0, to, from, bytes);
+            return true;
+        });
+}
+
+template <DeviceRuntime Device> void Machine<Device>::time_actions() {
+    engine_.time_actions(
+        std::max(plan_.lowered.programs.size(), forwards_.lowered.programs.size()));
+}
+
+template <DeviceRuntime Device>
+void Machine<Device>::run(StepTable const& table, MiniBatch const& batch,
+                          RunArguments const& arguments) {
+    follows_ = false;
+    if (!engine_.run(table, batch, arguments)) std::rethrow_exception(engine_.failure()->error);
+}
+
+GPIPE_INSTANTIATE(class Machine<device::Host>);
 
 } // namespace gpipe

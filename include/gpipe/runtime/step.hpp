@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
@@ -18,7 +19,7 @@ struct Extent {
         return before_last + last * samples;
     }
 };
-constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
+GPIPE_INLINE constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
     Extent result;
     for (std::size_t t = 0; t < sizes.count; ++t) {
         if (t > 0) result.before_last += slot_bytes(sizes.bytes[t - 1] * capacity);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/moves.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/addresses.hpp>
@@ -29,7 +30,7 @@ struct StepTable {
 
 namespace detail {
 
-inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::size_t rank) {
+GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step, std::size_t rank) {
     Action const& a = programs[lane_step.action];
     Step step;
     step.kind = a.kind;
@@ -56,7 +57,7 @@ inline Step base_step(Programs const& programs, LaneStep const& lane_step, std::
 // of a transfer, that of what it brings, of an offload that of its forward, of a fetch that of the
 // first action that finds what it brings: whatever fails before that, they run or are skipped
 // together.
-inline Array<std::size_t> ranks(Lowered const& lowered) {
+GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
     Array<std::size_t> rank(programs.size());
@@ -106,10 +107,10 @@ StepTable fill_table(Lowered const& lowered, Placement const& placement, Lanes c
     return table;
 }
 
-constexpr std::uint32_t calls_at(std::size_t cell, CallList list) {
+GPIPE_INLINE constexpr std::uint32_t calls_at(std::size_t cell, CallList list) {
     return static_cast<std::uint32_t>(cell * call_list_count + static_cast<std::size_t>(list));
 }
-constexpr CallList list_of(Kind kind) {
+GPIPE_INLINE constexpr CallList list_of(Kind kind) {
     return kind == Kind::forward          ? CallList::forward
            : kind == Kind::recompute      ? CallList::recompute
            : kind == Kind::input_gradient ? CallList::input_gradient
@@ -118,7 +119,7 @@ constexpr CallList list_of(Kind kind) {
 }
 
 // The place of the cell's output where that stays inside.
-inline std::byte* own_output(Step const& step, MemoryPlan const& plan) {
+GPIPE_INLINE std::byte* own_output(Step const& step, MemoryPlan const& plan) {
     CellLayout const& layout = plan.layouts[step.cell];
     ReversalLayout const& reversal = plan.reversals[step.cell];
     Place const& place = reversal.calls.empty() ? layout.places[layout.places.size() - 1].output
@@ -131,9 +132,9 @@ inline std::byte* own_output(Step const& step, MemoryPlan const& plan) {
 
 /// The table of a training step. `arenas`: where each device's arena begins; `host`: the memory
 /// that staged tensors go through.
-inline StepTable training_table(MemoryPlan const& plan, Placement const& placement,
-                                Lanes const& lanes, Array<std::byte*> const& arenas,
-                                std::byte* host) {
+GPIPE_INLINE StepTable training_table(MemoryPlan const& plan, Placement const& placement,
+                                      Lanes const& lanes, Array<std::byte*> const& arenas,
+                                      std::byte* host) {
     detail::Addresses const at(plan, arenas, host);
     return detail::fill_table(plan.lowered, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;
@@ -211,9 +212,9 @@ inline StepTable training_table(MemoryPlan const& plan, Placement const& placeme
 }
 
 /// The table of an evaluation over the same memory.
-inline StepTable forward_table(ForwardPrograms const& forwards, Placement const& placement,
-                               Lanes const& lanes, MemoryPlan const& plan,
-                               Array<std::byte*> const& arenas, std::byte* host) {
+GPIPE_INLINE StepTable forward_table(ForwardPrograms const& forwards, Placement const& placement,
+                                     Lanes const& lanes, MemoryPlan const& plan,
+                                     Array<std::byte*> const& arenas, std::byte* host) {
     detail::Addresses const at(plan, arenas, host);
     return detail::fill_table(forwards.lowered, placement, lanes, [&](Step& step) {
         std::size_t const c = step.cell;

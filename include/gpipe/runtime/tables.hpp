@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/handle_set.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
@@ -54,8 +55,9 @@ struct Tables {
 
 namespace detail {
 
-[[gnu::cold]] inline void fill_layers(Tables& tables, Model const& model, MemoryPlan const& plan,
-                                      Array<std::byte*> const& arenas) {
+[[gnu::cold]] GPIPE_INLINE void fill_layers(Tables& tables, Model const& model,
+                                            MemoryPlan const& plan,
+                                            Array<std::byte*> const& arenas) {
     Programs const& programs = plan.lowered.programs;
     std::size_t const count = model.layers.size();
     tables.layers = Array<LayerMemory>(count);
@@ -70,8 +72,9 @@ namespace detail {
     tables.layer_names[count] = model.loss.name;
 }
 
-[[gnu::cold]] inline void fill_updates(Tables& tables, Model const& model, MemoryPlan const& plan,
-                                       Array<std::byte*> const& arenas) {
+[[gnu::cold]] GPIPE_INLINE void fill_updates(Tables& tables, Model const& model,
+                                             MemoryPlan const& plan,
+                                             Array<std::byte*> const& arenas) {
     Programs const& programs = plan.lowered.programs;
     std::size_t const devices = plan.devices.size();
     std::size_t tensors = 0;
@@ -112,7 +115,8 @@ namespace detail {
     }
 }
 
-[[gnu::cold]] inline void fill_cells(Tables& tables, Model const& model, MemoryPlan const& plan) {
+[[gnu::cold]] GPIPE_INLINE void fill_cells(Tables& tables, Model const& model,
+                                           MemoryPlan const& plan) {
     std::size_t const cells = plan.lowered.programs.cells();
     tables.cells = Array<CellRow>(cells);
     for (std::size_t c = 0; c < cells; ++c) {
@@ -126,8 +130,8 @@ namespace detail {
 }
 
 // Where a step's state lies on a device that cannot read the host's memory.
-[[gnu::cold]] inline void fill_staging(Tables& tables, MemoryPlan const& plan,
-                                       Array<std::byte*> const& arenas) {
+[[gnu::cold]] GPIPE_INLINE void fill_staging(Tables& tables, MemoryPlan const& plan,
+                                             Array<std::byte*> const& arenas) {
     std::size_t const devices = plan.devices.size();
     tables.states = Array<StepState*>(devices);
     tables.optimizers = Array<std::byte*>(devices);
@@ -147,10 +151,10 @@ namespace detail {
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
 /// `handles`: by device; `stages`: whether the device cannot read the host's memory.
-[[gnu::cold]] inline Tables make_tables(Model const& model, MemoryPlan const& plan,
-                                        Array<std::byte*> const& arenas,
-                                        Array<HandleSet> const& handles, std::size_t learner,
-                                        bool stages) {
+[[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
+                                              Array<std::byte*> const& arenas,
+                                              Array<HandleSet> const& handles, std::size_t learner,
+                                              bool stages) {
     Tables tables;
     detail::fill_layers(tables, model, plan, arenas);
     tables.calls = make_calls(model, plan, tables.layers, learner);

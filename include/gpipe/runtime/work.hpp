@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/ordered_sum.hpp>
 #include <gpipe/layer/step_state.hpp>
@@ -19,9 +20,10 @@ inline constexpr std::size_t squares_workspace = slot_bytes(most_sum_blocks * si
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
 /// all, the state, the optimizer, and what it takes to find the norm of all gradients if that
 /// `clips` them.
-constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets, std::size_t samples,
-                               std::size_t micro_batches, std::size_t sums,
-                               std::size_t optimizer_bytes, std::size_t steps, bool clips = false) {
+GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets,
+                                            std::size_t samples, std::size_t micro_batches,
+                                            std::size_t sums, std::size_t optimizer_bytes,
+                                            std::size_t steps, bool clips = false) {
     return {inputs,
             targets,
             samples,

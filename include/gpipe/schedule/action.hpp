@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -23,7 +25,7 @@ enum class Kind : std::uint8_t {
     update,
 };
 
-constexpr std::string_view name(Kind kind) {
+GPIPE_INLINE constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {
         "forward",     "recompute",     "backward",      "input gradient",   "weight gradient",
         "send output", "receive input", "send gradient", "receive gradient", "offload",
@@ -31,22 +33,24 @@ constexpr std::string_view name(Kind kind) {
     return names[static_cast<std::size_t>(kind)];
 }
 /// Whether it gives the gradient that the cell before waits for.
-constexpr bool gives_gradient(Kind kind) {
+GPIPE_INLINE constexpr bool gives_gradient(Kind kind) {
     return kind == Kind::backward || kind == Kind::input_gradient;
 }
 /// Whether it is the last to read what its micro-batch has kept.
-constexpr bool ends_backward(Kind kind) {
+GPIPE_INLINE constexpr bool ends_backward(Kind kind) {
     return kind == Kind::backward || kind == Kind::weight_gradient;
 }
 /// Whether it only moves a boundary's tensors.
-constexpr bool is_transfer(Kind kind) {
+GPIPE_INLINE constexpr bool is_transfer(Kind kind) {
     return kind >= Kind::send_output && kind <= Kind::receive_gradient;
 }
 
 /// Whether it moves what waits for its reversal.
-constexpr bool is_offload(Kind kind) { return kind == Kind::offload || kind == Kind::fetch; }
+GPIPE_INLINE constexpr bool is_offload(Kind kind) {
+    return kind == Kind::offload || kind == Kind::fetch;
+}
 /// Whether it only moves tensors.
-constexpr bool is_copy(Kind kind) { return is_transfer(kind) || is_offload(kind); }
+GPIPE_INLINE constexpr bool is_copy(Kind kind) { return is_transfer(kind) || is_offload(kind); }
 
 /// All layers of the cell: the range of an action that names none.
 inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;
@@ -62,23 +66,23 @@ struct Action {
     friend constexpr bool operator==(Action const&, Action const&) = default;
 };
 
-constexpr Action forward(std::size_t cell, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Action forward(std::size_t cell, std::size_t micro_batch) {
     return {Kind::forward, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
-constexpr Action recompute(std::size_t cell, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Action recompute(std::size_t cell, std::size_t micro_batch) {
     return {Kind::recompute, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
-constexpr Action backward(std::size_t cell, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Action backward(std::size_t cell, std::size_t micro_batch) {
     return {Kind::backward, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
-constexpr Action input_gradient(std::size_t cell, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Action input_gradient(std::size_t cell, std::size_t micro_batch) {
     return {Kind::input_gradient, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
-constexpr Action weight_gradient(std::size_t cell, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Action weight_gradient(std::size_t cell, std::size_t micro_batch) {
     return {Kind::weight_gradient, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/schedule/simulate.hpp>
@@ -65,15 +66,15 @@ struct NamedPass {
 };
 
 // Less bytes where neither time nor what is missing tells them apart.
-constexpr bool better(ScheduleChoice const& a, ScheduleChoice const& b) {
+GPIPE_INLINE constexpr bool better(ScheduleChoice const& a, ScheduleChoice const& b) {
     if (a.fits() != b.fits()) return a.fits();
     if (a.fits() && a.billionths != b.billionths) return a.billionths < b.billionths;
     if (a.most_bytes() != b.most_bytes()) return a.most_bytes() < b.most_bytes();
     return a.billionths < b.billionths;
 }
 
-constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dynamic const& schedule,
-                               NamedPass const& pass) {
+GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dynamic const& schedule,
+                                            NamedPass const& pass) {
     auto const cells = static_cast<double>(schedule.cells_per_device());
     CellCosts<double> cell = problem.share;
     cell.forward /= cells;
@@ -148,7 +149,7 @@ constexpr BestSchedule best_schedule(ScheduleProblem const& problem, Passes...) 
 
 /// What to say where nothing fits: which schedule needs least, on which device, and how many bytes
 /// are missing. Empty if something fits.
-inline std::string shortage(BestSchedule const& found) {
+GPIPE_INLINE std::string shortage(BestSchedule const& found) {
     if (found) return {};
     ScheduleChoice const& least = found.best();
     auto const whole = [](double bytes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/breadth_first.hpp>
 #include <gpipe/schedule/building_blocks.hpp>
 #include <gpipe/schedule/dual_pipe_v.hpp>
@@ -33,7 +34,7 @@ constexpr void add_loops(Dynamic* to, std::size_t cells_per_device, std::index_s
 
 /// Every schedule of the library: those with one cell per device, those with two in V order, and,
 /// for 1 to 8 `cells_per_device`, those in loops of that many.
-constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
+GPIPE_INLINE constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
     Dynamic const others[] = {
         GPipe{},        GPipeAscending{}, OneForwardOneBackward{}, EagerOneForwardOneBackward{},
         ZeroBubbleH1{}, ZeroBubbleH2{},   ZeroBubbleV{},           VHalf{},
@@ -49,7 +50,7 @@ constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
 }
 
 /// The schedule of that name, empty if there is none. `cells_per_device` is for those in loops.
-constexpr Dynamic find_schedule(std::string_view name, std::size_t cells_per_device) {
+GPIPE_INLINE constexpr Dynamic find_schedule(std::string_view name, std::size_t cells_per_device) {
     for (Dynamic const& schedule : catalogue(cells_per_device))
         if (schedule.name() == name) return schedule;
     return {};

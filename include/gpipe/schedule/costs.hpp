@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace gpipe {
 
 /// The unit costs of the literature: forward, recompute, input gradient and weight gradient 1 each,
 /// a whole backward 2.
-constexpr std::int64_t unit_cost(Action const& action) {
+GPIPE_INLINE constexpr std::int64_t unit_cost(Action const& action) {
     return action.kind == Kind::backward ? 2 : 1;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 namespace gpipe {
@@ -7,7 +8,8 @@ namespace gpipe {
 /// Runs backwards whole, in the place of their first halves, in the cells c that have nothing to
 /// run apart: where not `splits[c]`, no layer offers both halves. What is then proven, timed and
 /// drawn is what runs.
-[[gnu::cold]] constexpr Programs join_halves(Programs const& schedule, Array<bool> const& splits) {
+[[gnu::cold]] GPIPE_INLINE constexpr Programs join_halves(Programs const& schedule,
+                                                          Array<bool> const& splits) {
     Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
                     schedule.size());
     for (std::size_t c = 0; c < schedule.cells(); ++c) result.place(c, schedule.device_of(c));

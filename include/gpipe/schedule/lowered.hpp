@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/offloads.hpp>
 #include <gpipe/schedule/walk.hpp>
 
@@ -61,7 +62,7 @@ struct Lowered {
 };
 
 /// Without transfers: every need is the action of the neighbouring cell.
-[[gnu::cold]] constexpr Lowered lower(Programs const& programs) {
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs) {
     Lowered result{programs, Array<Needs>(programs.size()), Array<std::size_t>(programs.devices())};
     for (std::size_t d = 0; d < programs.devices(); ++d) result.device[d] = d;
     walk(programs, [&](std::size_t i, std::size_t needed) {
@@ -85,7 +86,7 @@ enum class Copies : std::uint8_t {
 inline constexpr std::size_t copy_kinds = 6;
 
 // Which of them a copy is for.
-constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
+GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
     auto const which =
         static_cast<std::size_t>(a.kind == Kind::send_output        ? Copies::outputs_out
                                  : a.kind == Kind::send_gradient    ? Copies::gradients_out
@@ -102,9 +103,9 @@ constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
 /// a gradient `crosses[c]`; and copies to and from slower memory where a cell `offloads[c]` (empty:
 /// none), see Offloads. A stream copies in `order` (linear_order(programs)), which every program
 /// follows, so that no two streams can wait for each other.
-[[gnu::cold]] constexpr Lowered lower(Programs const& programs, Array<Link> const& links,
-                                      Array<bool> const& crosses, Array<std::size_t> const& order,
-                                      Array<bool> const& offloads = {}) {
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered
+lower(Programs const& programs, Array<Link> const& links, Array<bool> const& crosses,
+      Array<std::size_t> const& order, Array<bool> const& offloads = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     Offloads const moves = choose_offloads(programs, offloads);

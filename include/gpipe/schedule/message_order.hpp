@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
@@ -13,8 +14,8 @@ namespace gpipe::detail {
 
 // When each action starts at unit costs, and when the one that waits for what it makes; returns how
 // far each device came.
-constexpr Array<std::size_t> start_times(ProgramsView const& view, std::uint32_t* start,
-                                         std::uint32_t* used) {
+GPIPE_INLINE constexpr Array<std::size_t> start_times(ProgramsView const& view,
+                                                      std::uint32_t* start, std::uint32_t* used) {
     Array<std::uint32_t> clocks(view.devices);
     std::uint32_t* const clock = clocks.data();
     Action const* const actions = view.actions;
@@ -31,7 +32,7 @@ constexpr Array<std::size_t> start_times(ProgramsView const& view, std::uint32_t
 }
 
 // How many messages there are.
-constexpr std::size_t message_count(ProgramsView const& view, bool const* crosses) {
+GPIPE_INLINE constexpr std::size_t message_count(ProgramsView const& view, bool const* crosses) {
     std::size_t count = 0;
     for (std::size_t c = 1; c < view.cells; ++c)
         if (view.device_of[c - 1] != view.device_of[c])
@@ -41,9 +42,10 @@ constexpr std::size_t message_count(ProgramsView const& view, bool const* crosse
 
 // The actions that make what is sent, in the order of their messages, and the moments of these: as
 // late as the sender's next action and the receiver's use of it allow.
-constexpr void order_messages(ProgramsView const& view, bool const* crosses,
-                              std::uint32_t const* start, std::uint32_t const* used,
-                              std::size_t count, std::uint32_t* producer, std::uint32_t* moment) {
+GPIPE_INLINE constexpr void order_messages(ProgramsView const& view, bool const* crosses,
+                                           std::uint32_t const* start, std::uint32_t const* used,
+                                           std::size_t count, std::uint32_t* producer,
+                                           std::uint32_t* moment) {
     std::uint32_t end = 0;
     for (std::size_t d = 0; d < view.devices; ++d) {
         std::size_t const last = view.begin[d + 1];
@@ -78,10 +80,11 @@ constexpr void order_messages(ProgramsView const& view, bool const* crosses,
 }
 
 // The programs with their messages.
-constexpr void put_messages_in(ProgramsView const& view, bool const* crosses,
-                               std::uint32_t const* start, std::size_t count,
-                               std::uint32_t const* producer, std::uint32_t const* moment,
-                               std::size_t* begin, Action* to) {
+GPIPE_INLINE constexpr void put_messages_in(ProgramsView const& view, bool const* crosses,
+                                            std::uint32_t const* start, std::size_t count,
+                                            std::uint32_t const* producer,
+                                            std::uint32_t const* moment, std::size_t* begin,
+                                            Action* to) {
     for (std::size_t c = 1; c < view.cells; ++c)
         for (std::size_t const neighbour : {c - 1, c})
             if (view.device_of[c - 1] != view.device_of[c])

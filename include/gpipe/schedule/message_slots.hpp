@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/view.hpp>
 
 #include <cstddef>
@@ -9,8 +10,9 @@
 namespace gpipe::detail {
 
 // Gives every receive a slot: the one that came free last.
-constexpr void assign_slots(ProgramsView const& view, std::uint32_t* slot,
-                            std::uint32_t* input_slots, std::uint32_t* gradient_slots) {
+GPIPE_INLINE constexpr void assign_slots(ProgramsView const& view, std::uint32_t* slot,
+                                         std::uint32_t* input_slots,
+                                         std::uint32_t* gradient_slots) {
     // Inputs of cell c have pool c, gradients of its output pool cells + c.
     std::size_t const micro_batches = view.micro_batches;
     Array<std::uint32_t> held_slot(2 * view.cells * micro_batches); // 1 + the slot

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/message_order.hpp>
 #include <gpipe/schedule/message_slots.hpp>
 
@@ -37,7 +38,7 @@ inline constexpr std::size_t toward[] = {0, 0, 0, 0, 0, 1, back, back, 1, 0, 0, 
 } // namespace detail
 
 /// The cell at the other end of a message.
-constexpr std::size_t other_cell(Action const& message) {
+GPIPE_INLINE constexpr std::size_t other_cell(Action const& message) {
     return message.cell + detail::toward[static_cast<std::size_t>(message.kind)];
 }
 
@@ -49,8 +50,8 @@ constexpr std::size_t other_cell(Action const& message) {
 /// message between the actions that start before its moment and the others. A send so comes right
 /// behind what made it, or behind receives there, and its moment is the last at which neither the
 /// sender's next action nor the receiver's use is late, were everything on time.
-[[gnu::cold]] constexpr MessagePrograms with_messages(Programs const& programs,
-                                                      Array<bool> const& crosses) {
+[[gnu::cold]] GPIPE_INLINE constexpr MessagePrograms with_messages(Programs const& programs,
+                                                                   Array<bool> const& crosses) {
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     Array<std::uint32_t> start(view.size());
@@ -78,7 +79,7 @@ constexpr std::size_t other_cell(Action const& message) {
     return result;
 }
 /// With a gradient over every boundary.
-[[gnu::cold]] constexpr MessagePrograms with_messages(Programs const& programs) {
+[[gnu::cold]] GPIPE_INLINE constexpr MessagePrograms with_messages(Programs const& programs) {
     return with_messages(programs, Array<bool>(programs.cells(), true));
 }
 

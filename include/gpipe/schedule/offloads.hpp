@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -124,8 +125,8 @@ class OffloadChooser {
 
 /// Chooses them for those cells c that have something to offload: `cells[c]`; empty: none. The
 /// programs hold recomputes already, and must live as long as the result.
-[[gnu::cold]] constexpr Offloads choose_offloads(Programs const& programs,
-                                                 Array<bool> const& cells) {
+[[gnu::cold]] GPIPE_INLINE constexpr Offloads choose_offloads(Programs const& programs,
+                                                              Array<bool> const& cells) {
     bool any = false; // and not of forwards alone
     for (bool const cell : cells) any = any || cell;
     for (std::size_t i = 0; any && i < programs.size(); ++i)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/lowered.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
@@ -13,7 +14,8 @@ namespace gpipe {
 namespace detail {
 
 // A counting sort by start; indices ascend by device, and the sort is stable.
-constexpr Array<std::size_t> order_by(Array<std::int64_t> const& start, std::int64_t makespan) {
+GPIPE_INLINE constexpr Array<std::size_t> order_by(Array<std::int64_t> const& start,
+                                                   std::int64_t makespan) {
     Array<std::size_t> place(static_cast<std::size_t>(makespan) + 1);
     for (std::int64_t const s : start) ++place[static_cast<std::size_t>(s) + 1];
     for (std::size_t t = 1; t < place.size(); ++t) place[t] += place[t - 1];
@@ -28,14 +30,14 @@ constexpr Array<std::size_t> order_by(Array<std::int64_t> const& start, std::int
 /// One linear order of all actions that respects every program and every need: by start at unit
 /// costs, then by device. It does not depend on threads or timing, so "the first failure" and every
 /// other choice between devices is taken in this order.
-[[gnu::cold]] constexpr Array<std::size_t> linear_order(Programs const& programs) {
+[[gnu::cold]] GPIPE_INLINE constexpr Array<std::size_t> linear_order(Programs const& programs) {
     auto const times = simulate<std::int64_t>(programs, unit_cost);
     return detail::order_by(times.start, times.makespan);
 }
 
 /// The same with copies, which take one unit of time. Throws std::logic_error if the programs
 /// wait for each other.
-[[gnu::cold]] constexpr Array<std::size_t> linear_order(Lowered const& lowered) {
+[[gnu::cold]] GPIPE_INLINE constexpr Array<std::size_t> linear_order(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     Array<std::int64_t> start(programs.size());
     Array<std::int64_t> end(programs.size()); // 0: has not run
@@ -109,7 +111,8 @@ class HappensBefore {
 };
 
 /// Drops every need that the others of an action, and those before it in its program, imply.
-[[gnu::cold]] constexpr void drop_implied(Lowered& lowered, HappensBefore const& happens_before) {
+[[gnu::cold]] GPIPE_INLINE constexpr void drop_implied(Lowered& lowered,
+                                                       HappensBefore const& happens_before) {
     Programs const& programs = lowered.programs;
     for (std::size_t s = 0; s < lowered.streams(); ++s)
         for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {

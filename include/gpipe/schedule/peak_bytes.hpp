@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -18,7 +19,7 @@ struct CellBytes {
 /// (or input gradient) on, both until the backward (or weight gradient) has ended; its activations
 /// just as long as its input, but if they are computed again, only while the forward runs and from
 /// the recompute on. Linear in the number of actions. The programs must have passed verify().
-constexpr Array<double> peak_bytes(Programs const& programs, CellBytes const& cell) {
+GPIPE_INLINE constexpr Array<double> peak_bytes(Programs const& programs, CellBytes const& cell) {
     std::size_t const micro_batches = programs.micro_batches();
     std::size_t const pairs = programs.cells() * micro_batches;
     Array<bool> again(pairs); // whether a recompute comes

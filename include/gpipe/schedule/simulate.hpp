@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/ratio.hpp>
 #include <gpipe/schedule/costs.hpp>
 #include <gpipe/schedule/device_pairs.hpp>
@@ -131,7 +132,7 @@ constexpr auto bubble(SimulatedTimes<Time> const& times, std::size_t devices) {
 }
 /// The idle share of device time at unit costs. Of a schedule's own programs (before recomputation
 /// is put in) this is the bubble of the literature, e.g. (K - 1) / (M + K - 1) for GPipe.
-constexpr Ratio bubble(Programs const& programs) {
+GPIPE_INLINE constexpr Ratio bubble(Programs const& programs) {
     return bubble(simulate<std::int64_t>(programs, unit_cost), programs.devices());
 }
 
@@ -148,7 +149,8 @@ constexpr Time span_idle(Programs const& programs, SimulatedTimes<Time> const& t
 
 /// The largest number of (cell, micro-batch) pairs that are between the begin of their forward and
 /// the end of their backward (of the weight gradient, where that is apart) on a device.
-constexpr std::size_t peak_micro_batches(Programs const& programs, std::size_t device) {
+GPIPE_INLINE constexpr std::size_t peak_micro_batches(Programs const& programs,
+                                                      std::size_t device) {
     std::size_t in_flight = 0;
     std::size_t peak = 0;
     for (std::size_t i = programs.begin(device); i < programs.end(device); ++i) {

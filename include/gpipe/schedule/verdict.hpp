@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <cstddef>
@@ -26,7 +27,7 @@ enum class Problem : unsigned char {
 };
 inline constexpr std::size_t problem_count = 14;
 
-constexpr std::string_view sentence(Problem problem) {
+GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
     constexpr std::string_view sentences[problem_count] = {
         "the programs are sound",
         "the number of devices, cells or programs does not fit",

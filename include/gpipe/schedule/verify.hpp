@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/verdict.hpp>
 #include <gpipe/schedule/walk.hpp>
 
@@ -27,7 +28,7 @@ struct Rule {
     unsigned char needs = 0;
     unsigned char does = 0; // 0: it has no place here
 };
-inline constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
+constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
     {seen_input_received, seen_forward}, // by Kind, so the forward
     {seen_forward, seen_recompute},
     {seen_forward | seen_gradient_received, seen_input_gradient | seen_weight_gradient},
@@ -40,7 +41,7 @@ inline constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
 };
 
 // Whether there are devices, each with a cell, and micro-batches.
-constexpr Verdict verify_shape(ProgramsView const& view) {
+GPIPE_INLINE constexpr Verdict verify_shape(ProgramsView const& view) {
     if (view.devices == 0 || view.cells == 0 || view.micro_batches == 0) return {Problem::shape};
     Array<bool> owns(view.devices);
     for (std::size_t c = 0; c < view.cells; ++c) {
@@ -53,7 +54,8 @@ constexpr Verdict verify_shape(ProgramsView const& view) {
 }
 
 // The first of what has not been done.
-constexpr Action missing_action(std::size_t cell, std::size_t micro_batch, unsigned not_done) {
+GPIPE_INLINE constexpr Action missing_action(std::size_t cell, std::size_t micro_batch,
+                                             unsigned not_done) {
     Action a = forward(cell, micro_batch);
     a.kind = not_done & seen_forward ? Kind::forward
              : not_done & seen_input_gradient
@@ -69,7 +71,7 @@ constexpr Action missing_action(std::size_t cell, std::size_t micro_batch, unsig
 // Every action once, on the device that owns its cell, behind what it needs there. `place`, by
 // cell: what there must be, in bits of Seen; recomputes may be there. Also counts what is in
 // flight.
-constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* place) {
+GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* place) {
     std::size_t const cells = view.cells;
     std::size_t const row = view.micro_batches;
     Array<unsigned char> seen_by_pair(cells * row);
@@ -117,8 +119,8 @@ constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* pla
 }
 
 // The first device that did not come to its end.
-constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached,
-                              std::size_t peak) {
+GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached,
+                                           std::size_t peak) {
     for (std::size_t d = 0; d < view.devices; ++d)
         if (reached[d] < view.begin[d + 1])
             return {Problem::deadlock, d, reached[d] - view.begin[d], view.actions[reached[d]]};
@@ -132,7 +134,7 @@ constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reach
 /// recompute at most once, on the device that owns the cell and behind what it needs there; and,
 /// walking all programs at once with every wait for a neighbouring cell, that all of them come to
 /// their end. Time and memory are linear in the number of actions.
-[[gnu::cold]] constexpr Verdict verify(Programs const& programs) {
+[[gnu::cold]] GPIPE_INLINE constexpr Verdict verify(Programs const& programs) {
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;

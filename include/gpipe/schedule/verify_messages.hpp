@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/messages.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -13,8 +14,8 @@ namespace detail {
 
 // What there must be for each cell: everything that is computed, and the messages over boundaries
 // between devices.
-constexpr void places_with_messages(ProgramsView const& view, bool const* crosses,
-                                    unsigned char* place) {
+GPIPE_INLINE constexpr void places_with_messages(ProgramsView const& view, bool const* crosses,
+                                                 unsigned char* place) {
     for (std::size_t c = 0; c < view.cells; ++c) place[c] = all_computed;
     auto const add = [&](std::size_t c, unsigned bits) {
         place[c] = static_cast<unsigned char>(place[c] | bits);
@@ -32,7 +33,7 @@ constexpr void places_with_messages(ProgramsView const& view, bool const* crosse
 // Runs the messages of all programs with nothing buffered: a device that sends and one that
 // receives from it meet, and must mean the same tensor. A device is looked at again only when the
 // one that it waits for has come, so time is linear. The programs have passed verify_each().
-constexpr Verdict verify_meetings(ProgramsView const& view, std::size_t peak) {
+GPIPE_INLINE constexpr Verdict verify_meetings(ProgramsView const& view, std::size_t peak) {
     Array<std::size_t> reached(view.devices);
     Array<std::size_t> all_ready(view.devices);
     Array<bool> marks(view.devices, true);
@@ -76,8 +77,8 @@ constexpr Verdict verify_meetings(ProgramsView const& view, std::size_t peak) {
 }
 
 // Nothing computed into the place of an output or gradient that is still to be sent.
-constexpr Verdict verify_unsent(ProgramsView const& view, unsigned char const* place,
-                                std::size_t peak) {
+GPIPE_INLINE constexpr Verdict verify_unsent(ProgramsView const& view, unsigned char const* place,
+                                             std::size_t peak) {
     // By cell, outputs first: 1 + the micro-batch of what is there.
     Array<std::uint32_t> places(2 * view.cells);
     std::uint32_t* const unsent = places.data();
@@ -102,9 +103,10 @@ constexpr Verdict verify_unsent(ProgramsView const& view, unsigned char const* p
 }
 
 // No receive into a slot whose tensor is still needed.
-constexpr Verdict verify_slots(ProgramsView const& view, unsigned char const* place,
-                               std::uint32_t const* slot, std::uint32_t const* input_slots,
-                               std::uint32_t const* gradient_slots, std::size_t peak) {
+GPIPE_INLINE constexpr Verdict verify_slots(ProgramsView const& view, unsigned char const* place,
+                                            std::uint32_t const* slot,
+                                            std::uint32_t const* input_slots,
+                                            std::uint32_t const* gradient_slots, std::size_t peak) {
     // Inputs of cell c have pool c, gradients of its output pool cells + c.
     std::size_t const pools = 2 * view.cells;
     std::size_t const micro_batches = view.micro_batches;
@@ -147,7 +149,8 @@ constexpr Verdict verify_slots(ProgramsView const& view, unsigned char const* pl
 /// another is of what the other sends it k-th; no receive names a slot beyond its cell's or writes
 /// into one that is still needed, and nothing is computed into the place of what is still to be
 /// sent. Time and memory are linear in the number of actions.
-[[gnu::cold]] constexpr Verdict verify(MessagePrograms const& lowered, Array<bool> const& crosses) {
+[[gnu::cold]] GPIPE_INLINE constexpr Verdict verify(MessagePrograms const& lowered,
+                                                    Array<bool> const& crosses) {
     ViewOf const owner(lowered.programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
@@ -166,7 +169,7 @@ constexpr Verdict verify_slots(ProgramsView const& view, unsigned char const* pl
     return verdict;
 }
 /// With a gradient over every boundary.
-[[gnu::cold]] constexpr Verdict verify(MessagePrograms const& lowered) {
+[[gnu::cold]] GPIPE_INLINE constexpr Verdict verify(MessagePrograms const& lowered) {
     return verify(lowered, Array<bool>(lowered.programs.cells(), true));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -41,7 +42,7 @@ class ViewOf {
 };
 
 /// The other way round: a copy of what a view sees.
-constexpr Programs programs_of(ProgramsView const& view) {
+GPIPE_INLINE constexpr Programs programs_of(ProgramsView const& view) {
     Programs result(view.devices, view.cells, view.micro_batches, view.size());
     for (std::size_t c = 0; c < view.cells; ++c) result.place(c, view.device_of[c]);
     for (std::size_t d = 0; d < view.devices; ++d) {

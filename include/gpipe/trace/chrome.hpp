@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/timeline.hpp>
 #include <gpipe/trace/writer.hpp>
 
@@ -52,7 +53,7 @@ struct ChromeName {
 /// memory and back one more each; each entry a complete event with kind, cell, micro-batch and lane
 /// as arguments; bytes in use are a counter for each device. `microseconds` is how many of them a
 /// unit of the timelines' time has: 10^6 for seconds.
-inline std::string chrome(std::span<Timeline const> timelines, double microseconds = 1e6) {
+GPIPE_INLINE std::string chrome(std::span<Timeline const> timelines, double microseconds = 1e6) {
     detail::Writer out;
     out << R"({"displayTimeUnit":"ms","traceEvents":[)";
     std::string_view between = "\n";
@@ -98,7 +99,7 @@ inline std::string chrome(std::span<Timeline const> timelines, double microsecon
     out << "\n]}\n";
     return out.take();
 }
-inline std::string chrome(Timeline const& timeline, double microseconds = 1e6) {
+GPIPE_INLINE std::string chrome(Timeline const& timeline, double microseconds = 1e6) {
     return chrome(std::span(&timeline, 1), microseconds);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 namespace gpipe::trace {
 
 /// The same in another unit: every time multiplied by `factor`.
-constexpr Timeline scaled(Timeline const& timeline, double factor) {
+GPIPE_INLINE constexpr Timeline scaled(Timeline const& timeline, double factor) {
     Timeline result(timeline.devices(), timeline.cells(), timeline.micro_batches(), timeline.size(),
                     timeline.title());
     for (TimelineEntry entry : timeline) {
@@ -27,7 +28,8 @@ constexpr Timeline scaled(Timeline const& timeline, double factor) {
 /// simulation is then time in which nothing ran, and the quotient of their makespans is how much
 /// of the simulated efficiency the run has come to. Where the simulation took the run's
 /// MeanDurations as costs, the unit stays that of the run.
-constexpr Array<Timeline> compare(Timeline const& simulated, Timeline const& measured) {
+GPIPE_INLINE constexpr Array<Timeline> compare(Timeline const& simulated,
+                                               Timeline const& measured) {
     Array<Timeline> result(2);
     result[0] = simulated;
     result[1] = measured;

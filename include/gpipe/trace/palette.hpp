@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace detail {
 // How light a kind of action is, from the lightest; without hue, these still tell kinds apart.
 enum class Shade : std::uint8_t { forward, input_gradient, backward, weight_gradient };
 
-constexpr Shade shade_of(Kind kind) {
+GPIPE_INLINE constexpr Shade shade_of(Kind kind) {
     return kind == Kind::input_gradient    ? Shade::input_gradient
            : kind == Kind::backward        ? Shade::backward
            : kind == Kind::weight_gradient ? Shade::weight_gradient
@@ -47,7 +48,7 @@ inline constexpr std::uint32_t colours[hues][4] = {
 };
 
 // Part of the way, in hundredths, to white or to black.
-constexpr Colour mixed(std::uint32_t colour, int white, int black) {
+GPIPE_INLINE constexpr Colour mixed(std::uint32_t colour, int white, int black) {
     auto const part = [&](int shift) {
         int const value = static_cast<int>(colour >> shift) & 0xFF;
         return static_cast<std::uint8_t>((value * (100 - white - black) + 255 * white) / 100);
@@ -59,7 +60,7 @@ constexpr Colour mixed(std::uint32_t colour, int white, int black) {
 
 /// The colour of an action in a picture: the hue says the micro-batch, the shade the kind. 64
 /// micro-batches have colours of their own: after each sixteen the shades move a little.
-constexpr Colour colour_of(Kind kind, std::size_t micro_batch) {
+GPIPE_INLINE constexpr Colour colour_of(Kind kind, std::size_t micro_batch) {
     if (kind > Kind::weight_gradient) return {0x9a, 0x9a, 0x9a};
     constexpr int white[] = {0, 14, 0, 24};
     constexpr int black[] = {0, 0, 10, 0};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/nvtx.hpp>
 #include <gpipe/trace/svg_curves.hpp>
 #include <gpipe/trace/svg_shapes.hpp>
@@ -263,10 +264,10 @@ class SvgFigure {
 /// activations are drawn below the row of each device, all in one scale. What goes to slower memory
 /// and back has two narrow lanes below that of the device. The same timelines give
 /// the same bytes.
-inline std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
+GPIPE_INLINE std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
     return detail::SvgFigure(timelines, options).draw();
 }
-inline std::string svg(Timeline const& timeline, SvgOptions const& options = {}) {
+GPIPE_INLINE std::string svg(Timeline const& timeline, SvgOptions const& options = {}) {
     return svg(std::span(&timeline, 1), options);
 }
 

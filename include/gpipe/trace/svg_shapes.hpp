@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/palette.hpp>
 #include <gpipe/trace/writer.hpp>
 
@@ -29,9 +30,9 @@ struct Xml {
 };
 
 // A length in pixels, as it is written.
-constexpr Decimal px(double value) { return {value, 2}; }
+GPIPE_INLINE constexpr Decimal px(double value) { return {value, 2}; }
 
-inline Writer& operator<<(Writer& out, Colour colour) {
+GPIPE_INLINE Writer& operator<<(Writer& out, Colour colour) {
     out << '#';
     for (int const part : {colour.red, colour.green, colour.blue})
         out << "0123456789abcdef"[part / 16] << "0123456789abcdef"[part % 16];
@@ -64,7 +65,7 @@ struct Outline {
 };
 
 // 1, 2 or 5 times a power of ten: five to ten ticks on an axis that long, four at times.
-constexpr double tick_step(double length) {
+GPIPE_INLINE constexpr double tick_step(double length) {
     double step = 1;
     while (step * 10 < length) step *= 10;
     while (step >= length && length > 0) step /= 10;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/timeline.hpp>
 #include <gpipe/trace/writer.hpp>
 
@@ -18,7 +19,7 @@ struct TextOptions {
 namespace detail {
 
 // The letter of a kind, and of the same in the second of a device's two cells.
-constexpr char letter(Kind kind, bool second) {
+GPIPE_INLINE constexpr char letter(Kind kind, bool second) {
     constexpr std::string_view capitals = "FRBIWssssofgu";
     char const capital = capitals[static_cast<std::size_t>(kind)];
     return second && capital < 'a' ? static_cast<char>(capital - 'A' + 'a') : capital;
@@ -177,13 +178,14 @@ class TextCanvas {
 /// A timeline with a title has it above, with makespan and bubble. Where it knows the bytes in use,
 /// a line below each device shows them in UTF-8: from nothing but what is always in use up to all
 /// that is planned, in eighths; then the peak and the plan.
-inline std::string text(std::span<Timeline const> timelines, TextOptions const& options = {}) {
+GPIPE_INLINE std::string text(std::span<Timeline const> timelines,
+                              TextOptions const& options = {}) {
     detail::TextCanvas const canvas(timelines, options);
     detail::Writer out;
     for (Timeline const& timeline : timelines) canvas.draw(out, timeline);
     return out.take();
 }
-inline std::string text(Timeline const& timeline, TextOptions const& options = {}) {
+GPIPE_INLINE std::string text(Timeline const& timeline, TextOptions const& options = {}) {
     return text(std::span(&timeline, 1), options);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <concepts>
@@ -18,7 +19,7 @@ struct Decimal {
 };
 
 // A time or place from 0 on that needs no more than so many decimals.
-constexpr double rounded(Decimal number) {
+GPIPE_INLINE constexpr double rounded(Decimal number) {
     double unit = 1;
     for (int i = 0; i < number.digits; ++i) unit *= 10;
     double const units = number.value * unit + 0.5;
@@ -63,22 +64,22 @@ class Writer {
 };
 
 // The number of digits of a number, and the last of so many numbers from 0 on.
-constexpr std::size_t digits(std::size_t number) {
+GPIPE_INLINE constexpr std::size_t digits(std::size_t number) {
     std::size_t count = 1;
     for (; number >= 10; number /= 10) ++count;
     return count;
 }
-constexpr std::size_t last(std::size_t count) { return count > 0 ? count - 1 : 0; }
+GPIPE_INLINE constexpr std::size_t last(std::size_t count) { return count > 0 ? count - 1 : 0; }
 
 // A time with four digits that count, or all of its whole part.
-inline Decimal significant(double value) {
+GPIPE_INLINE Decimal significant(double value) {
     int digits = 0;
     for (double size = value; digits < 9 && size < 1000 && size > 0; size *= 10) ++digits;
     return {value, digits};
 }
 
 // "12.3 MiB": three digits that count, or all of a whole part.
-inline std::string bytes(std::size_t count) {
+GPIPE_INLINE std::string bytes(std::size_t count) {
     constexpr std::string_view units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
     double value = static_cast<double>(count);
     std::size_t unit = 0;
@@ -89,7 +90,7 @@ inline std::string bytes(std::size_t count) {
     return out.take();
 }
 // The device that plans for the most.
-inline MemoryCurve const& largest(Timeline const& timeline) {
+GPIPE_INLINE MemoryCurve const& largest(Timeline const& timeline) {
     MemoryCurve const* most = timeline.memory().data();
     for (MemoryCurve const& curve : timeline.memory())
         if (most->planned < curve.planned) most = &curve;
@@ -97,7 +98,7 @@ inline MemoryCurve const& largest(Timeline const& timeline) {
 }
 
 // "makespan 18, bubble 33.3 %", and, if known, "at most 12.3 MiB planned on a device"
-inline std::string summary(Timeline const& timeline) {
+GPIPE_INLINE std::string summary(Timeline const& timeline) {
     Writer out;
     out << "makespan " << significant(timeline.makespan()) << ", bubble "
         << Decimal{100 * timeline.bubble(), 1} << " %";

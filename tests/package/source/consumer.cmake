@@ -1,8 +1,19 @@
-# Two translation units that include everything: a function that is not inline would be defined twice.
-# The consumer sets no standard, no include path and no thread library.
+# Two translation units that include everything, header-only, compiled, and one of each: a function that
+# is not inline would be defined twice, one that is nowhere not at all. The consumer sets no standard, no
+# include path and no thread library.
 set(source ${CMAKE_CURRENT_LIST_DIR})
-add_executable(consumer ${source}/main.cpp ${source}/other.cpp)
-target_link_libraries(consumer PRIVATE gpipe::gpipe)
+foreach(kind gpipe compiled)
+    add_library(${kind}_objects OBJECT ${source}/main.cpp ${source}/other.cpp)
+    target_link_libraries(${kind}_objects PRIVATE gpipe::${kind})
+endforeach()
+add_executable(consumer $<TARGET_OBJECTS:gpipe_objects>)
+add_executable(compiled $<TARGET_OBJECTS:compiled_objects>)
+add_executable(mixed $<FILTER:$<TARGET_OBJECTS:gpipe_objects>,INCLUDE,/main>
+    $<FILTER:$<TARGET_OBJECTS:compiled_objects>,EXCLUDE,/main>)
+foreach(program consumer compiled mixed)
+    set_target_properties(${program} PROPERTIES LINKER_LANGUAGE CXX)
+    target_link_libraries(${program} PRIVATE gpipe::gpipe)
+endforeach()
 
 # An embedded library brings no tests, programs or install rules along.
 foreach(target gpipe_warnings gpipe_doctest_main)

@@ -1,0 +1,10 @@
+// The one source of target gpipe::compiled: every function that has the word of
+// gpipe/core/compiled.hpp.
+#define GPIPE_COMPILED_SOURCE
+#include <gpipe/gpipe.hpp>
+#include <gpipe/schedule/best.hpp>
+#include <gpipe/schedule/peak_bytes.hpp>
+#include <gpipe/trace/chrome.hpp>
+#include <gpipe/trace/compare.hpp>
+#include <gpipe/trace/svg.hpp>
+#include <gpipe/trace/text.hpp>
