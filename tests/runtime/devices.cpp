@@ -63,20 +63,31 @@ TEST_CASE("a counter hands over what was written before it was published") {
     CHECK(right);
 }
 
-TEST_CASE("a counter goes on beyond 32 bits") {
-    Counter counter;
-    std::uint32_t value = 0x7FFFFFF0;
-    counter.publish(value);
-    counter.publish(value = 0xFFFFFFF0u);
-    CHECK(counter.reached(0xFFFFFFF0u));
-    CHECK(!counter.reached(0xFFFFFFF1u));
-    CHECK(!counter.reached(3)); // 19 further on, not long past
-    std::thread writer([&] {
-        for (int i = 0; i < 19; ++i) counter.publish(++value);
-    });
-    counter.wait(3);
-    writer.join();
-    CHECK(counter.load() == 3);
+TEST_CASE("a counter goes on beyond every power of two, polled or slept for, and no mark is so old "
+          "that it seems to be ahead") {
+    for (int bit = 0; bit < 64; ++bit) {
+        std::uint64_t const power = std::uint64_t{1} << bit;
+        for (std::uint64_t const first : {std::uint64_t{0}, power / 2, power - 1}) {
+            Counter counter;
+            counter.publish(first);
+            CHECK(counter.reached(first));
+            for (std::uint64_t const later : {power, power + 1, power + power / 2})
+                CHECK(counter.reached(later) == (later <= first));
+            std::atomic<bool> returned{false};
+            std::thread waiter([&] {
+                counter.wait(power + 2);
+                returned = true;
+            });
+            // Now and then it has given up polling, and sleeps when the low half of the count is
+            // the same again.
+            if (bit % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            counter.publish(power + 1);
+            CHECK(!returned);
+            counter.publish(power + 2);
+            waiter.join();
+            CHECK(counter.load() == power + 2);
+        }
+    }
 }
 
 TEST_CASE("the host walks every lane once per run, each on a thread of its own, the caller first") {

@@ -128,7 +128,7 @@ class Deferred {
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         launch(stream, [=] { std::memset(to, 0, bytes); });
     }
-    void wait(std::size_t stream, std::size_t producer, std::uint32_t position) {
+    void wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
         // As cudaStreamWaitEvent: a wait for an event that nobody has recorded waits for nothing.
         if (!recorded_.at(producer).count(position) && fault_.empty())
             fault_ = "stream " + std::to_string(stream) + " waits for mark " +
@@ -136,7 +136,7 @@ class Deferred {
                      ", which has not been recorded";
         queues_.at(stream).push_back({Entry::Kind::wait, {}, producer, position});
     }
-    void record(std::size_t stream, std::uint32_t position) {
+    void record(std::size_t stream, std::uint64_t position) {
         recorded_.at(stream).insert(position);
         queues_.at(stream).push_back({Entry::Kind::record, {}, stream, position});
     }
@@ -173,7 +173,7 @@ class Deferred {
         enum class Kind { work, wait, record } kind;
         std::function<void()> run;
         std::size_t producer;
-        std::uint32_t position;
+        std::uint64_t position;
     };
 
     bool can_run(std::size_t s) const {
@@ -184,8 +184,8 @@ class Deferred {
     Options options_;
     std::mt19937_64 chance_;
     std::vector<std::deque<Entry>> queues_;
-    std::vector<std::set<std::uint32_t>> reached_;  // by stream: marks that have been passed
-    std::vector<std::set<std::uint32_t>> recorded_; // by stream: marks that have been enqueued
+    std::vector<std::set<std::uint64_t>> reached_;  // by stream: marks that have been passed
+    std::vector<std::set<std::uint64_t>> recorded_; // by stream: marks that have been enqueued
     std::vector<Stream> names_;
     std::string fault_;
 };

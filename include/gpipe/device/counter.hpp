@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -15,21 +16,23 @@
 
 namespace gpipe::detail {
 
-/// A count that only grows, with one writer. Whoever waits for it polls for a while and then
-/// sleeps. Publishing is a plain release store and one relaxed load: the sleeper pays for the order
-/// between them, with a process-wide barrier between announcing itself and its last look
-/// (membarrier(2)); where that is refused it sleeps for a short time at most.
+/// A count that only grows, with one writer. It has 64 bits: a thousand million marks a second take
+/// 584 years to use them up, so no mark can be so old that it is taken for one ahead. Whoever waits
+/// for it polls for a while and then sleeps. Publishing is a plain release store and one relaxed
+/// load: the sleeper pays for the order between them, with a process-wide barrier between
+/// announcing itself and its last look (membarrier(2)); where that is refused it sleeps for a short
+/// time at most.
 class alignas(128) Counter {
   public:
-    std::uint32_t load() const { return value_.load(std::memory_order_acquire); }
+    std::uint64_t load() const { return value_.load(std::memory_order_acquire); }
 
-    void publish(std::uint32_t value) {
+    void publish(std::uint64_t value) {
         value_.store(value, std::memory_order_release);
         if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
     }
 
-    /// Returns when the count has reached `value` (modulo wrapping).
-    void wait(std::uint32_t value) {
+    /// Returns when the count has reached `value`.
+    void wait(std::uint64_t value) {
         for (int poll = 0; poll < polls; ++poll) {
             if (reached(value)) return;
             if (poll >= hot_polls) pause();
@@ -40,9 +43,7 @@ class alignas(128) Counter {
         sleep(value);
     }
 
-    bool reached(std::uint32_t value) const {
-        return static_cast<std::int32_t>(load() - value) >= 0;
-    }
+    bool reached(std::uint64_t value) const { return load() >= value; }
 
   private:
     // About 60 ns each on current x86: a tenth of a millisecond before the first system call.
@@ -59,9 +60,15 @@ class alignas(128) Counter {
     }
 
 #if defined(__linux__)
-    std::uint32_t* address() { return reinterpret_cast<std::uint32_t*>(&value_); }
+    // A futex has 32 bits: the half of the count that changes with every mark. One that comes
+    // between the last look and the call has changed it, unless it is 2^32 marks ahead; then the
+    // nap ends.
+    std::uint32_t* low_half() {
+        return reinterpret_cast<std::uint32_t*>(&value_) +
+               (std::endian::native == std::endian::big);
+    }
 
-    void sleep(std::uint32_t value) {
+    void sleep(std::uint64_t value) {
         // Registering again does nothing, and a sleeper has the time: no state to keep.
         bool const barrier =
             syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
@@ -69,23 +76,25 @@ class alignas(128) Counter {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
         if (barrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
         for (;;) {
-            std::uint32_t const seen = load();
-            if (static_cast<std::int32_t>(seen - value) >= 0) break;
-            syscall(SYS_futex, address(), FUTEX_WAIT_PRIVATE, seen, &nap, nullptr, 0);
+            std::uint64_t const seen = load();
+            if (seen >= value) break;
+            syscall(SYS_futex, low_half(), FUTEX_WAIT_PRIVATE, static_cast<std::uint32_t>(seen),
+                    &nap, nullptr, 0);
         }
         sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
     void wake() {
-        syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, 0x7FFFFFFF, nullptr, nullptr, 0);
+        syscall(SYS_futex, low_half(), FUTEX_WAKE_PRIVATE, 0x7FFFFFFF, nullptr, nullptr, 0);
     }
 #else
-    void sleep(std::uint32_t value) {
+    void sleep(std::uint64_t value) {
         while (!reached(value)) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     void wake() {}
 #endif
 
-    std::atomic<std::uint32_t> value_{0};
+    std::atomic<std::uint64_t> value_{0};
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
     std::atomic<std::uint32_t> sleepers_{0};
 };
 

@@ -174,10 +174,10 @@ class Cuda {
         cuda::DeviceGuard const guard(streams_[stream].device());
         work();
     }
-    void wait(std::size_t stream, std::size_t producer, std::uint32_t position) {
+    void wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
         names_[stream].wait(mark(producer, position));
     }
-    void record(std::size_t stream, std::uint32_t position) {
+    void record(std::size_t stream, std::uint64_t position) {
         cuda::DeviceGuard const guard(streams_[stream].device());
         mark(stream, position).record(names_[stream]);
     }
@@ -307,7 +307,7 @@ class Cuda {
     }
     // A mark's event is recorded again only in the next run, behind everybody who waits for the old
     // one.
-    cuda::Event& mark(std::size_t stream, std::uint32_t position) {
+    cuda::Event& mark(std::size_t stream, std::uint64_t position) {
         return marks_[stream][position % marks_[stream].size()];
     }
 

@@ -27,7 +27,7 @@ struct Device;
 ///   done; walk may not throw;
 /// - copy(stream, to, from, bytes), from or to the host's memory or any device's, and
 ///   fill(stream, to, bytes) with zeros: in the order of the stream, like other work;
-/// - positions of record and wait are 32-bit counts that only grow (and wrap);
+/// - positions of record and wait are 64-bit counts that only grow;
 /// - allocate(device, bytes): zeroed memory, aligned to slot_alignment, freed by its destructor; of
 ///   a type that can be moved and that can be empty;
 /// - allocate_host(bytes): the same of the host's memory, that its copies go from and to at best;
@@ -41,7 +41,7 @@ struct Device;
 ///   captures, launched, as device::Cuda has them.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
-                                 std::uint32_t position, void (*walk)(std::size_t), void (*work)(),
+                                 std::uint64_t position, void (*walk)(std::size_t), void (*work)(),
                                  std::byte* to, std::byte const* from) {
     D(options, n);
     { D::enqueues } -> std::convertible_to<bool>;

@@ -123,10 +123,10 @@ class Host {
         std::memcpy(to, from, bytes);
     }
     void fill(std::size_t, std::byte* to, std::size_t bytes) { std::memset(to, 0, bytes); }
-    void wait(std::size_t, std::size_t producer, std::uint32_t position) {
+    void wait(std::size_t, std::size_t producer, std::uint64_t position) {
         marks_[producer].wait(position);
     }
-    void record(std::size_t stream, std::uint32_t position) { marks_[stream].publish(position); }
+    void record(std::size_t stream, std::uint64_t position) { marks_[stream].publish(position); }
 
   private:
     // What the other lanes do in a run: written by the caller before it publishes begin_, read by
@@ -137,7 +137,7 @@ class Host {
         alignas(void*) std::byte room[4 * sizeof(void*)];
     };
     struct End {
-        std::uint32_t epoch = 0;
+        std::uint64_t epoch = 0;
         std::size_t lanes = 0;
     };
     template <class Walk> static void call(void* context, std::size_t lane) {
@@ -152,7 +152,7 @@ class Host {
             if (thread.joinable()) thread.join();
     }
     void work(std::size_t lane) {
-        for (std::uint32_t epoch = 1;; ++epoch) {
+        for (std::uint64_t epoch = 1;; ++epoch) {
             begin_.wait(epoch);
             Job const& job = jobs_[epoch % steps_at_once];
             if (!job.walk) return;
@@ -163,7 +163,7 @@ class Host {
 
     Job jobs_[steps_at_once];
     End ends_[steps_at_once];
-    std::uint32_t epoch_ = 0;
+    std::uint64_t epoch_ = 0;
 
     std::size_t lanes_;
     bool chooses_;

@@ -119,7 +119,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     }
 
     /// How far positions go on in a run: two more marks end a training step, and none is 0.
-    static constexpr std::uint32_t marks(std::uint32_t longest) { return longest + 3; }
+    static constexpr std::uint64_t marks(std::uint64_t longest) { return longest + 3; }
 
     /// The number that the step of a slot has trained with.
     std::uint64_t step_number(std::size_t slot) const { return runs_[slot].arguments.step; }
@@ -330,7 +330,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     std::size_t first_feed_ = 0;
     typename Protocol::HostMemory
         host_sums_;          ///< loss_sums, where the device reads the host's memory
-    std::uint32_t base_ = 0; ///< what positions count from in the next run
+    std::uint64_t base_ = 0; ///< what positions count from in the next run
 };
 
 } // namespace gpipe

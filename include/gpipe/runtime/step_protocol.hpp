@@ -45,7 +45,7 @@ struct Run {
     Array<SampleRange> ranges; ///< by micro-batch
     Array<StepFrame> frames;   ///< by device
     FirstFailure failure;
-    std::uint32_t base = 0; ///< what positions count from
+    std::uint64_t base = 0; ///< what positions count from
     bool follows = false;   ///< whether the run before may be under way, over the same table
     std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
     Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
@@ -99,7 +99,7 @@ template <DeviceRuntime Device> class StepProtocol {
     // its stream before anybody is told to wait for it.
     void finish(Run& run, StepTable const& table, std::size_t lane) {
         std::size_t const last = table.stream_of_device[tables_.last_device];
-        std::uint32_t const end = run.base + table.longest + 1;
+        std::uint64_t const end = run.base + table.longest + 1;
         auto const meets = [&](std::size_t s) {
             return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
         };
