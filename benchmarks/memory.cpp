@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -183,19 +184,19 @@ int main(int argc, char** argv) {
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {
-        std::vector<std::string> names;
-        for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(2)) {
-            names.emplace_back(schedule.name());
-            if (schedules == "all") settings.schedules.push_back(schedule);
-        }
-        if (schedules != "all")
-            for (std::string const& name : words("--schedule", schedules, names))
-                settings.schedules.push_back(gpipe::schedule::find_schedule(name, 2));
+        if (schedules == "all")
+            for (auto const& each : gpipe::schedule::catalogue(2))
+                settings.schedules.push_back(each);
+        else
+            for (std::string const& name : split(schedules))
+                settings.schedules.push_back(gpipe::schedule::find_schedule(name));
         settings.cells = numbers("--cells", cells, {}, Net::size);
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
             words("--checkpointing", checkpointing, {"never", "always", "except-last"});
     } catch (support::UsageError const& error) {
+        return options.refuse(error.what());
+    } catch (std::invalid_argument const& error) {
         return options.refuse(error.what());
     }
     if (!settings.json)

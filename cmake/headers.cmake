@@ -42,6 +42,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
+    include/gpipe/core/registry.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/cuda/blas.cuh
@@ -97,6 +98,8 @@ set(GPIPE_HEADERS
     include/gpipe/memory/verify_offloads.hpp
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
+    include/gpipe/optimizer/catalogue.hpp
+    include/gpipe/optimizer/one_of.hpp
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp

@@ -21,7 +21,7 @@
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/memory/offload_times.hpp>
 #include <gpipe/memory/usage.hpp>
-#include <gpipe/optimizer/adam.hpp>
+#include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/simulate.hpp>
@@ -50,6 +50,7 @@ struct Settings {
     std::uint64_t per_device = 2;
     std::uint64_t micro_batches = 8;
     std::string schedule{gpipe::schedule::GPipe::name};
+    std::string optimizer = "adamw";
     std::string budget;
     std::uint64_t budgets = 12;
     double gigaflops = 50;
@@ -70,12 +71,12 @@ struct Settings {
                        cells, 1, 256);
         options.number("micro-batches", "that the mini-batch is split into", micro_batches, 1,
                        1024);
-        std::vector<std::string> names;
-        for (auto const& each : gpipe::schedule::catalogue(1)) names.emplace_back(each.name());
-        options.choice("schedule", "NAME", "what each device does, in which order", schedule,
-                       names);
+        options.name("schedule", "what each device does, in which order",
+                     gpipe::schedule::schedules(), schedule);
         options.number("per-device", "cells of a device under schedules in loops", per_device, 1,
                        gpipe::schedule::most_cells_per_device);
+        options.name("optimizer", "whose state is planned", gpipe::optimizer::optimizers(),
+                     optimizer);
         options.text("budget", "BYTES",
                      "of each device, KiB, MiB or GiB may follow; else halfway between the least "
                      "that does and what never takes",
@@ -98,7 +99,9 @@ struct Settings {
 // The chain, cut and scheduled, and what its layers take.
 class Problem {
   public:
-    explicit Problem(Settings const& settings) : settings_(settings) {
+    explicit Problem(Settings const& settings)
+        : settings_(settings),
+          states_(gpipe::optimizer::find_optimizer(settings.optimizer).chosen_states()) {
         gpipe::schedule::Dynamic const schedule =
             gpipe::schedule::find_schedule(settings.schedule, settings.per_device);
         find_chain();
@@ -149,12 +152,10 @@ class Problem {
     }
     gpipe::MemoryPlan plan(gpipe::Programs const& programs,
                            gpipe::Array<gpipe::Reversal> const& reversals) const {
-        return gpipe::plan_memory(chain_, first_, programs, gpipe::AdamW::states, capacity_, {}, {},
-                                  reversals);
+        return gpipe::plan_memory(chain_, first_, programs, states_, capacity_, {}, {}, reversals);
     }
     gpipe::BudgetSearch search() const {
-        return gpipe::BudgetSearch(
-            {chain_, first_, whole_, gpipe::AdamW::states, capacity_, {}, {}});
+        return gpipe::BudgetSearch({chain_, first_, whole_, states_, capacity_, {}, {}});
     }
 
   private:
@@ -183,6 +184,7 @@ class Problem {
     gpipe::Programs halves_; // where layers have them
     gpipe::Programs whole_;
     std::size_t capacity_ = 1;
+    std::size_t states_ = 0;
 };
 
 // What a policy makes of it.
@@ -227,7 +229,7 @@ Result measured(Problem const& problem, double bandwidth, std::string const& fam
 
 std::size_t bytes_of(std::string const& text) {
     std::size_t bytes = 0;
-    if (!gpipe::detail::read_bytes(text, bytes) || bytes == 0)
+    if (!gpipe::read_bytes(text, bytes) || bytes == 0)
         throw support::UsageError("--budget takes a number of bytes, of KiB, MiB or GiB, not '" +
                                   text + "'");
     return bytes;

@@ -6,11 +6,10 @@
 //
 // Nothing is trained here: programs are values, and so are the times that simulate() gives them.
 
-#include "support/checkpointing.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
 
-#include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/checkpoint/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
@@ -66,11 +65,10 @@ struct Settings {
         options.number("bandwidth",
                        "bytes per unit of time, each way between two devices; 0: no limit",
                        bandwidth, 0, 1e15);
-        options.text("checkpointing", "NAME",
-                     "recompute activations in backward: never, except-last or always; there are "
-                     "no layers here that could be looked at",
-                     checkpointing);
-        options.text("schedule", "NAME", "this one only", schedule);
+        options.name("checkpointing",
+                     "recompute activations in backward, by a policy that looks at no layers",
+                     gpipe::checkpoint::policies(), checkpointing);
+        options.name("schedule", "this one only", gpipe::schedule::schedules(), schedule, "all");
         options.text("svg", "FILE", "write a figure of them all", svg);
         options.text("trace", "FILE", "write them for the viewers of Perfetto and Chrome", trace);
         options.number("width", "of the pictures in text, in characters", width, 40, 10'000);
@@ -91,7 +89,7 @@ struct Settings {
         return bandwidth > 0 ? bandwidth : gpipe::unlimited<double>;
     }
     gpipe::checkpoint::Dynamic pass() const {
-        gpipe::checkpoint::Dynamic const pass = support::checkpointing(checkpointing);
+        auto const pass = gpipe::checkpoint::find_checkpointing(checkpointing);
         if (pass.reverses())
             throw support::UsageError("--checkpointing takes never, except-last or always, not '" +
                                       checkpointing +
@@ -129,17 +127,15 @@ Result simulated(gpipe::schedule::Dynamic const& schedule, Settings const& setti
 // The schedules that were asked for and are defined here; of the others a line on stderr.
 std::vector<Result> simulate_all(Settings const& settings) {
     std::vector<Result> results;
-    std::string names;
-    bool known = false;
-    for (auto const& schedule : gpipe::schedule::catalogue(settings.per_device)) {
+    auto all = gpipe::schedule::catalogue(settings.per_device);
+    bool const one = settings.schedule != "all";
+    if (one) all = {1, gpipe::schedule::find_schedule(settings.schedule, settings.per_device)};
+    for (auto const& schedule : all) {
         std::string const name(schedule.name());
-        names += (names.empty() ? "" : ", ") + name;
-        if (settings.schedule != "all" && settings.schedule != name) continue;
-        known = true;
         std::size_t const least = schedule.least_micro_batches(settings.cells);
         if (settings.micro_batches >= least)
             results.push_back(simulated(schedule, settings));
-        else if (settings.schedule == name)
+        else if (one)
             throw support::UsageError(name + " needs at least " + std::to_string(least) +
                                       " micro-batches for --cells " +
                                       std::to_string(settings.cells));
@@ -147,9 +143,6 @@ std::vector<Result> simulate_all(Settings const& settings) {
             std::fprintf(stderr, "%s is left out: it needs at least %zu micro-batches\n",
                          name.c_str(), least);
     }
-    if (!known)
-        throw support::UsageError("--schedule takes all or one of " + names + ", not '" +
-                                  settings.schedule + "'");
     return results;
 }
 

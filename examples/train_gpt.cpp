@@ -6,8 +6,8 @@
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
-// and micro-batches and which schedule and checkpointing are chosen here at run time, for one
-// instantiation of all per kind of device.
+// and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
+// for one instantiation of all per kind of device.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -15,7 +15,6 @@
 #include "gpt/processor.hpp"
 #include "gpt/text.hpp"
 #include "support/bubble.hpp"
-#include "support/checkpointing.hpp"
 #include "support/gpus.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
@@ -29,6 +28,8 @@
 #else
 #include <gpipe/gpipe.hpp>
 #endif
+#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 
 #include <algorithm>
@@ -43,26 +44,22 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
 
 template <class Model, class Device>
-using TrainOn = gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
-                                gpipe::MicroBatches<gpipe::dynamic>,
-                                gpipe::Loss<typename Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
-                                gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic, Device>;
+using TrainOn =
+    gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
+                    gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename Model::Loss>,
+                    gpipe::Optimizer<gpipe::optimizer::Dynamic>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, Device>;
 
 std::string format(char const* words, auto... values) {
     char buffer[256];
     std::snprintf(buffer, sizeof buffer, words, values...);
     return buffer;
-}
-
-std::vector<std::string> schedule_names() {
-    std::vector<std::string> names;
-    for (auto const& schedule : gpipe::schedule::catalogue(1)) names.emplace_back(schedule.name());
-    return names;
 }
 
 struct Settings {
@@ -74,6 +71,7 @@ struct Settings {
     std::string schedule{gpipe::schedule::GPipe::name};
     std::uint64_t per_device = 0;
     std::string checkpointing = "never";
+    std::string optimizer = "adamw";
     std::uint64_t seed = 1;
     double learning_rate = 5e-3;
     double dropout = 0;
@@ -95,11 +93,14 @@ struct Settings {
                        cells, {"1", "2", "4", "8"});
         options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches,
                        1, 1024);
-        options.choice("schedule", "NAME", "what each device does, in which order", schedule,
-                       schedule_names());
+        options.name("schedule", "what each device does, in which order",
+                     gpipe::schedule::schedules(), schedule);
         options.number("per-device", "cells of a device under schedules in loops; 0: 2", per_device,
                        0, gpipe::schedule::most_cells_per_device);
-        options.text("checkpointing", "NAME", support::checkpointing_help(), checkpointing);
+        options.name("checkpointing", "recompute activations in backward",
+                     gpipe::checkpoint::policies(), checkpointing);
+        options.name("optimizer", "how gradients change parameters", gpipe::optimizer::optimizers(),
+                     optimizer);
         options.number("seed", "of parameters, samples and dropout", seed, 0, ~std::uint64_t{0});
         options.number("learning-rate", "greatest of a warm-up and a cosine", learning_rate, 1e-9,
                        10);
@@ -140,6 +141,15 @@ struct Settings {
         return chosen;
     }
 
+    gpipe::optimizer::Dynamic chosen_optimizer() const {
+        auto chosen = gpipe::optimizer::find_optimizer(optimizer);
+        chosen.visit([]<class O>(O& own) {
+            if constexpr (std::is_same_v<O, gpipe::AdamW>)
+                own = {.beta2 = 0.99f, .weight_decay = 0.2f};
+        });
+        return chosen;
+    }
+
     template <class Train> typename Train::Options training() const {
         typename Train::Options options;
         options.samples = batch;
@@ -147,7 +157,7 @@ struct Settings {
         options.cells = devices();
         options.micro_batches = micro_batches;
         options.schedule = chosen_schedule();
-        options.checkpointing = support::checkpointing(checkpointing);
+        options.checkpointing = gpipe::checkpoint::find_checkpointing(checkpointing);
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
@@ -184,7 +194,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
     std::optional<support::TraceFile> trace;
     if (!settings.trace.empty()) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
-                Model::loss(text.classes()), gpipe::AdamW{.beta2 = 0.99f, .weight_decay = 0.2f},
+                Model::loss(text.classes()), settings.chosen_optimizer(),
                 settings.training<Train>()};
     if constexpr (times) train.time_actions();
     std::fprintf(stderr,
@@ -215,7 +225,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
     for (std::uint64_t step = 0; step < settings.steps; ++step) {
         double const started = seconds();
         batch.draw(text.training(), random);
-        train.optimizer().learning_rate = settings.rate(step);
+        train.optimizer().visit([&](auto& own) { own.learning_rate = settings.rate(step); });
         losses.push_back(train.step(batch.inputs, batch.targets));
         training_seconds += seconds() - started;
         if constexpr (times) bubble.add(train);
@@ -270,6 +280,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
             .add("micro_batches", train.micro_batches())
             .add("schedule", settings.schedule)
             .add("checkpointing", settings.checkpointing)
+            .add("optimizer", settings.optimizer)
             .add("device", settings.device)
             .add("threads", train.lanes())
             .add("seed", settings.seed)

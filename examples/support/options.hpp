@@ -1,9 +1,12 @@
 #pragma once
 
+#include <gpipe/core/registry.hpp>
+
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -33,7 +36,7 @@ class Options {
     }
     /// Any text; `value` is its name in the help.
     void text(std::string name, std::string value, std::string help, std::string& target) {
-        options_.push_back({std::move(name), std::move(value), std::move(help), Text{&target}});
+        options_.push_back({std::move(name), std::move(value), std::move(help), Text{&target, {}}});
     }
     /// A whole number within [low, high].
     void number(std::string name, std::string help, std::uint64_t& target, std::uint64_t low,
@@ -50,11 +53,20 @@ class Options {
         options_.push_back({std::move(name), joined(words, "|"), std::move(help),
                             Choice{&target, std::move(words)}});
     }
-    /// One of many words, which the help lists behind `help`; `value` is their name there.
-    void choice(std::string name, std::string value, std::string help, std::string& target,
-                std::vector<std::string> words) {
-        options_.push_back({std::move(name), std::move(value), help + ": " + joined(words, ", "),
-                            Choice{&target, std::move(words)}});
+    /// A name that the registry knows, or the word `other`; the help explains them at its end.
+    template <class Registered>
+    void name(std::string name, std::string help, gpipe::Registry<Registered> names,
+              std::string& target, std::string other = {}) {
+        explanations_ += "\n--" + name + ' ' + names.list() + '\n' + names.help();
+        auto const check = [=](std::string const& value) {
+            try {
+                if (value != other || other.empty()) static_cast<void>(names.find(value));
+            } catch (std::invalid_argument const& error) {
+                std::string const said = error.what();
+                throw UsageError("--" + name + said.substr(said.find(':')));
+            }
+        };
+        options_.push_back({name, "NAME", std::move(help), Text{&target, check}});
     }
 
     /// Reads the command line. Throws UsageError.
@@ -117,7 +129,7 @@ class Options {
         }
         std::string left = "  --help";
         left.resize(column, ' ');
-        return result + left + "print this and exit\n";
+        return result + left + "print this and exit\n" + explanations_;
     }
 
   private:
@@ -128,6 +140,7 @@ class Options {
     };
     struct Text {
         std::string* target;
+        std::function<void(std::string const&)> check{};
     };
     struct Whole {
         std::uint64_t* target;
@@ -185,6 +198,7 @@ class Options {
     }
     static void assign(Flag const&, std::string const&, std::string_view) {}
     static void assign(Text const& text, std::string const&, std::string_view value) {
+        if (text.check) text.check(std::string(value));
         *text.target = value;
     }
     static void assign(Whole const& whole, std::string const& name, std::string_view value) {
@@ -208,6 +222,7 @@ class Options {
     std::string program_;
     std::string purpose_;
     std::vector<Option> options_;
+    std::string explanations_; // of names
     bool wants_help_ = false;
 };
 

@@ -9,9 +9,7 @@
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
-#include <gpipe/optimizer/adam.hpp>
-#include <gpipe/optimizer/rmsprop.hpp>
-#include <gpipe/optimizer/sgd.hpp>
+#include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/verify.hpp>

@@ -22,6 +22,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace gpipe {
@@ -342,7 +343,7 @@ template <class Net, class... Policies> class Training {
         model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
         model.loss_handles = detail::handle_needs<LossFunctor>();
         model.sums = 2 + metrics;
-        model.states = OptimizerFunctor_::states;
+        model.states = states_of(optimizer_);
         model.targets = detail::sizes_of<detail::as_tensors<Target>>();
         model.optimizer_bytes = sizeof(OptimizerFunctor_);
         model.input_tensors = Batch<Input>::count;
@@ -388,7 +389,18 @@ template <class Net, class... Policies> class Training {
             detail::throw_error<std::invalid_argument>(
                 "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples,
                 machine_.samples());
+        if constexpr (requires { optimizer_.chosen_name(); })
+            check_optimizer(optimizer_.chosen_name());
         return samples;
+    }
+
+    // Another one would take the state for its own.
+    void check_optimizer(std::string_view chosen) const {
+        if (chosen != planned_optimizer_)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: the optimizer is %.*s now, but state was planned for %.*s",
+                static_cast<int>(chosen.size()), chosen.data(),
+                static_cast<int>(planned_optimizer_.size()), planned_optimizer_.data());
     }
 
     static double chosen_clip(Options const& options) {
@@ -482,6 +494,7 @@ template <class Net, class... Policies> class Training {
     Net net_;
     LossFunctor loss_;
     OptimizerFunctor_ optimizer_;
+    std::string_view const planned_optimizer_ = detail::chosen_name(optimizer_);
     Machine<Device> machine_;
 };
 

@@ -25,6 +25,7 @@
 // expect GPIPE_TOO_FEW: CheckMicroBatchesOf<.*(, 2, 3, 4>|devices=2UL?, micro_batches=3UL?, least=4UL?)
 // expect GPIPE_NO_PROGRAMS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_RETURNS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
+// expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
 // expect GPIPE_PASS_DROPS: gpipe: an action is missing from the programs of Policy
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
 // expect GPIPE_TOO_LATE: gpipe: the programs of Policy hold, at this device and position, a recompute behind
@@ -50,6 +51,11 @@ struct Schedule {
     static constexpr Programs schedule(std::size_t, std::size_t) { return {}; }
 #elif defined(GPIPE_RETURNS)
     static constexpr int programs(std::size_t, std::size_t) { return 0; }
+#elif defined(GPIPE_OBJECT)
+    std::size_t n = 0;
+    constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        return gpipe::schedule::GPipe::programs(devices + n, micro_batches);
+    }
 #elif defined(GPIPE_ONE_DEVICE_LESS)
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return gpipe::schedule::GPipe::programs(devices - 1, micro_batches);

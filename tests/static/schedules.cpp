@@ -78,7 +78,7 @@ static_assert(time(1, 4) == 7 * (4 + 2) + 2 * 2 * (1 + 2)); // 2 per transfer, h
 static_assert(catalogue(4).size() == 12);
 static_assert(find_schedule("BreadthFirst", 4).cells_per_device() == 4);
 static_assert(find_schedule("DualPipeV", 1).least_micro_batches(3) == 6);
-static_assert(!find_schedule("PipeDream", 1));
+static_assert(find_schedule("Interleaved1F1B-3").programs(2, 4).cells() == 6);
 constexpr BestSchedule best(double bytes) {
     ScheduleProblem problem{.devices = 3, .micro_batches = 4, .most_cells_per_device = 1};
     problem.share = {.forward = 1, .recompute = 1, .input_gradient = 1, .weight_gradient = 1};

@@ -2,6 +2,8 @@
 // the program itself.
 
 #include <gpt/generate.hpp>
+#include <gpt/host_operations.hpp>
+#include <gpt/model.hpp>
 #include <gpt/text.hpp>
 #include <support/gpus.hpp>
 #include <support/json.hpp>
@@ -9,6 +11,8 @@
 #include <support/options.hpp>
 #include <support/xml_reader.hpp>
 
+#include <gpipe/core/registry.hpp>
+#include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 
 #include <doctest/doctest.h>
@@ -60,6 +64,13 @@ struct Parsed {
     std::string name = "first";
 };
 
+gpipe::Registry<int> names() {
+    constexpr gpipe::Named<int> all[] = {
+        {"first", "one", [](gpipe::Numbers const&) { return 1; }},
+        {"second", "a number", [](gpipe::Numbers const&) { return 2; }, {{"N"}}}};
+    return {"name", all};
+}
+
 support::Options options_for(Parsed& parsed) {
     support::Options options("program", "Does something.");
     options.flag("flag", "set", parsed.flag);
@@ -67,7 +78,7 @@ support::Options options_for(Parsed& parsed) {
     options.number("whole", "count", parsed.whole, 1, 100);
     options.number("real", "measure", parsed.real, 0.25, 10);
     options.choice("choice", "choose", parsed.choice, {"a", "b-c"});
-    options.choice("name", "NAME", "choose by name", parsed.name, {"first", "second"});
+    options.name("name", "choose by name", names(), parsed.name, "any");
     return options;
 }
 
@@ -101,7 +112,8 @@ TEST_CASE("options are read with a blank or with an equals sign, and keep their 
     CHECK(some.text == "--flag");
     CHECK(some.choice == "b-c");
     CHECK(some.name == "first");
-    CHECK(parse({"--name", "second"}).name == "second");
+    CHECK(parse({"--name", "second-5"}).name == "second-5");
+    CHECK(parse({"--name", "any"}).name == "any");
     CHECK(parse({"--text="}).text.empty());
     CHECK(parse({"--whole", "5", "--whole", "6"}).whole == 6);
 }
@@ -115,7 +127,8 @@ TEST_CASE("a mistake on the command line is told by name, value and range") {
     CHECK(complaint({"--whole"}) == "--whole needs a value");
     CHECK(complaint({"--flag=1"}) == "--flag takes no value");
     CHECK(complaint({"--choice", "b"}) == "--choice takes one of a, b-c, not 'b'");
-    CHECK(complaint({"--name", "First"}) == "--name takes one of first, second, not 'First'");
+    CHECK(complaint({"--name", "First"}) ==
+          "--name: there is no name 'First'; there are first, second-N");
     for (char const* bad : {"0", "101", "-1", "x", "3x", "3.5", "", " 3", "99999999999999999999"})
         CHECK(complaint({"--whole", bad}) ==
               "--whole takes a whole number from 1 to 100, not '" + std::string(bad) + "'");
@@ -127,9 +140,10 @@ TEST_CASE("a mistake on the command line is told by name, value and range") {
 TEST_CASE("help tells of every option and its default") {
     Parsed parsed;
     std::string const help = options_for(parsed).help();
-    for (char const* words : {"--flag", "--text FILE", "--whole n", "--real x", "--choice a|b-c",
-                              "--name NAME", "choose by name: first, second", "(default 3)",
-                              "(default none)", "(default 0.5)", "--help"})
+    for (char const* words :
+         {"--flag", "--text FILE", "--whole n", "--real x", "--choice a|b-c", "--name NAME",
+          "choose by name", "first: one\n", "second-N: a number\n", "(default 3)", "(default none)",
+          "(default 0.5)", "--help"})
         CHECK(help.find(words) != std::string::npos);
 }
 
@@ -278,55 +292,59 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
     Folder folder;
     std::string const text = folder.file("text", counting);
     std::string const with_text = "--text " + text + ' ';
-    std::vector<std::string> const mistakes = {"",
-                                               "--text",
-                                               "--text /nonexistent/file",
-                                               "--text " + folder.path(),
-                                               "--text " + folder.file("empty", ""),
-                                               "--text " +
-                                                   folder.file("brief", "to be or not to be"),
-                                               text,
-                                               with_text + "--unknown",
-                                               with_text + "surplus",
-                                               with_text + "--steps",
-                                               with_text + "--steps 0",
-                                               with_text + "--steps -1",
-                                               with_text + "--steps many",
-                                               with_text + "--steps 1e3",
-                                               with_text + "--steps 10x",
-                                               with_text + "--batch 0",
-                                               with_text + "--batch 100000",
-                                               with_text + "--cells 0",
-                                               with_text + "--cells 3",
-                                               with_text + "--cells 16",
-                                               with_text + "--micro-batches 0",
-                                               with_text + "--micro-batches 1.5",
-                                               with_text + "--checkpointing sometimes",
-                                               with_text + "--checkpointing revolve",
-                                               with_text + "--checkpointing never,always",
-                                               with_text + "--schedule none",
-                                               with_text + "--schedule gpipe",
-                                               with_text + "--schedule",
-                                               with_text + "--per-device 9",
-                                               with_text + "--per-device 3",
-                                               with_text + "--schedule ZeroBubbleV --per-device 3",
-                                               with_text + "--schedule VMin --cells 8",
-                                               with_text + "--trace picture",
-                                               with_text + "--trace picture.png",
-                                               with_text + "--trace /nonexistent/picture.svg",
-                                               with_text + "--device cuda --trace picture.svg",
-                                               with_text + "--seed -1",
-                                               with_text + "--seed x",
-                                               with_text + "--learning-rate 0",
-                                               with_text + "--learning-rate nan",
-                                               with_text + "--learning-rate fast",
-                                               with_text + "--dropout 1",
-                                               with_text + "--temperature 0",
-                                               with_text + "--prompt xyz",
-                                               with_text + "--device tpu",
-                                               with_text + "--gpus 0",
-                                               with_text + "--device cuda --gpus 0,x",
-                                               with_text + "--json=yes"};
+    std::vector<std::string> const mistakes = {
+        "",
+        "--text",
+        "--text /nonexistent/file",
+        "--text " + folder.path(),
+        "--text " + folder.file("empty", ""),
+        "--text " + folder.file("brief", "to be or not to be"),
+        text,
+        with_text + "--unknown",
+        with_text + "surplus",
+        with_text + "--steps",
+        with_text + "--steps 0",
+        with_text + "--steps -1",
+        with_text + "--steps many",
+        with_text + "--steps 1e3",
+        with_text + "--steps 10x",
+        with_text + "--batch 0",
+        with_text + "--batch 100000",
+        with_text + "--cells 0",
+        with_text + "--cells 3",
+        with_text + "--cells 16",
+        with_text + "--micro-batches 0",
+        with_text + "--micro-batches 1.5",
+        with_text + "--checkpointing sometimes",
+        with_text + "--checkpointing revolve",
+        with_text + "--checkpointing never,always",
+        with_text + "--optimizer lion",
+        with_text + "--optimizer SGD",
+        with_text + "--schedule BreadthFirst-9",
+        with_text + "--schedule BreadthFirst-4 --per-device 3",
+        with_text + "--schedule none",
+        with_text + "--schedule gpipe",
+        with_text + "--schedule",
+        with_text + "--per-device 9",
+        with_text + "--per-device 3",
+        with_text + "--schedule ZeroBubbleV --per-device 3",
+        with_text + "--schedule VMin --cells 8",
+        with_text + "--trace picture",
+        with_text + "--trace picture.png",
+        with_text + "--trace /nonexistent/picture.svg",
+        with_text + "--device cuda --trace picture.svg",
+        with_text + "--seed -1",
+        with_text + "--seed x",
+        with_text + "--learning-rate 0",
+        with_text + "--learning-rate nan",
+        with_text + "--learning-rate fast",
+        with_text + "--dropout 1",
+        with_text + "--temperature 0",
+        with_text + "--prompt xyz",
+        with_text + "--device tpu",
+        with_text + "--gpus 0",
+        with_text + "--device cuda --gpus 0,x",
+        with_text + "--json=yes"};
     for (std::string const& arguments : mistakes) {
         CAPTURE(arguments);
         Ran const ran = train_gpt(folder, arguments);
@@ -445,7 +463,7 @@ TEST_CASE("train_gpt says the same of every schedule that runs backwards in asce
         if (schedule.name() != gpipe::schedule::GPipe::name)
             check(std::string(schedule.name()), 2, 2 * schedule.cells_per_device(), "");
     check("Interleaved1F1B", 2, 10, " --per-device 5 --checkpointing always");
-    check("BreadthFirst", 1, 8, " --per-device 8 --threads 1");
+    check("BreadthFirst-8", 1, 8, " --threads 1");
     check("ZeroBubbleH1", 4, 4, " --checkpointing always --threads 2");
 }
 
@@ -513,6 +531,33 @@ TEST_CASE("train_gpt draws its last step below a simulation with the same mean d
     CHECK(rows[16].find("device 3 ") == 0);
     CHECK(rows[17].find("memory ") == 0);
     CHECK(rows[17].find(" MiB of ") != std::string::npos);
+}
+
+TEST_CASE("train_gpt trains with every optimizer, and plans the state of that one only") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const run = [&](std::string const& name, std::string const& arguments) {
+        Ran const ran = train_gpt(folder, "--text " + text + " --steps 4 --sample 0 --json " +
+                                              "--optimizer " + name + arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        CHECK(ran.member("optimizer") == '"' + name + '"');
+        CHECK(ran.member("planned_bytes") == ran.member("used_bytes"));
+        return ran;
+    };
+    std::map<std::string, std::string> losses; // of those there are already
+    std::size_t const state = 4 * gpt::Standard::Net::parameters();
+    double const two = std::stod(run("adamw", "").member("planned_bytes"));
+    for (auto const& entry : gpipe::optimizer::optimizers().entries()) {
+        std::string const name(entry.name);
+        CAPTURE(name);
+        Ran const ran = run(name, " --cells 2");
+        CHECK(losses.emplace(ran.member("held_out_loss"), name).second);
+        CHECK(run(name, " --cells 4").member("held_out_loss") == ran.member("held_out_loss"));
+        double const bytes = std::stod(ran.member("planned_bytes"));
+        CHECK(bytes <= two - (name == "sgd") * static_cast<double>(state));
+    }
+    CHECK(train_gpt(folder, "--help").out.find("sgd: stochastic") != std::string::npos);
 }
 
 TEST_CASE("train_gpt learns, and writes what it learnt") {

@@ -300,13 +300,34 @@ TEST_CASE("the catalogue holds every schedule by its name, in loops of 1 to 8 ce
             CHECK(found.name() == name);
             CHECK(found.cells_per_device() == schedule.cells_per_device());
             CHECK(found.programs(2, 4).cells() == 2 * schedule.cells_per_device());
+            if (loops.count(name))
+                CHECK(find_schedule(name + '-' + std::to_string(v)).cells_per_device() == v);
         }
         CHECK(names.size() == one.size() + two.size() + (has_loops ? loops.size() : 0));
-        CHECK(static_cast<bool>(find_schedule("BreadthFirst", v)) == has_loops);
+        if (!has_loops) CHECK_THROWS_AS(find_schedule("BreadthFirst", v), std::invalid_argument);
         CHECK(static_cast<bool>(find_schedule("VHalf", v)));
-        CHECK_FALSE(find_schedule("", v));
-        CHECK_FALSE(find_schedule("gpipe", v));
+        CHECK_THROWS_AS(find_schedule("", v), std::invalid_argument);
+        CHECK_THROWS_AS(find_schedule("gpipe", v), std::invalid_argument);
     }
+}
+
+TEST_CASE("a number of cells per device that is given at run time makes what the constant makes") {
+    auto const check = [](auto constant, Dynamic const& object) {
+        CHECK(object.name() == constant.name);
+        REQUIRE(object.cells_per_device() == constant.cells_per_device);
+        for (std::size_t k = 1; k <= 4; ++k)
+            for (std::size_t m = 1; m <= 9; ++m) {
+                Programs const a = constant.programs(k, m);
+                Programs const b = object.programs(k, m);
+                CHECK(std::equal(a.actions(), a.actions() + a.size(), b.actions(),
+                                 b.actions() + b.size()));
+            }
+    };
+    check(Interleaved1F1B<1>{}, Interleaved1F1B<gpipe::dynamic>{1});
+    check(Interleaved1F1B<3>{}, Interleaved1F1B<gpipe::dynamic>{3});
+    check(Interleaved1F1B<2, 3>{}, Interleaved1F1B<gpipe::dynamic, 3>{2});
+    check(BreadthFirst<1>{}, BreadthFirst<gpipe::dynamic>{1});
+    check(BreadthFirst<4>{}, BreadthFirst<gpipe::dynamic>{4});
 }
 
 TEST_CASE("actions appended at once stand where added ones would, and not beyond the capacity") {

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
+#include <gpipe/core/type_name.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -36,6 +38,15 @@ template <class T, std::size_t states> struct UpdateTensor {
     T* state[states ? states : 1] = {};
     std::size_t size = 0;
 };
+
+/// The same with the first of its states only.
+template <std::size_t fewer, class T, std::size_t states>
+UpdateTensor<T, fewer> first_states(UpdateTensor<T, states> const& tensor) {
+    static_assert(fewer <= states);
+    UpdateTensor<T, fewer> result{tensor.parameter, tensor.gradient, {}, tensor.size};
+    for (std::size_t s = 0; s < fewer; ++s) result.state[s] = tensor.state[s];
+    return result;
+}
 
 namespace detail {
 
@@ -81,7 +92,22 @@ concept OptimizerFunctor = std::copyable<O> && requires {
     noexcept->std::same_as<void>;
 };
 
+/// How many arrays of state an optimizer has at construction: fewer than `states` if it has chosen.
+template <class O> constexpr std::size_t states_of(O const& optimizer) {
+    if constexpr (requires { optimizer.chosen_states(); })
+        return optimizer.chosen_states();
+    else
+        return O::states;
+}
+
 namespace detail {
+
+template <class O> constexpr std::string_view chosen_name(O const& optimizer) {
+    if constexpr (requires { optimizer.chosen_name(); })
+        return optimizer.chosen_name();
+    else
+        return type_name<O>;
+}
 
 template <class O> consteval bool names_states() {
     return requires { std::integral_constant<std::size_t, O::states>{}; };

@@ -77,6 +77,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                   "step that is under way has its own");
     static_assert(check_trainable<Net>());
     static_assert(CheckCut<Cut, Net::size, per_device>::ok);
+    static_assert(CheckScheduleFunction<Schedule>::ok);
     static_assert(CheckCheckpointing<Checkpointing>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
@@ -86,6 +87,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
     // Whether everything but the number of samples is in the type.
     static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
+                                     ScheduleFunction<Schedule> &&
                                      constant_checkpointing<Checkpointing>;
 
     // Whether the programs have been proven, as constants.
@@ -243,6 +245,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static consteval bool check_programs() {
         if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
                       micro_batch_count == 0)
+            return true;
+        else if constexpr (!ScheduleFunction<Schedule>)
             return true;
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
             return false;

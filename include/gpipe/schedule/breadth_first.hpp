@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/dynamic.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
@@ -7,6 +9,26 @@
 #include <string_view>
 
 namespace gpipe::schedule {
+
+namespace detail {
+
+GPIPE_INLINE constexpr Programs breadth_first(std::size_t v, std::size_t devices,
+                                              std::size_t micro_batches) {
+    std::size_t const cells = v * devices;
+    Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
+    result.place_in_loops();
+    for (std::size_t k = 0; k < devices; ++k) {
+        Action* next = result.append(2 * v * micro_batches);
+        for (std::size_t c = k; c < cells; c += devices)
+            for (std::size_t m = 0; m < micro_batches; ++m) *next++ = forward(c, m);
+        for (std::size_t c = cells; c > k; c -= devices)
+            for (std::size_t m = 0; m < micro_batches; ++m) *next++ = backward(c - devices + k, m);
+        result.next_device();
+    }
+    return result;
+}
+
+} // namespace detail
 
 /// Breadth-first pipeline (Lamy-Poirier, 2022): v cells per device in loops, device k owns cells
 /// k, k + K, k + 2 K, ...; all micro-batches through its first cell, then all through its second,
@@ -19,26 +41,23 @@ namespace gpipe::schedule {
 /// Bubble (K - 1) / (M v + K - 1) for M >= K; a device holds all M micro-batches of its v cells.
 /// Each cell's parameters are needed in one run of forwards and one of backwards, and no other
 /// schedule in loops loses less to latency.
+///
+/// v may be `dynamic`, and is then `cells_per_device` of the object.
 template <std::size_t v> struct BreadthFirst {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "BreadthFirst";
     static constexpr std::size_t cells_per_device = v;
-
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-        std::size_t const cells = v * devices;
-        Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
-        result.place_in_loops();
-        for (std::size_t k = 0; k < devices; ++k) {
-            Action* next = result.append(2 * v * micro_batches);
-            for (std::size_t c = k; c < cells; c += devices)
-                for (std::size_t m = 0; m < micro_batches; ++m) *next++ = forward(c, m);
-            for (std::size_t c = cells; c > k; c -= devices)
-                for (std::size_t m = 0; m < micro_batches; ++m)
-                    *next++ = backward(c - devices + k, m);
-            result.next_device();
-        }
-        return result;
+        return detail::breadth_first(v, devices, micro_batches);
+    }
+};
+template <> struct BreadthFirst<dynamic> {
+    using policy_kind = policy::Schedule;
+    static constexpr std::string_view name = "BreadthFirst";
+    std::size_t cells_per_device = 2;
+    constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        return detail::breadth_first(cells_per_device, devices, micro_batches);
     }
 };
 

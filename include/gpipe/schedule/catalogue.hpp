@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/registry.hpp>
 #include <gpipe/schedule/breadth_first.hpp>
 #include <gpipe/schedule/building_blocks.hpp>
 #include <gpipe/schedule/dual_pipe_v.hpp>
@@ -12,7 +13,6 @@
 
 #include <cstddef>
 #include <string_view>
-#include <utility>
 
 namespace gpipe::schedule {
 
@@ -21,39 +21,64 @@ inline constexpr std::size_t most_cells_per_device = 8;
 
 namespace detail {
 
-// The schedules in loops, by the number of cells per device less 1.
-template <std::size_t... v>
-constexpr void add_loops(Dynamic* to, std::size_t cells_per_device, std::index_sequence<v...>) {
-    Dynamic const interleaved[] = {Interleaved1F1B<v + 1>{}...};
-    Dynamic const breadth_first[] = {BreadthFirst<v + 1>{}...};
-    to[0] = interleaved[cells_per_device - 1];
-    to[1] = breadth_first[cells_per_device - 1];
+template <class S> constexpr Dynamic made(Numbers const&) { return S{}; }
+GPIPE_INLINE constexpr Dynamic interleaved_by(Numbers const& numbers) {
+    return Interleaved1F1B<dynamic>{numbers[0]};
+}
+GPIPE_INLINE constexpr Dynamic breadth_first_by(Numbers const& numbers) {
+    return BreadthFirst<dynamic>{numbers[0]};
 }
 
 } // namespace detail
 
+/// Every schedule of the library by its name.
+GPIPE_INLINE constexpr Registry<Dynamic> schedules() {
+    using detail::made;
+    constexpr NamedNumber cells{
+        .name = "V", .low = 1, .high = most_cells_per_device, .fallback = 2};
+    Named<Dynamic> const all[] = {
+        {GPipe::name, "all forwards, then all backwards, the last first", &made<GPipe>},
+        {GPipeAscending::name, "the same, the first backward first", &made<GPipeAscending>},
+        {OneForwardOneBackward::name, "K micro-batches ahead at most",
+         &made<OneForwardOneBackward>},
+        {EagerOneForwardOneBackward::name, "2 K - 1 ahead, which hides transfers",
+         &made<EagerOneForwardOneBackward>},
+        {ZeroBubbleH1::name, "backward in halves, as much memory as 1F1B", &made<ZeroBubbleH1>},
+        {ZeroBubbleH2::name, "2 K - 1 ahead, for immediate updates", &made<ZeroBubbleH2>},
+        {ZeroBubbleV::name, "two cells per device, there and back", &made<ZeroBubbleV>},
+        {VHalf::name, "likewise, in half of the memory", &made<VHalf>},
+        {VMin::name, "likewise, in a third of it", &made<VMin>},
+        {DualPipeV::name, "likewise, forwards beside backwards", &made<DualPipeV>},
+        {Interleaved1F1B<dynamic>::name,
+         "1F1B over V cells per device, in loops",
+         &detail::interleaved_by,
+         {cells}},
+        {BreadthFirst<dynamic>::name,
+         "GPipe over V cells per device, in loops",
+         &detail::breadth_first_by,
+         {cells}}};
+    return Registry<Dynamic>("schedule", all);
+}
+
 /// Every schedule of the library: those with one cell per device, those with two in V order, and,
 /// for 1 to 8 `cells_per_device`, those in loops of that many.
 GPIPE_INLINE constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
-    Dynamic const others[] = {
-        GPipe{},        GPipeAscending{}, OneForwardOneBackward{}, EagerOneForwardOneBackward{},
-        ZeroBubbleH1{}, ZeroBubbleH2{},   ZeroBubbleV{},           VHalf{},
-        VMin{},         DualPipeV{}};
-    constexpr std::size_t count = sizeof(others) / sizeof(others[0]);
+    Registry<Dynamic> const all = schedules();
     bool const loops = cells_per_device >= 1 && cells_per_device <= most_cells_per_device;
-    Array<Dynamic> result(count + (loops ? 2 : 0));
-    for (std::size_t s = 0; s < count; ++s) result[s] = others[s];
-    if (loops)
-        detail::add_loops(result.data() + count, cells_per_device,
-                          std::make_index_sequence<most_cells_per_device>());
+    std::size_t count = 0;
+    for (auto const& entry : all.entries()) count += loops || entry.numbers[0].name.empty();
+    Array<Dynamic> result(count);
+    std::size_t next = 0;
+    for (auto const& entry : all.entries())
+        if (loops || entry.numbers[0].name.empty()) result[next++] = entry.make({cells_per_device});
     return result;
 }
 
-/// The schedule of that name, empty if there is none. `cells_per_device` is for those in loops.
-GPIPE_INLINE constexpr Dynamic find_schedule(std::string_view name, std::size_t cells_per_device) {
-    for (Dynamic const& schedule : catalogue(cells_per_device))
-        if (schedule.name() == name) return schedule;
-    return {};
+/// The schedule of that name; `cells_per_device` is for those in loops whose name does not end with
+/// it. Throws std::invalid_argument, listing what there is, if there is none.
+GPIPE_INLINE constexpr Dynamic find_schedule(std::string_view name,
+                                             std::size_t cells_per_device = 2) {
+    return schedules().find(name, cells_per_device);
 }
 
 } // namespace gpipe::schedule

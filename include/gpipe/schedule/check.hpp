@@ -6,14 +6,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace gpipe {
 
 /// That a policy offers what a schedule must.
 template <class Schedule> struct CheckScheduleFunction {
-    static constexpr bool ok = ScheduleFunction<Schedule>;
-    static_assert(ok, "gpipe: a schedule needs: static constexpr gpipe::Programs "
-                      "programs(std::size_t devices, std::size_t micro_batches)");
+    static constexpr bool ok =
+        std::is_same_v<Schedule, schedule::Dynamic> || ScheduleFunction<Schedule>;
+    static constexpr bool object = ScheduleObject<Schedule>;
+    static_assert(ok || object, "gpipe: a schedule needs: static constexpr gpipe::Programs "
+                                "programs(std::size_t devices, std::size_t micro_batches)");
+    static_assert(ok || !object,
+                  "gpipe: a schedule whose numbers are dynamic is an object: among the policies "
+                  "stands gpipe::schedule::Dynamic, and the object in Options::schedule");
 };
 
 /// That there are enough micro-batches for a schedule.
@@ -153,9 +159,7 @@ inline constexpr bool proven_as_constant = K* cells_per_device<Schedule>* M <= m
 // A schedule's programs for K devices and M micro-batches.
 template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
     constexpr std::size_t least = least_micro_batches<Schedule>(K);
-    if constexpr (!ScheduleFunction<Schedule>)
-        return CheckScheduleFunction<Schedule>::ok;
-    else if constexpr (M < least)
+    if constexpr (M < least)
         return CheckMicroBatchesOf<Schedule, K, M, least>::ok;
     else if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;

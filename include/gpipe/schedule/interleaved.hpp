@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/dynamic.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
@@ -9,6 +11,46 @@
 #include <string_view>
 
 namespace gpipe::schedule {
+
+namespace detail {
+
+GPIPE_INLINE constexpr Programs interleaved(std::size_t v, std::size_t group, std::size_t devices,
+                                            std::size_t micro_batches) {
+    Programs result(devices, v * devices, micro_batches, 2 * v * devices * micro_batches);
+    result.place_in_loops();
+
+    // The forwards of device 0, those of device k are k cells further; of full groups, what is
+    // beyond M is left out below.
+    std::size_t const size = std::max(group, devices);
+    std::size_t const groups = (micro_batches + size - 1) / size;
+    std::size_t const count = v * groups * size;
+    Array<Action> forwards(count);
+    Action* next = forwards.data();
+    for (std::size_t begin = 0; begin < groups * size; begin += size)
+        for (std::size_t c = 0; c < v * devices; c += devices)
+            for (std::size_t m = begin; m < begin + size; ++m) *next++ = forward(c, m);
+
+    Action const* const order = forwards.data();
+    for (std::size_t k = 0; k < devices; ++k) {
+        std::size_t const most = 2 * (devices - 1 - k) + (v - 1) * size;
+        std::size_t const warm_up = most < count ? most : count;
+        auto const first = static_cast<std::uint32_t>(k);
+        auto const last = static_cast<std::uint32_t>(k + (v - 1) * devices);
+        next = result.append(2 * v * micro_batches);
+        for (std::size_t i = 0; i < count + warm_up; ++i) {
+            if (i < count && order[i].micro_batch < micro_batches)
+                *next++ = {Kind::forward, first + order[i].cell, order[i].micro_batch};
+            if (i < warm_up) continue;
+            Action const& f = order[i - warm_up];
+            if (f.micro_batch < micro_batches)
+                *next++ = {Kind::backward, last - f.cell, f.micro_batch};
+        }
+        result.next_device();
+    }
+    return result;
+}
+
+} // namespace detail
 
 /// Interleaved 1F1B (Narayanan et al., 2021; Megatron-LM): v cells per device in loops, device k
 /// owns cells k, k + K, k + 2 K, ... Micro-batches go in groups of N = max(`group`, K), all of a
@@ -26,45 +68,23 @@ namespace gpipe::schedule {
 /// Bubble (K - 1) / (M v + K - 1) if N divides M, a v-th of 1F1B's for v times as many transfers;
 /// a last group that is not full costs time. Device k holds at most n + 1 micro-batches of a cell,
 /// never more than M v; a cell keeps a v-th of the activations.
+///
+/// v may be `dynamic`, and is then `cells_per_device` of the object.
 template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "Interleaved1F1B";
     static constexpr std::size_t cells_per_device = v;
-
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-        Programs result(devices, v * devices, micro_batches, 2 * v * devices * micro_batches);
-        result.place_in_loops();
-
-        // The forwards of device 0, those of device k are k cells further; of full groups, what is
-        // beyond M is left out below.
-        std::size_t const size = std::max(group, devices);
-        std::size_t const groups = (micro_batches + size - 1) / size;
-        std::size_t const count = v * groups * size;
-        Array<Action> forwards(count);
-        Action* next = forwards.data();
-        for (std::size_t begin = 0; begin < groups * size; begin += size)
-            for (std::size_t c = 0; c < v * devices; c += devices)
-                for (std::size_t m = begin; m < begin + size; ++m) *next++ = forward(c, m);
-
-        Action const* const order = forwards.data();
-        for (std::size_t k = 0; k < devices; ++k) {
-            std::size_t const most = 2 * (devices - 1 - k) + (v - 1) * size;
-            std::size_t const warm_up = most < count ? most : count;
-            auto const first = static_cast<std::uint32_t>(k);
-            auto const last = static_cast<std::uint32_t>(k + (v - 1) * devices);
-            next = result.append(2 * v * micro_batches);
-            for (std::size_t i = 0; i < count + warm_up; ++i) {
-                if (i < count && order[i].micro_batch < micro_batches)
-                    *next++ = {Kind::forward, first + order[i].cell, order[i].micro_batch};
-                if (i < warm_up) continue;
-                Action const& f = order[i - warm_up];
-                if (f.micro_batch < micro_batches)
-                    *next++ = {Kind::backward, last - f.cell, f.micro_batch};
-            }
-            result.next_device();
-        }
-        return result;
+        return detail::interleaved(v, group, devices, micro_batches);
+    }
+};
+template <std::size_t group> struct Interleaved1F1B<dynamic, group> {
+    using policy_kind = policy::Schedule;
+    static constexpr std::string_view name = "Interleaved1F1B";
+    std::size_t cells_per_device = 2;
+    constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        return detail::interleaved(cells_per_device, group, devices, micro_batches);
     }
 };
 

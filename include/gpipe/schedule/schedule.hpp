@@ -2,6 +2,8 @@
 
 #include <gpipe/schedule/programs.hpp>
 
+#include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <string_view>
@@ -29,15 +31,25 @@ template <std::size_t M> struct MicroBatches {
 /// - `static constexpr std::size_t least_micro_batches(std::size_t devices)` (default 1): for fewer
 ///   it has no programs;
 /// - `static constexpr std::string_view name`, for people.
+/// As with the extents of mdspan its numbers are constants, or `dynamic` and then members of an
+/// object: see ScheduleObject.
 template <class S>
 concept ScheduleFunction = requires(std::size_t n) {
     { S::programs(n, n) } -> std::same_as<Programs>;
 };
 
+/// A schedule whose programs() is a const member function, because it has numbers that are known at
+/// run time only: for schedule::Dynamic, which copies it. `cells_per_device` and
+/// `least_micro_batches` may be members, too.
+template <class S>
+concept ScheduleObject = requires(S const schedule, std::size_t n) {
+    { schedule.programs(n, n) } -> std::same_as<Programs>;
+};
+
 /// How many cells of the chain a device has under schedule S.
 template <class S> inline constexpr std::size_t cells_per_device = 1;
 template <class S>
-    requires requires { S::cells_per_device; }
+    requires requires { std::integral_constant<std::size_t, S::cells_per_device>{}; }
 inline constexpr std::size_t cells_per_device<S> = S::cells_per_device;
 
 /// How many micro-batches schedule S needs.
@@ -50,33 +62,71 @@ template <class S> constexpr std::size_t least_micro_batches(std::size_t devices
 
 namespace schedule {
 
-/// A schedule that is chosen at construction; also the type that holds the choice.
+/// A schedule that is chosen at construction, with its numbers; also the type that holds the
+/// choice. By name: see schedules() in catalogue.hpp.
 class Dynamic {
   public:
     using policy_kind = policy::Schedule;
     constexpr Dynamic() = default;
     // Of Dynamic itself it must not be asked: clang 14 would take its programs() for a static one.
     template <class S>
-        requires(!std::is_same_v<S, Dynamic> && ScheduleFunction<S>)
-    constexpr Dynamic(S)
-        : programs_(&S::programs), least_(&gpipe::least_micro_batches<S>),
-          cells_per_device_(gpipe::cells_per_device<S>) {
+        requires(!std::is_same_v<S, Dynamic> && ScheduleObject<S>)
+    constexpr Dynamic(S schedule) : programs_(&programs_of<S>), least_(&least_of<S>) {
         if constexpr (requires { S::name; }) name_ = S::name;
+        if constexpr (requires { schedule.cells_per_device; })
+            cells_per_device_ = schedule.cells_per_device;
+        if constexpr (!ScheduleFunction<S>) {
+            static_assert(
+                std::is_trivially_copyable_v<S> && sizeof(S) <= most_bytes,
+                "gpipe: the object of a schedule holds numbers only, of 32 bytes at most");
+            auto const bytes = std::bit_cast<std::array<unsigned char, sizeof(S)>>(schedule);
+            for (std::size_t i = 0; i < sizeof(S); ++i) object_[i] = bytes[i];
+        }
     }
 
     constexpr explicit operator bool() const { return programs_ != nullptr; }
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
-        return programs_(devices, micro_batches);
+        return programs_(object_, devices, micro_batches);
     }
     constexpr std::size_t cells_per_device() const { return cells_per_device_; }
-    constexpr std::size_t least_micro_batches(std::size_t devices) const { return least_(devices); }
-    /// Empty where the schedule has none.
+    constexpr std::size_t least_micro_batches(std::size_t devices) const {
+        return least_(object_, devices);
+    }
+    /// Without numbers; empty where the schedule has none.
     constexpr std::string_view name() const { return name_; }
 
   private:
-    Programs (*programs_)(std::size_t, std::size_t) = nullptr;
-    std::size_t (*least_)(std::size_t) = nullptr;
+    // The object's bytes, not a pointer to it: constant evaluation has to get through.
+    static constexpr std::size_t most_bytes = 32;
+    using Object = unsigned char[most_bytes];
+
+    template <class S> static constexpr S object(Object const& from) {
+        std::array<unsigned char, sizeof(S)> bytes{};
+        for (std::size_t i = 0; i < sizeof(S); ++i) bytes[i] = from[i];
+        return std::bit_cast<S>(bytes);
+    }
+    template <class S>
+    static constexpr Programs programs_of(Object const& from, std::size_t devices,
+                                          std::size_t micro_batches) {
+        if constexpr (ScheduleFunction<S>)
+            return S::programs(devices, micro_batches);
+        else
+            return object<S>(from).programs(devices, micro_batches);
+    }
+    template <class S>
+    static constexpr std::size_t least_of(Object const& from, std::size_t devices) {
+        if constexpr (ScheduleFunction<S>)
+            return gpipe::least_micro_batches<S>(devices);
+        else if constexpr (requires(S const s) { s.least_micro_batches(devices); })
+            return object<S>(from).least_micro_batches(devices);
+        else
+            return 1;
+    }
+
+    Programs (*programs_)(Object const&, std::size_t, std::size_t) = nullptr;
+    std::size_t (*least_)(Object const&, std::size_t) = nullptr;
     std::size_t cells_per_device_ = 1;
+    Object object_{};
     std::string_view name_;
 };
 
