@@ -46,6 +46,7 @@ inline Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& 
 /// compile, and few need it.)
 struct MachineWork : Checkpointed {
     Checkpointed (*fit)(BudgetProblem const& problem, Budget const& budget) = nullptr;
+    bool snapshot = false; ///< whether it has host memory for a copy of its state
 };
 
 } // namespace gpipe

@@ -4,6 +4,12 @@ set(source ${CMAKE_CURRENT_LIST_DIR})
 add_executable(consumer ${source}/main.cpp ${source}/other.cpp)
 target_link_libraries(consumer PRIVATE gpipe::gpipe)
 
+# The part that needs nlohmann-json, where that is there.
+if(TARGET gpipe::state)
+    add_executable(saves ${source}/saves.cpp)
+    target_link_libraries(saves PRIVATE gpipe::state)
+endif()
+
 # An embedded library brings no tests, programs or install rules along.
 foreach(target gpipe_warnings gpipe_doctest_main)
     if(TARGET ${target})
