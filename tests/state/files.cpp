@@ -1,5 +1,6 @@
 // How states get onto the disk: whatever call fails, and whenever the process dies, a path holds
 // the old state or the new, as a whole.
+#include "support/folder.hpp"
 #include "support/long_tests.hpp"
 #include "support/system_calls.hpp"
 
@@ -16,7 +17,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -32,19 +32,9 @@ namespace {
 namespace fs = std::filesystem;
 using gpipe::AtomicFile;
 using gpipe::StateError;
-using toy::Fault;
+using toy::CallFault;
 
-// A folder that goes with the test.
-struct Folder {
-    Folder() {
-        std::string name = (fs::temp_directory_path() / "gpipe-state-XXXXXX").string();
-        REQUIRE(::mkdtemp(name.data()) != nullptr);
-        path = name;
-    }
-    ~Folder() { fs::remove_all(path); }
-    std::string operator/(std::string const& name) const { return path + '/' + name; }
-    std::string path;
-};
+using toy::Folder;
 
 std::string content(std::string const& path) {
     std::ifstream file(path, std::ios::binary);
@@ -92,7 +82,7 @@ TEST_CASE(
                 bool struck = false;
                 std::size_t renames = 0;
                 {
-                    toy::SystemCalls const watch({call, n, Fault::fails, error});
+                    toy::SystemCalls const watch({call, n, CallFault::fails, error});
                     try {
                         write(path, after);
                     } catch (StateError const& thrown) {
@@ -126,12 +116,12 @@ TEST_CASE("calls that are interrupted or write less than asked for are made agai
     Folder const folder;
     for (char const* call : {"open", "write", "fsync"})
         for (std::size_t n = 1; n <= 2; ++n) {
-            toy::SystemCalls const watch({call, n, Fault::interrupts});
+            toy::SystemCalls const watch({call, n, CallFault::interrupts});
             write(folder / "s", after);
             CHECK(watch.count() > n);
             CHECK(content(folder / "s") == after);
         }
-    toy::SystemCalls const watch({"write", 0, Fault::shortens});
+    toy::SystemCalls const watch({"write", 0, CallFault::shortens});
     write(folder / "s", before);
     CHECK(watch.count() > 20);
     CHECK(content(folder / "s") == before);
@@ -144,7 +134,7 @@ TEST_CASE(
     std::string const path = folder / "s";
     std::size_t news = 0;
     std::size_t killed = 0;
-    for (Fault::Kind const kind : {Fault::kills_before, Fault::kills_after})
+    for (CallFault::Kind const kind : {CallFault::kills_before, CallFault::kills_after})
         for (std::size_t n = 1;; ++n) {
             write(path, before);
             pid_t const child = ::fork();

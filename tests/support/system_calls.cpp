@@ -23,7 +23,7 @@ namespace {
 
 std::mutex mutex;
 bool watching = false;
-toy::Fault fault;
+toy::CallFault fault;
 std::size_t counted = 0;
 std::vector<std::string> lines;
 std::map<int, std::string> names;
@@ -48,15 +48,16 @@ auto watched(std::string const& call, std::string const& what, Call real, Argume
         std::lock_guard const lock(mutex);
         struck = watching && strikes(call, what);
     }
-    if (struck && fault.kind == toy::Fault::kills_before) ::raise(SIGKILL);
-    if (struck && (fault.kind == toy::Fault::fails || fault.kind == toy::Fault::interrupts)) {
+    if (struck && fault.kind == toy::CallFault::kills_before) ::raise(SIGKILL);
+    if (struck &&
+        (fault.kind == toy::CallFault::fails || fault.kind == toy::CallFault::interrupts)) {
         // A file that cannot be closed is closed all the same.
         if (call == "close") static_cast<void>(real(arguments...));
-        errno = fault.kind == toy::Fault::fails ? fault.error : EINTR;
+        errno = fault.kind == toy::CallFault::fails ? fault.error : EINTR;
         return -1;
     }
     auto const result = real(arguments...);
-    if (struck && fault.kind == toy::Fault::kills_after) ::raise(SIGKILL);
+    if (struck && fault.kind == toy::CallFault::kills_after) ::raise(SIGKILL);
     return result;
 }
 
@@ -85,7 +86,7 @@ ssize_t __wrap_write(int file, void const* data, size_t size) {
     bool halve = false;
     {
         std::lock_guard const lock(mutex);
-        halve = watching && fault.kind == toy::Fault::shortens && size > 1;
+        halve = watching && fault.kind == toy::CallFault::shortens && size > 1;
     }
     return watched("write", name_of(file), __real_write, file, data, halve ? size / 2 : size);
 }
@@ -98,7 +99,7 @@ int __wrap_close(int file) { return watched("close", name_of(file), __real_close
 
 namespace toy {
 
-SystemCalls::SystemCalls(Fault what) {
+SystemCalls::SystemCalls(CallFault what) {
     std::lock_guard const lock(mutex);
     fault = std::move(what);
     counted = 0;

@@ -10,7 +10,7 @@
 namespace toy {
 
 /// What happens at the `at`-th of the watched calls, counted from 1.
-struct Fault {
+struct CallFault {
     enum Kind { fails, interrupts, shortens, kills_before, kills_after };
     std::string call; ///< which are counted: "open", "write", ...; empty: all
     std::size_t at = 0;
@@ -21,7 +21,7 @@ struct Fault {
 /// From its construction on calls are logged, and one goes wrong. One at a time.
 class SystemCalls {
   public:
-    explicit SystemCalls(Fault fault = {});
+    explicit SystemCalls(CallFault fault = {});
     ~SystemCalls();
     SystemCalls(SystemCalls const&) = delete;
     SystemCalls& operator=(SystemCalls const&) = delete;
