@@ -65,6 +65,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/check.hpp
     include/gpipe/layer/context.hpp
+    include/gpipe/layer/dtype.hpp
     include/gpipe/layer/handle_set.hpp
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/info.hpp
@@ -164,6 +165,17 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/state/file.hpp
+    include/gpipe/state/header_json.hpp
+    include/gpipe/state/layer_state.hpp
+    include/gpipe/state/load.hpp
+    include/gpipe/state/pending_save.hpp
+    include/gpipe/state/safetensors.hpp
+    include/gpipe/state/save.hpp
+    include/gpipe/state/state.hpp
+    include/gpipe/state/state_error.hpp
+    include/gpipe/state/tensor_names.hpp
+    include/gpipe/state/training_state.hpp
     include/gpipe/trace/chrome.hpp
     include/gpipe/trace/compare.hpp
     include/gpipe/trace/nvtx.hpp

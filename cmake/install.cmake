@@ -1,4 +1,4 @@
-# find_package(gpipe): headers, exported target, and a package file that finds the threads.
+# find_package(gpipe [COMPONENTS state]): headers, exported targets, and a package file that finds the threads.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpipe)
@@ -6,5 +6,6 @@ install(TARGETS gpipe gpipe_compiled EXPORT gpipe FILE_SET HEADERS)
 install(EXPORT gpipe NAMESPACE gpipe:: FILE gpipe-targets.cmake DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpipe-config-version.cmake
     COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
-install(FILES ${PROJECT_SOURCE_DIR}/cmake/gpipe-config.cmake ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/gpipe-config.cmake ${PROJECT_SOURCE_DIR}/cmake/gpipe-state.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp
     ${PROJECT_BINARY_DIR}/gpipe-config-version.cmake DESTINATION ${package_dir})

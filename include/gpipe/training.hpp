@@ -32,6 +32,8 @@ namespace detail {
 template <class T> inline constexpr bool is_pipeline = false;
 template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
 
+struct StateAccess; // of gpipe/state/
+
 } // namespace detail
 
 /// Trains a Pipeline. Net is the Pipeline; the policies stand in any order, each with a default:
@@ -138,6 +140,9 @@ template <class Net, class... Policies> class Training {
         schedule::Dynamic schedule{};
         checkpoint::Dynamic checkpointing{};
         typename Device::Options device{};
+        /// Whether there is room in the host's memory for a copy of parameters and optimizer state,
+        /// from which start_save() writes while training goes on: MemoryPlan::snapshot bytes.
+        bool snapshot = false;
     };
 
     /// Plans and allocates all memory and initializes the parameters. Throws std::invalid_argument
@@ -277,9 +282,9 @@ template <class Net, class... Policies> class Training {
     /// Bytes of all arenas by the plan, and as allocated.
     std::size_t planned_bytes() const { return machine_.plan().total(); }
     std::size_t used_bytes() const { return machine_.used_bytes(); }
-    /// Bytes of the host's memory that copies go to or through: what is offloaded, and tensors on
-    /// their way between devices that cannot reach each other.
-    std::size_t host_bytes() const { return machine_.plan().host; }
+    /// Bytes of the host's memory that copies go to or through: what is offloaded, tensors on their
+    /// way between devices that cannot reach each other, and the snapshot, if there is one.
+    std::size_t host_bytes() const { return plan().host + plan().snapshot; }
     /// A device's memory.
     std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 
@@ -320,6 +325,7 @@ template <class Net, class... Policies> class Training {
     }
 
   private:
+    friend struct detail::StateAccess;
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
@@ -457,6 +463,7 @@ template <class Net, class... Policies> class Training {
         Array<std::size_t> const first = chosen_cut(options);
         Array<bool> splits = Chosen::splits(layers, first);
         MachineWork work;
+        work.snapshot = options.snapshot;
         if constexpr (Chosen::proven) {
             static_cast<Checkpointed&>(work) = Chosen::applied(
                 layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));

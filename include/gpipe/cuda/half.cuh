@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/layer/dtype.hpp>
 #include <gpipe/layer/tensor.hpp>
 
 #include <type_traits>
@@ -12,3 +13,9 @@ struct __nv_bfloat16;
 /// are better float: what an optimizer adds to one is often less than 16 bits can tell.
 template <> struct gpipe::CarriesGradient<__half> : std::true_type {};
 template <> struct gpipe::CarriesGradient<__nv_bfloat16> : std::true_type {};
+
+/// In saved states.
+template <>
+struct gpipe::DtypeOf<__half> : std::integral_constant<gpipe::Dtype, gpipe::Dtype::F16> {};
+template <>
+struct gpipe::DtypeOf<__nv_bfloat16> : std::integral_constant<gpipe::Dtype, gpipe::Dtype::BF16> {};

@@ -96,6 +96,8 @@ struct MemoryPlan {
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
+    /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
+    std::size_t snapshot = 0;
 
     /// Of all arenas.
     constexpr std::size_t total() const {

@@ -140,14 +140,19 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     }
     Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
 
-  private:
-    Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
-                   bool follows) {
+    /// Throws if an update was interrupted.
+    void check_whole() const {
         if (torn_)
             throw std::runtime_error(
                 "gpipe: an error of the device, or in a step with immediate updates, has "
                 "interrupted an update: some parameters are new, some old, and this object is of "
                 "no use");
+    }
+
+  private:
+    Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
+                   bool follows) {
+        check_whole();
         Run& run = runs_[arguments.slot];
         if (arguments.samples != run.arguments.samples) {
             Split const split(arguments.samples, run.ranges.size());

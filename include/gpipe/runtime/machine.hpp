@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -35,6 +36,7 @@ namespace gpipe {
 template <DeviceRuntime Device> class Machine {
   public:
     using Pointers = MiniBatch::Pointers;
+    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
 
     /// `first`: the layer that each cell begins with; `immediate`: see update::Immediate.
     /// Initializes the parameters; throws what a layer's initialize throws, and
@@ -96,6 +98,27 @@ template <DeviceRuntime Device> class Machine {
     }
     /// Copies from the host's memory to a device's or back, between steps; done when it returns.
     void copy(std::byte* to, std::byte const* from, std::size_t bytes);
+    /// All parameter tensors, with their optimizer state, in the order of the chain.
+    std::size_t tensors() const { return engine_.tables().order.size(); }
+    UpdateRow const& tensor(std::size_t i) const {
+        return engine_.tables().updates[engine_.tables().order[i]];
+    }
+    /// Goes on as if so many steps had been trained with this seed, once no step is under way.
+    void go_on(std::uint64_t seed, std::uint64_t steps) {
+        finish();
+        seed_ = seed;
+        steps_ = steps;
+        initialize_states();
+    }
+    /// Waits for all steps, then throws if an update was interrupted.
+    void check_whole() {
+        finish();
+        engine_.check_whole();
+    }
+    /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
+    /// object where somebody else holds it, and who reads it.
+    std::shared_ptr<HostMemory> const& snapshot() const { return snapshot_; }
+    std::shared_ptr<void>& saving() { return saving_; }
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
         for (auto const& arena : arenas_) bytes += arena.size();
@@ -214,7 +237,11 @@ template <DeviceRuntime Device> class Machine {
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
         }
-        return problem(capacity).plan(programs_, reversals_);
+        MemoryPlan plan = problem(capacity).plan(programs_, reversals_);
+        for (LayerInfo const& layer : model_.infos)
+            for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
+                plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];
+        return plan;
     }
     Array<Link> links() const {
         if constexpr (requires { device_.link(0, 0); }) {
@@ -350,9 +377,11 @@ template <DeviceRuntime Device> class Machine {
     ForwardPrograms forwards_;
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> arena_data_;
-    decltype(std::declval<Device&>().allocate_host(0)) staging_;
-    Array<HandleSet> handles_; ///< by device; goes before its workspaces and streams
-    MiniBatch batches_[slots]; ///< by slot
+    HostMemory staging_;
+    std::shared_ptr<HostMemory> snapshot_;
+    std::shared_ptr<void> saving_; ///< what reads the snapshot, if anything does
+    Array<HandleSet> handles_;     ///< by device; goes before its workspaces and streams
+    MiniBatch batches_[slots];     ///< by slot
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
@@ -376,6 +405,7 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
       learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
       device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
       arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
+      snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan_.snapshot))),
       handles_(programs_.devices()), engine_(device_) {
     if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
         detail::throw_error<std::logic_error>(

@@ -15,6 +15,12 @@ foreach(program consumer compiled mixed)
     target_link_libraries(${program} PRIVATE gpipe::gpipe)
 endforeach()
 
+# The part that needs nlohmann-json, where that is there.
+if(TARGET gpipe::state)
+    add_executable(saves ${source}/saves.cpp)
+    target_link_libraries(saves PRIVATE gpipe::state)
+endif()
+
 # An embedded library brings no tests, programs or install rules along.
 foreach(target gpipe_warnings gpipe_doctest_main)
     if(TARGET ${target})

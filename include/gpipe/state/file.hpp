@@ -1,0 +1,159 @@
+#pragma once
+
+#include <gpipe/state/state_error.hpp>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace gpipe {
+
+namespace detail {
+
+[[noreturn]] inline void throw_file_error(char const* call, std::string const& path, int error) {
+    throw StateError("gpipe: " + path + ": " + call + ": " + std::strerror(error));
+}
+
+} // namespace detail
+
+/// A file of the system, open. Every call that fails throws a StateError with the path, the call
+/// and the system's words.
+class File {
+  public:
+    File(std::string path, int flags) : path_(std::move(path)) {
+        do fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
+        while (fd_ < 0 && errno == EINTR);
+        if (fd_ < 0) fail("open");
+    }
+    File(File&& other) noexcept
+        : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    File& operator=(File&&) = delete;
+    ~File() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+    std::string const& path() const { return path_; }
+    std::uint64_t size() const { return static_cast<std::uint64_t>(status().st_size); }
+
+    /// Fills `to` from the byte at `offset` on.
+    void read_at(std::uint64_t offset, std::span<std::byte> to) const {
+        while (!to.empty()) {
+            ssize_t const count = ::pread(fd_, to.data(), to.size(), static_cast<::off_t>(offset));
+            if (count < 0 && errno == EINTR) continue;
+            if (count < 0) fail("read");
+            if (count == 0) throw StateError("gpipe: " + path_ + ": it became shorter meanwhile");
+            offset += static_cast<std::uint64_t>(count);
+            to = to.subspan(static_cast<std::size_t>(count));
+        }
+    }
+    void write(std::span<std::byte const> from) {
+        while (!from.empty()) {
+            ssize_t const count = ::write(fd_, from.data(), from.size());
+            if (count < 0 && errno == EINTR) continue;
+            if (count < 0) fail("write");
+            if (count == 0) detail::throw_file_error("write", path_, ENOSPC);
+            from = from.subspan(static_cast<std::size_t>(count));
+        }
+    }
+    /// Returns when what was written outlives a loss of power.
+    void sync() {
+        int result = 0;
+        do result = ::fsync(fd_);
+        while (result < 0 && errno == EINTR);
+        if (result < 0) fail("fsync");
+    }
+    /// The number of the file is free again whatever close() says, so it is called once.
+    void close() {
+        if (::close(std::exchange(fd_, -1)) < 0) fail("close");
+    }
+    /// Whether nobody else holds it. The system gives it back when the file is closed, or its
+    /// process dies.
+    bool lock() {
+        int result = 0;
+        do result = ::flock(fd_, LOCK_EX | LOCK_NB);
+        while (result < 0 && errno == EINTR);
+        if (result < 0 && errno != EWOULDBLOCK) fail("flock");
+        return result == 0;
+    }
+    /// Whether the file has this name yet.
+    bool named(std::string const& path) const {
+        struct ::stat there {};
+        if (::stat(path.c_str(), &there) < 0) return false;
+        struct ::stat const here = status();
+        return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+    }
+
+  private:
+    struct ::stat status() const {
+        struct ::stat status {};
+        if (::fstat(fd_, &status) < 0) fail("fstat");
+        return status;
+    }
+    [[noreturn]] void fail(char const* call) const { detail::throw_file_error(call, path_, errno); }
+
+    std::string path_;
+    int fd_ = -1;
+};
+
+/// A file that is there as a whole or not at all: written under another name in the same folder,
+/// brought to the disk, and given its name in place of the file that had it, which stays as it is
+/// until then, whatever fails and whenever the process dies (the recipe of Pillai et al., OSDI'14).
+/// A rest of a process that was killed is written over by the next, so only one is ever left.
+class AtomicFile {
+  public:
+    /// Throws StateError, also where somebody else is writing this file just now.
+    explicit AtomicFile(std::string path)
+        : path_(std::move(path)), partial_(path_ + ".partial"), lock_(locked(partial_)),
+          file_(partial_, O_WRONLY | O_TRUNC) {}
+    AtomicFile(AtomicFile const&) = delete;
+    AtomicFile& operator=(AtomicFile const&) = delete;
+    ~AtomicFile() {
+        if (!committed_) ::unlink(partial_.c_str()); // while it is locked yet
+    }
+
+    void write(std::span<std::byte const> bytes) { file_.write(bytes); }
+    /// From here on it has its name. If this throws, the old file is there as it was, unless only
+    /// the folder could not be brought to the disk: then the new one is, but may be lost with the
+    /// power.
+    void commit() {
+        file_.sync();
+        file_.close(); // which may say that something was not written
+        if (std::rename(partial_.c_str(), path_.c_str()) < 0)
+            detail::throw_file_error("rename", path_, errno);
+        committed_ = true;
+        std::size_t const slash = path_.rfind('/');
+        File folder(slash == std::string::npos ? "." : path_.substr(0, slash + 1),
+                    O_RDONLY | O_DIRECTORY);
+        folder.sync();
+        folder.close();
+    }
+
+  private:
+    // The lock may be that of a file which has got its name, or lost it, meanwhile.
+    static File locked(std::string const& partial) {
+        for (int tries = 0; tries < 100; ++tries) {
+            File file(partial, O_WRONLY | O_CREAT);
+            if (!file.lock()) break;
+            if (file.named(partial)) return file;
+        }
+        throw StateError("gpipe: " + partial + ": somebody else is writing it just now");
+    }
+
+    std::string path_;
+    std::string partial_;
+    File lock_; // nothing is written through it
+    File file_;
+    bool committed_ = false;
+};
+
+} // namespace gpipe

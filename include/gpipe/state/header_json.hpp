@@ -1,0 +1,226 @@
+#pragma once
+
+#include <gpipe/layer/dtype.hpp>
+#include <gpipe/state/state_error.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace gpipe::safetensors {
+
+/// One tensor of a file. Its data are at [begin, end) behind the header.
+struct Entry {
+    std::string name;
+    Dtype dtype = Dtype::other;
+    std::vector<std::uint64_t> shape;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    std::byte* memory = nullptr; ///< where a training has it, if any does
+
+    std::uint64_t bytes() const { return end - begin; }
+};
+
+/// What the text of a header says: every member there, once, and of its type, but no number
+/// checked.
+struct HeaderText {
+    std::vector<Entry> tensors; ///< in the order of the text
+    std::map<std::string, std::string> metadata;
+};
+
+/// The position of the first byte that does not belong to UTF-8 (RFC 3629: shortest forms, no
+/// surrogates, up to U+10FFFF) or is a control character that JSON does not know; text.size() if
+/// there is none. The JSON parser takes a NUL for the end of the text.
+inline std::size_t valid_text(std::string_view text) {
+    auto const at = [&](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
+    std::size_t i = 0;
+    while (i < text.size()) {
+        unsigned const c = at(i);
+        if (c < 0x80) {
+            if (c < ' ' && c != '\t' && c != '\n' && c != '\r') return i;
+            ++i;
+            continue;
+        }
+        std::size_t const more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+        if (c < 0xc2 || c > 0xf4) return i;
+        unsigned const least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+        unsigned const most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+        if (at(i + 1) < least || at(i + 1) > most) return i;
+        for (std::size_t j = 2; j <= more; ++j)
+            if (at(i + j) < 0x80 || at(i + j) > 0xbf) return i;
+        i += more + 1;
+    }
+    return i;
+}
+
+namespace detail {
+
+// Events of the parser. Depth 1 is the file, 2 a tensor or the metadata, 3 a tensor's array.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+  public:
+    HeaderText result;
+
+    bool start_object(std::size_t) override {
+        enter();
+        if (depth_ == 2) {
+            in_metadata_ = key_ == "__metadata__";
+            seen_ = 0;
+            if (!in_metadata_) {
+                result.tensors.emplace_back();
+                result.tensors.back().name = key_;
+            }
+        } else if (depth_ == 3) {
+            wrong();
+        }
+        return true;
+    }
+    bool end_object() override {
+        if (depth_ == 2 && !in_metadata_ && seen_ != 7)
+            throw StateError("tensor " + in_quotes(entry().name) + " has no " +
+                             (!(seen_ & 1)   ? "dtype"
+                              : !(seen_ & 2) ? "shape"
+                                             : "data_offsets"));
+        --depth_;
+        return true;
+    }
+    bool start_array(std::size_t) override {
+        enter();
+        if (depth_ != 3 || in_metadata_ || member_ == 1) wrong();
+        numbers_.clear();
+        return true;
+    }
+    bool end_array() override {
+        --depth_;
+        if (member_ == 2) {
+            entry().shape = std::move(numbers_);
+        } else if (numbers_.size() != 2) {
+            throw StateError("tensor " + in_quotes(entry().name) + " has " +
+                             std::to_string(numbers_.size()) + " data_offsets, not 2");
+        } else {
+            entry().begin = numbers_[0];
+            entry().end = numbers_[1];
+        }
+        return true;
+    }
+    bool key(std::string& name) override {
+        bool fresh = true;
+        if (depth_ == 1) {
+            fresh = names_.insert(name).second;
+        } else if (in_metadata_) {
+            fresh = result.metadata.try_emplace(name).second;
+        } else {
+            member_ = name == "dtype" ? 1u : name == "shape" ? 2u : name == "data_offsets" ? 4u : 0;
+            if (!member_)
+                throw StateError("tensor " + in_quotes(entry().name) + " has a member " +
+                                 in_quotes(name) + ", which the format does not know");
+            fresh = !(seen_ & member_);
+            seen_ |= member_;
+        }
+        if (!fresh)
+            throw StateError("the key " + in_quotes(name) + " is there twice" +
+                             (depth_ == 1    ? ""
+                              : in_metadata_ ? " in the metadata"
+                                             : " in tensor " + in_quotes(entry().name)));
+        key_ = std::move(name);
+        return true;
+    }
+    bool string(std::string& value) override {
+        if (depth_ != 2 || (!in_metadata_ && member_ != 1)) wrong();
+        if (in_metadata_) {
+            result.metadata[key_] = std::move(value);
+            return true;
+        }
+        for (std::size_t d = 1; d < dtypes.size(); ++d)
+            if (dtypes[d].name == value) entry().dtype = static_cast<Dtype>(d);
+        if (entry().dtype == Dtype::other)
+            throw StateError("tensor " + in_quotes(entry().name) + " has elements of type " +
+                             in_quotes(value) + ", which this library does not know");
+        return true;
+    }
+    bool number_unsigned(std::uint64_t value) override {
+        if (depth_ != 3) wrong();
+        numbers_.push_back(value);
+        return true;
+    }
+    bool number_integer(std::int64_t) override { return wrong_number(); }
+    bool number_float(double, std::string const&) override { return wrong_number(); }
+    bool null() override { return wrong(); }
+    bool boolean(bool) override { return wrong(); }
+    bool binary(nlohmann::json::binary_t&) override { return wrong(); }
+    bool parse_error(std::size_t position, std::string const&,
+                     nlohmann::json::exception const&) override {
+        throw StateError("the header is not JSON: byte " + std::to_string(position) +
+                         " does not go on from those before");
+    }
+
+  private:
+    Entry& entry() { return result.tensors.back(); }
+    void enter() {
+        if (++depth_ > 3) throw StateError("the header is nested more than 3 deep");
+    }
+    std::string place() {
+        if (depth_ < 2 || result.tensors.empty() || in_metadata_) return in_quotes(key_);
+        return in_quotes(key_) + " of tensor " + in_quotes(entry().name);
+    }
+    bool wrong_number() {
+        if (depth_ != 3) wrong();
+        throw StateError(place() + " holds a number that is not whole, or not from 0 to 2^64 - 1");
+    }
+    bool wrong() {
+        throw StateError(depth_ == 0 ? "the header is not a JSON object"
+                         : depth_ >= 2 && in_metadata_
+                             ? "the metadata " + place() + " are no string"
+                         : depth_ == 1 ? "the header's " + place() + " is no object"
+                                       : place() + " is not of the type that the format has there");
+    }
+
+    std::size_t depth_ = 0;
+    bool in_metadata_ = false;
+    unsigned member_ = 0; // of a tensor: 1 dtype, 2 shape, 4 data_offsets
+    unsigned seen_ = 0;
+    std::string key_;
+    std::vector<std::uint64_t> numbers_;
+    std::unordered_set<std::string> names_;
+};
+
+} // namespace detail
+
+/// Reads the text of a header. Throws StateError where it is none.
+inline HeaderText read_header_text(std::string_view text) {
+    if (std::size_t const at = valid_text(text); at < text.size())
+        throw StateError("byte " + std::to_string(at) + " of the header is not UTF-8 text");
+    if (text.empty() || text.front() != '{')
+        throw StateError("the header does not begin with a brace");
+    detail::HeaderReader reader;
+    nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+    return std::move(reader.result);
+}
+
+/// The text of the header of these tensors. Throws StateError where a name or the metadata are not
+/// UTF-8.
+inline std::string header_text(std::vector<Entry> const& tensors,
+                               std::map<std::string, std::string> const& metadata) {
+    try {
+        nlohmann::ordered_json::object_t members;
+        if (!metadata.empty()) members.emplace_back("__metadata__", metadata);
+        for (Entry const& entry : tensors)
+            members.emplace_back(entry.name, nlohmann::ordered_json::object_t{
+                                                 {"dtype", std::string(info(entry.dtype).name)},
+                                                 {"shape", entry.shape},
+                                                 {"data_offsets", {entry.begin, entry.end}}});
+        return nlohmann::ordered_json(std::move(members)).dump();
+    } catch (nlohmann::json::type_error const&) {
+        throw StateError("a name or the metadata are not UTF-8 text");
+    }
+}
+
+} // namespace gpipe::safetensors

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <gpipe/core/type_name.hpp>
+#include <gpipe/layer/dtype.hpp>
+#include <gpipe/layer/traits.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace gpipe {
+
+/// The names of a layer's parameter tensors in saved states and messages: declared as `static
+/// constexpr char const* parameter_names[] = {"weight", "bias"}`, one per tensor; else they are
+/// called 0, 1, ...
+template <class L> inline constexpr bool names_parameters = requires { L::parameter_names; };
+
+/// What is known of a tensor's elements and extents, as values.
+struct TensorShape {
+    Dtype dtype = Dtype::other;
+    std::size_t element_bytes = 0;
+    std::size_t const* extents = nullptr;
+    std::size_t rank = 0;
+};
+struct TensorShapes {
+    TensorShape const* first = nullptr;
+    std::size_t count = 0;
+
+    TensorShape const* begin() const { return first; }
+    TensorShape const* end() const { return first + count; }
+};
+
+/// One layer type as saved states know it.
+struct LayerState {
+    std::string_view type; ///< as the compiler writes it
+    TensorShapes input, output, parameters;
+    std::string_view const* names = nullptr; ///< of the parameters; none if they have numbers
+};
+
+namespace detail {
+
+template <class Group> struct ShapesOf;
+template <class... Ts> struct ShapesOf<Tensors<Ts...>> {
+    static constexpr std::array<TensorShape, sizeof...(Ts)> value{
+        TensorShape{DtypeOf<typename Ts::Element>::value, sizeof(typename Ts::Element),
+                    Ts::extents.data(), Ts::rank}...};
+    static constexpr TensorShapes shapes{value.data(), value.size()};
+    static constexpr bool known =
+        (true && ... && (DtypeOf<typename Ts::Element>::value != Dtype::other));
+};
+
+// Letters, digits and the like, so that no name looks like a pattern or a path.
+constexpr bool plain_name(std::string_view name) {
+    return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_' || c == '-' || c == '.';
+    });
+}
+template <std::size_t count>
+constexpr bool plain_names(std::array<std::string_view, count> const& names) {
+    for (std::size_t i = 0; i < count; ++i)
+        if (!plain_name(names[i]) ||
+            std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i)
+            return false;
+    return true;
+}
+
+template <class L> struct NamesOf {
+    static constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
+    static constexpr auto const& given = L::parameter_names;
+    static_assert(std::size(given) == count,
+                  "gpipe: parameter_names of this layer must have one name for each of its "
+                  "parameter tensors");
+    static constexpr std::array<std::string_view, count> value = [] {
+        std::array<std::string_view, count> names;
+        for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
+        return names;
+    }();
+    static_assert(plain_names(value),
+                  "gpipe: parameter_names of this layer must differ, and have letters, digits, "
+                  "'.', '_' and '-' only");
+};
+
+// For Pipeline::leaf_table.
+struct StateOfLayer {
+    using Value = LayerState;
+    template <class L> static constexpr Value of() {
+        using Traits = LayerTraits<L>;
+        static_assert(ShapesOf<typename Traits::Parameters>::known,
+                      "gpipe: a parameter has elements of a type that files do not know: "
+                      "specialise gpipe::DtypeOf for it");
+        LayerState state{type_name<L>, ShapesOf<typename Traits::Input>::shapes,
+                         ShapesOf<typename Traits::Output>::shapes,
+                         ShapesOf<typename Traits::Parameters>::shapes, nullptr};
+        if constexpr (names_parameters<L>) state.names = NamesOf<L>::value.data();
+        return state;
+    }
+};
+
+} // namespace detail
+
+/// A type's own name, without namespaces and template arguments, which compilers write differently:
+/// "Linear" of "gpt::Linear<float, 4ul>".
+inline std::string bare_name(std::string_view type) {
+    std::string name;
+    std::size_t depth = 0;
+    for (std::size_t i = 0; i < type.size(); ++i) {
+        char const c = type[i];
+        if (c == '<' || c == '(' || c == '{') ++depth;
+        if (depth == 0 && c == ':') name.clear();
+        if (depth == 0 && c != ':') name += c;
+        if ((c == '>' || c == ')' || c == '}') && depth > 0) --depth;
+    }
+    return name;
+}
+
+} // namespace gpipe

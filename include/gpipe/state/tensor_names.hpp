@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+/// Whether a name is what a pattern means: with '*' (any text) or '?' (any character) in it a whole
+/// name, else the begin of one.
+inline bool matches(std::string_view pattern, std::string_view name) {
+    if (pattern.find_first_of("*?") == std::string_view::npos)
+        return name.substr(0, pattern.size()) == pattern;
+    // Where it does not go on, the last '*' takes one character more.
+    std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
+    while (n < name.size()) {
+        if (p < pattern.size() && pattern[p] == '*') {
+            star = p++;
+            taken = n;
+        } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+            ++p;
+            ++n;
+        } else if (star != std::string_view::npos) {
+            p = star + 1;
+            n = ++taken;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern.size() && pattern[p] == '*') ++p;
+    return p == pattern.size();
+}
+
+/// Which names are taken: of those that a pattern of `only` means, or of all if it has none, those
+/// that none of `except` means.
+class NameFilter {
+  public:
+    NameFilter(std::vector<std::string> const& only, std::vector<std::string> const& except) {
+        for (std::string const& pattern : only) only_.push_back({pattern, false});
+        for (std::string const& pattern : except) except_.push_back({pattern, false});
+    }
+    bool takes(std::string_view name) {
+        bool const among = any(only_, name) || only_.empty();
+        return !any(except_, name) && among;
+    }
+    bool takes_all() const { return only_.empty() && except_.empty(); }
+    /// The patterns that have meant nothing yet.
+    std::vector<std::string> unused() const {
+        std::vector<std::string> result;
+        for (auto const* list : {&only_, &except_})
+            for (auto const& [pattern, used] : *list)
+                if (!used) result.push_back(pattern);
+        return result;
+    }
+
+  private:
+    using Patterns = std::vector<std::pair<std::string, bool>>;
+    static bool any(Patterns& patterns, std::string_view name) {
+        bool found = false;
+        for (auto& [pattern, used] : patterns)
+            if (matches(pattern, name)) found = used = true;
+        return found;
+    }
+
+    Patterns only_, except_;
+};
+
+} // namespace gpipe

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <gpipe/state/layer_state.hpp>
+#include <gpipe/state/safetensors.hpp>
+#include <gpipe/training.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+/// All that a step may change, and what says whose it is; as values. Nothing in it depends on where
+/// layers are cut, on M, on schedule or checkpointing, or on the kind of device.
+struct TrainingState {
+    std::vector<safetensors::Entry> tensors; ///< in the order in which a file has them
+    std::vector<std::string> layers;         ///< in words, by layer
+    std::string optimizer;                   ///< its type
+    std::uint64_t seed = 0;
+    std::uint64_t steps = 0;
+};
+
+namespace detail {
+
+inline std::string tensor_name(std::size_t layer, LayerState const& state, std::size_t tensor) {
+    char number[32];
+    std::snprintf(number, sizeof number, "layer.%04zu.", layer);
+    return number + (state.names ? std::string(state.names[tensor]) : std::to_string(tensor));
+}
+
+inline std::string in_words(TensorShapes shapes) {
+    std::string words;
+    for (TensorShape const& shape : shapes) {
+        words += words.empty() ? "" : ", ";
+        words += shape.dtype == Dtype::other ? std::to_string(shape.element_bytes) + " bytes" : "";
+        words += described(shape.dtype,
+                           std::vector<std::uint64_t>(shape.extents, shape.extents + shape.rank));
+    }
+    return words;
+}
+
+/// What a state needs of a Training beside its public members.
+struct StateAccess {
+    template <class Net, class... Policies>
+    static auto& machine(Training<Net, Policies...>& train) {
+        return train.machine_;
+    }
+    template <class Net, class... Policies>
+    static TrainingState state(Training<Net, Policies...>& train) {
+        using Optimizer = typename Training<Net, Policies...>::OptimizerFunctor_;
+        auto const leaves = Net::template leaf_table<StateOfLayer>();
+        std::vector<LayerState> layers(Net::size);
+        Net::for_each_layer(
+            [&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
+        return state(machine(train), layers, bare_name(type_name<Optimizer>));
+    }
+
+  private:
+    // Waits for all steps.
+    template <class Device>
+    static TrainingState state(Machine<Device>& machine, std::vector<LayerState> const& layers,
+                               std::string optimizer) {
+        machine.check_whole();
+        TrainingState state{{}, {}, std::move(optimizer), machine.seed(), machine.steps()};
+        std::size_t const states = machine.model().states;
+        for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
+            LayerState const& layer = layers[i];
+            state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input) + " -> " +
+                                   in_words(layer.output));
+            for (std::size_t t = 0; t < layer.parameters.count; ++t) {
+                TensorShape const& shape = layer.parameters.first[t];
+                UpdateRow const& row = machine.tensor(next++);
+                safetensors::Entry entry{tensor_name(i, layer, t),
+                                         shape.dtype,
+                                         {shape.extents, shape.extents + shape.rank},
+                                         0,
+                                         0,
+                                         row.parameter};
+                std::string const name = entry.name;
+                state.tensors.push_back(entry);
+                for (std::size_t s = 0; s < states; ++s) {
+                    entry.name = "optimizer." + std::to_string(s) + '.' + name;
+                    entry.memory = row.state + s * slot_bytes(row.elements * shape.element_bytes);
+                    state.tensors.push_back(entry);
+                }
+            }
+        }
+        safetensors::arrange(state.tensors);
+        return state;
+    }
+};
+
+} // namespace detail
+} // namespace gpipe

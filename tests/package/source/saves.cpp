@@ -1,0 +1,3 @@
+#include <gpipe/state/safetensors.hpp>
+
+int main() { return gpipe::safetensors::file_begin({}, {}).size() == 64 ? 0 : 1; }

@@ -1,0 +1,476 @@
+// A training that is saved and goes on elsewhere: on other devices, under other policies, it is the
+// same training, bit for bit.
+#include "support/folder.hpp"
+#include "support/net.hpp"
+#include "support/system_calls.hpp"
+
+#include <gpipe/state/state.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using gpipe::StateError;
+using Host = gpipe::device::Host;
+using toy::Folder;
+
+template <class T> using Train = toy::Train<T, Host>;
+template <class T> struct Trainer {
+    toy::Watch watch;
+    std::unique_ptr<Train<T>> train;
+
+    explicit Trainer(std::size_t cells, std::size_t micro_batches, std::uint64_t seed,
+                     gpipe::schedule::Dynamic schedule = gpipe::schedule::OneForwardOneBackward{},
+                     gpipe::checkpoint::Dynamic checkpointing = gpipe::checkpoint::Never{},
+                     std::size_t threads = 1, bool snapshot = false) {
+        typename Train<T>::Options options;
+        options.samples = 8;
+        options.seed = seed;
+        options.cells = cells;
+        options.micro_batches = micro_batches;
+        options.schedule = schedule;
+        options.checkpointing = checkpointing;
+        options.device.threads = threads;
+        options.snapshot = snapshot;
+        train = std::make_unique<Train<T>>(toy::make_net<T>(watch), toy::MeanSquare<T, 3>{},
+                                           gpipe::Adam{1e-2f}, options);
+    }
+    Train<T>& operator*() { return *train; }
+    // Steps [first, last) of the data; their losses.
+    std::vector<double> steps(std::uint64_t first, std::uint64_t last) {
+        std::vector<double> losses;
+        for (std::uint64_t i = first; i < last; ++i) {
+            toy::Data<T> const data(i % 2 ? 7 : 8, static_cast<std::uint32_t>(i));
+            losses.push_back(train->step(data.inputs, data.targets).loss);
+        }
+        return losses;
+    }
+};
+
+// All that save() would write, in its order.
+template <class Train> std::vector<std::byte> state_of(Train& train) {
+    std::vector<std::byte> all;
+    for (auto const& tensor : gpipe::detail::StateAccess::state(train).tensors)
+        all.insert(all.end(), tensor.memory, tensor.memory + tensor.bytes());
+    return all;
+}
+std::string error_of(auto action) {
+    try {
+        action();
+        return {};
+    } catch (StateError const& error) {
+        return error.what();
+    }
+}
+bool has(std::string const& text, std::string const& words) {
+    return text.find(words) != std::string::npos;
+}
+
+// A chain whose second layer can be another.
+template <class Middle>
+using Chain = gpipe::Pipeline<toy::Linear<float, 5, 6>, Middle, toy::Linear<float, 6, 3>>;
+template <class Net, class Optimizer = gpipe::Adam> struct Small {
+    using Train = toy::Training<Net, toy::MeanSquare<float, 3>, Optimizer, Host>;
+    Train train{Net{}, {}, Optimizer{}, {.samples = 8, .seed = 4, .cells = 1}};
+};
+using First = Chain<toy::Tanh<float, 6>>;
+
+struct Named : toy::Linear<float, 5, 6> {
+    static constexpr char const* parameter_names[] = {"weight", "bias"};
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "P1 5 steps, saved and loaded under any K, cut, schedule and checkpointing, and 5 "
+    "more are 10 steps in every bit",
+    T, float, double) {
+    Folder const folder;
+    std::size_t resumed = 0;
+    std::size_t point = 0;
+    for (std::size_t micro_batches : {1, 3, 4}) {
+        Trainer<T> whole(1, micro_batches, 3);
+        std::vector<double> const losses = whole.steps(0, 10);
+        std::vector<std::byte> const expected = state_of(*whole);
+        for (toy::NamedSchedule const& there : toy::schedules) {
+            if (there.order != toy::Backward::ascending) continue;
+            Trainer<T> first(4, micro_batches, 3, there.policy, gpipe::checkpoint::ExceptLast{}, 2);
+            first.steps(0, 5);
+            gpipe::save(*first, folder / "s");
+            std::vector<std::byte> const saved = state_of(*first);
+            for (std::size_t cells : {1, 2, 8})
+                for (toy::NamedSchedule const& here : toy::schedules)
+                    for (toy::NamedCheckpointing const& checkpointing :
+                         toy::every_checkpointing()) {
+                        if (here.order != toy::Backward::ascending) continue;
+                        if (point++ % toy::one_of(13) != 0) continue;
+                        INFO("M = ", micro_batches, ", ", there.name, ", K = ", cells, ", ",
+                             here.name, ", ", checkpointing.name);
+                        // Another seed, and what is loaded replaces what a step left.
+                        Trainer<T> second(cells, micro_batches, 77, here.policy,
+                                          checkpointing.policy, 1 + point % 3);
+                        second.steps(20, 21);
+                        auto const state = gpipe::load(*second, folder / "s");
+                        CHECK(state.seed == 3);
+                        CHECK(state.steps == 5);
+                        CHECK((*second).steps() == 5);
+                        CHECK((*second).seed() == 3);
+                        CHECK(state_of(*second) == saved);
+                        std::vector<double> const rest = second.steps(5, 10);
+                        CHECK(std::equal(rest.begin(), rest.end(), losses.begin() + 5));
+                        CHECK(state_of(*second) == expected);
+                        ++resumed;
+                    }
+        }
+    }
+    MESSAGE(resumed, " resumed");
+    CHECK(resumed * toy::one_of(13) >= 3 * 4 * 3 * 4 * 18);
+}
+
+TEST_CASE("P1 likewise in the paper's order of backwards, and with immediate updates") {
+    Folder const folder;
+    Trainer<float> whole(1, 4, 3, gpipe::schedule::GPipe{});
+    whole.steps(0, 10);
+    Trainer<float> first(4, 4, 3, gpipe::schedule::GPipe{});
+    first.steps(0, 5);
+    gpipe::save(*first, folder / "s");
+    Trainer<float> second(2, 4, 5, gpipe::schedule::GPipe{});
+    gpipe::load(*second, folder / "s");
+    second.steps(5, 10);
+    CHECK(state_of(*second) == state_of(*whole));
+
+    // Lanes may be in a step yet when save() is called.
+    using Immediate =
+        gpipe::Training<First, gpipe::Cells<2>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<float, 3>>, gpipe::Optimizer<gpipe::Adam>,
+                        gpipe::update::Immediate, gpipe::schedule::OneForwardOneBackward>;
+    auto const immediate = [](std::uint64_t seed) {
+        Immediate::Options options{.samples = 8, .seed = seed};
+        options.device.threads = 2;
+        return std::make_unique<Immediate>(First{}, toy::MeanSquare<float, 3>{}, gpipe::Adam{},
+                                           options);
+    };
+    toy::Data<float> const data(8);
+    auto const one = immediate(1), two = immediate(1), three = immediate(2);
+    for (int i = 0; i < 10; ++i) one->start(data.inputs, data.targets);
+    for (int i = 0; i < 5; ++i) two->start(data.inputs, data.targets);
+    gpipe::save(*two, folder / "i");
+    gpipe::load(*three, folder / "i");
+    for (int i = 0; i < 5; ++i) three->start(data.inputs, data.targets);
+    CHECK(state_of(*three) == state_of(*one));
+    CHECK(three->steps() == 10);
+}
+
+TEST_CASE("every bit comes back: payloads of NaN, signs of zero, denormals") {
+    Folder const folder;
+    Small<First> from, to;
+    std::span<std::uint32_t> const bits = from.train.parameter<std::uint32_t>(0, 0);
+    for (std::size_t i = 0; i < bits.size(); ++i)
+        bits[i] = std::array<std::uint32_t, 6>{0x7fc00001, 0xff800123, 0x80000000,
+                                               0x00000001, 0x7f800000, 0xffffffff}[i % 6];
+    gpipe::save(from.train, folder / "s");
+    gpipe::load(to.train, folder / "s");
+    CHECK(state_of(to.train) == state_of(from.train));
+}
+
+TEST_CASE("a file does not depend on how the training that wrote it runs") {
+    Folder const folder;
+    std::string files[2];
+    std::size_t i = 0;
+    for (std::size_t cells : {1, 4}) {
+        Trainer<float> trainer(cells, 4, 9);
+        trainer.steps(0, 3);
+        gpipe::save(*trainer, folder / "s", {{"position", "12"}});
+        files[i++] = folder.content("s");
+    }
+    CHECK(files[0] == files[1]);
+    CHECK(has(files[0], "layer.0000.0"));
+    auto const state = gpipe::saved_state(folder / "s");
+    CHECK(state.seed == 9);
+    CHECK(state.steps == 3);
+    CHECK(state.metadata == gpipe::StateMetadata{{"position", "12"}});
+}
+
+TEST_CASE("a layer may name its parameters") {
+    Folder const folder;
+    Small<gpipe::Pipeline<Named, toy::Linear<float, 6, 3>>, gpipe::AdamW> one;
+    gpipe::save(one.train, folder / "s");
+    for (char const* name :
+         {"\"layer.0000.weight\"", "\"layer.0000.bias\"", "\"layer.0001.0\"", "\"layer.0001.1\"",
+          "\"optimizer.0.layer.0000.weight\"", "\"optimizer.1.layer.0001.1\""})
+        CHECK(has(folder.content("s"), name));
+}
+
+TEST_CASE("names of types are those without namespaces and arguments") {
+    CHECK(gpipe::bare_name("toy::Linear<float, 4ul>") == "Linear");
+    CHECK(gpipe::bare_name("(anonymous namespace)::Linear<a::b<c>, 4>") == "Linear");
+    CHECK(gpipe::bare_name("{anonymous}::On<Host>::Block") == "Block");
+    CHECK(gpipe::bare_name("Linear") == "Linear");
+}
+
+TEST_CASE("all that does not fit is in one error, and nothing is loaded") {
+    Folder const folder;
+    Small<Chain<toy::Square<float, 6>>> from;
+    gpipe::save(from.train, folder / "s");
+
+    // Another shape, another type, a tensor that is missing, one that nobody has.
+    using Other = gpipe::Pipeline<toy::Linear<float, 5, 4>, toy::Tanh<float, 4>,
+                                  toy::Linear<float, 4, 3>, toy::Linear<float, 3, 3>>;
+    Small<Other> other;
+    std::vector<std::byte> const before = state_of(other.train);
+    std::string const error = error_of([&] { gpipe::load(other.train, folder / "s"); });
+    for (char const* words :
+         {"/s does not fit this training:", "\n  layer.0000.0 is F32[6, 5], not F32[4, 5]",
+          "\n  layer.0000.1 is F32[6], not F32[4]",
+          "\n  optimizer.1.layer.0000.0 is F32[6, 5], not F32[4, 5]",
+          "\n  unexpected: \"layer.0001.0\" F32[6]",
+          "\n  unexpected: \"optimizer.0.layer.0001.0\" F32[6]",
+          "\n  missing: layer.0003.0 F32[3, 3]", "\n  missing: optimizer.1.layer.0003.1 F32[3]",
+          "\n  layer 1 was \"Square F32[6] -> F32[6]\", not \"Tanh F32[4] -> F32[4]\"",
+          "\n  it had 3 layers, not 4"}) {
+        INFO(error, "\n", words);
+        CHECK(has(error, words));
+    }
+    CHECK(state_of(other.train) == before);
+
+    using Doubles = gpipe::Pipeline<toy::Linear<double, 5, 6>, toy::Square<double, 6>,
+                                    toy::Linear<double, 6, 3>>;
+    toy::Training<Doubles, toy::MeanSquare<double, 3>, gpipe::Adam, Host> doubles(
+        Doubles{}, {}, {}, {.samples = 8, .cells = 1});
+    CHECK(has(error_of([&] { gpipe::load(doubles, folder / "s"); }),
+              "layer.0001.0 is F32[6], not F64[6]"));
+
+    // Layers without parameters count, too, unless their names do not; so does the optimizer.
+    Small<First> tanh;
+    Small<Chain<toy::Softsign<float, 6>>> softsign;
+    gpipe::save(tanh.train, folder / "t");
+    CHECK(has(error_of([&] { gpipe::load(softsign.train, folder / "t"); }),
+              "layer 1 was \"Tanh F32[6] -> F32[6]\", not \"Softsign"));
+    gpipe::load(softsign.train, folder / "t", {.types = false});
+    Small<First, gpipe::AdamW> adamw;
+    CHECK(has(error_of([&] { gpipe::load(adamw.train, folder / "t"); }),
+              "its optimizer was \"Adam\", not \"AdamW\""));
+    gpipe::load(adamw.train, folder / "t", {.types = false});
+    CHECK(state_of(adamw.train) == state_of(tanh.train));
+    Small<First, gpipe::SGD> sgd;
+    CHECK(has(error_of([&] { gpipe::load(sgd.train, folder / "t"); }),
+              "unexpected: \"optimizer.1.layer.0002.1\""));
+}
+
+TEST_CASE(
+    "files that are none of ours, or not there, are errors with the path, and change nothing") {
+    Folder const folder;
+    Small<First> small;
+    gpipe::save(small.train, folder / "s");
+    std::string const file = folder.content("s");
+    auto const refused = [&](std::string const& content, std::string const& words) {
+        folder.write("bad", content);
+        std::vector<std::byte> const before = state_of(small.train);
+        std::string const error = error_of([&] { gpipe::load(small.train, folder / "bad"); });
+        INFO(error);
+        CHECK(has(error, "gpipe: " + (folder / "bad") + ": "));
+        CHECK(has(error, words));
+        CHECK(state_of(small.train) == before);
+    };
+    auto const with = [&](std::string const& from, std::string const& to) {
+        std::string changed = file;
+        changed.replace(changed.find(from), from.size(), to);
+        return changed;
+    };
+    refused("", "0 bytes");
+    refused("12345678", "the format ends at");
+    refused("{\"weight_map\": {}}", "perhaps an index of several files");
+    refused(file.substr(0, file.size() - 1), "behind the header the file has");
+    refused(with("\"gpipe.step\":\"0\"", "\"gpipe.step\":\"x\""), "gpipe.step is \"x\", no number");
+    refused(with("\"gpipe.step\":\"0\"", "\"gpipe.step\":\"\" "), "gpipe.step is \"\", no number");
+    refused(with("gpipe.step", "gpipe.stop"), "it has no gpipe.step");
+    refused(with("gpipe.format\":\"1", "gpipe.format\":\"2"), "its format is \"2\"");
+    refused(with("gpipe.layers", "gpipe.lagers"), "it has no gpipe.layers");
+    CHECK(has(error_of([&] { gpipe::load(small.train, folder / "none"); }),
+              (folder / "none") + ": open: No such file or directory"));
+    CHECK(has(error_of([&] { gpipe::load(small.train, folder.path); }), folder.path + ": read: "));
+    CHECK_THROWS_AS(gpipe::save(small.train, folder / "x", {{"gpipe.step", "1"}}),
+                    std::invalid_argument);
+
+    // Cut off or with a bit turned anywhere: an error, or what stands there.
+    std::size_t loaded = 0;
+    for (std::size_t bit = 0; bit < 8 * file.size(); bit += toy::sanitized ? 7 : 1) {
+        std::string other = file;
+        other[bit / 8] = static_cast<char>(other[bit / 8] ^ (1 << bit % 8));
+        folder.write("bad", other);
+        std::vector<std::byte> const before = state_of(small.train);
+        if (error_of([&] { gpipe::load(small.train, folder / "bad"); }).empty()) {
+            ++loaded;
+            std::vector<std::byte> const now = state_of(small.train);
+            REQUIRE(std::memcmp(now.data(), other.data() + other.size() - now.size(), now.size()) ==
+                    0);
+        } else {
+            REQUIRE(state_of(small.train) == before);
+        }
+        if (bit % 8 == 0) {
+            folder.write("bad", file.substr(0, bit / 8));
+            REQUIRE(error_of([&] { gpipe::load(small.train, folder / "bad"); }) != "");
+        }
+    }
+    CHECK(loaded > 0);
+}
+
+TEST_CASE("only and except load some tensors by name, and leave all else as it is") {
+    Folder const folder;
+    Small<First> from;
+    toy::Data<float> const data(8);
+    for (int i = 0; i < 3; ++i) from.train.step(data.inputs, data.targets);
+    gpipe::save(from.train, folder / "s");
+
+    // Another head: only what comes before it.
+    using Tuned = gpipe::Pipeline<toy::Linear<float, 5, 6>, toy::Tanh<float, 6>,
+                                  toy::Linear<float, 6, 4>, toy::Linear<float, 4, 3>>;
+    auto const same = [&](auto& train, std::size_t layer) {
+        auto const a = train.template parameter<float>(layer, 0);
+        auto const b = from.train.parameter<float>(layer, 0);
+        return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    };
+    for (gpipe::LoadOptions const& options :
+         {gpipe::LoadOptions{.only = {"layer.0000"}},
+          gpipe::LoadOptions{.only = {"layer."}, .except = {"*.0002.*", "layer.0003."}},
+          gpipe::LoadOptions{.except = {"*.000[23].*", "*.0002.?", "*.0003.*", "optimizer."}}}) {
+        Small<Tuned> to;
+        std::vector<std::byte> const before = state_of(to.train);
+        if (options.except.size() == 4) {
+            CHECK(has(error_of([&] { gpipe::load(to.train, folder / "s", options); }),
+                      "no tensor is called \"*.000[23].*\""));
+            CHECK(state_of(to.train) == before);
+            continue;
+        }
+        auto const state = gpipe::load(to.train, folder / "s", options);
+        CHECK(state.steps == 3);
+        CHECK(to.train.steps() == 0);
+        CHECK(same(to.train, 0));
+        std::size_t changed = 0;
+        std::vector<std::byte> const now = state_of(to.train);
+        for (std::size_t i = 0; i < now.size(); ++i) changed += now[i] != before[i];
+        CHECK(changed > 0);
+        CHECK(changed <= (5 * 6 + 6) * sizeof(float));
+    }
+    // Among what is chosen everything must fit.
+    Small<Tuned> to;
+    CHECK(has(error_of([&] { gpipe::load(to.train, folder / "s", {.only = {"layer."}}); }),
+              "layer.0002.0 is F32[3, 6], not F32[4, 6]"));
+
+    // Tensors of others: a file without anything of ours.
+    std::string begin = gpipe::safetensors::file_begin(
+        {{"layer.0000.1", gpipe::Dtype::F32, {6}, 0, 24}}, {{"format", "pt"}});
+    std::array<float, 6> const bias{1, 2, 3, 4, 5, 6};
+    begin.append(reinterpret_cast<char const*>(bias.data()), sizeof bias);
+    folder.write("foreign", begin);
+    auto const state = gpipe::load(to.train, folder / "foreign", {.only = {"layer.0000.1"}});
+    CHECK(state.metadata == gpipe::StateMetadata{{"format", "pt"}});
+    CHECK(to.train.parameter<float>(0, 1)[5] == 6);
+    CHECK(has(error_of([&] { gpipe::load(to.train, folder / "foreign"); }), "it has no gpipe."));
+}
+
+TEST_CASE(
+    "a state is saved while training goes on, from planned memory that is there if asked for") {
+    Folder const folder;
+    Trainer<float> plain(2, 4, 3);
+    CHECK((*plain).plan().snapshot == 0);
+    CHECK_THROWS_AS(gpipe::start_save(*plain, folder / "s"), std::invalid_argument);
+
+    Trainer<float> trainer(2, 4, 3, gpipe::schedule::OneForwardOneBackward{},
+                           gpipe::checkpoint::Never{}, 2, true);
+    std::size_t const bytes = state_of(*trainer).size();
+    CHECK((*trainer).plan().snapshot == bytes);
+    CHECK((*trainer).host_bytes() == (*plain).host_bytes() + bytes);
+    CHECK((*trainer).planned_bytes() == (*plain).planned_bytes());
+    trainer.steps(0, 3);
+    gpipe::save(*trainer, folder / "expected", {{"a", "b"}});
+    auto pending = gpipe::start_save(*trainer, folder / "s", {{"a", "b"}});
+    trainer.steps(3, 6);
+    pending.wait();
+    pending.wait(); // again
+    CHECK(pending.ready());
+    CHECK(folder.content("s") == folder.content("expected"));
+
+    // The handle dropped: the next save waits, and so does the end of the training.
+    for (std::uint64_t i = 6; i < 10; ++i) {
+        gpipe::start_save(*trainer, folder / "s");
+        trainer.steps(i, i + 1);
+    }
+    CHECK(gpipe::saved_state(folder / "expected").steps == 3);
+    {
+        Trainer<float> other(1, 4, 8, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1,
+                             true);
+        gpipe::start_save(*other, folder / "late");
+    }
+    CHECK(gpipe::saved_state(folder / "late").seed == 8);
+    std::unique_ptr<gpipe::PendingSave> outlives;
+    {
+        Trainer<float> other(1, 4, 9, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1,
+                             true);
+        outlives =
+            std::make_unique<gpipe::PendingSave>(gpipe::start_save(*other, folder / "later"));
+    }
+    outlives->wait();
+    CHECK(gpipe::saved_state(folder / "later").seed == 9);
+}
+
+TEST_CASE("what goes wrong in the background is heard of once: at wait(), or at the next save") {
+    Folder const folder;
+    Trainer<float> trainer(1, 2, 3, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1, true);
+    gpipe::save(*trainer, folder / "s");
+    trainer.steps(0, 1);
+    auto const failing = [&](auto save) {
+        toy::SystemCalls const watch({"fsync", 1, toy::CallFault::fails, 28});
+        save();
+        while (watch.log().empty() || watch.log().back() != "close s.partial")
+            std::this_thread::yield();
+    };
+    failing([&] {
+        auto pending = gpipe::start_save(*trainer, folder / "s");
+        CHECK(has(error_of([&] { pending.wait(); }), "s.partial: fsync: No space left on device"));
+        pending.wait();
+    });
+    CHECK(gpipe::saved_state(folder / "s").steps == 0);
+    for (bool const background : {false, true}) {
+        failing([&] { gpipe::start_save(*trainer, folder / "s"); });
+        auto const again = [&] {
+            if (background)
+                gpipe::start_save(*trainer, folder / "s").wait();
+            else
+                gpipe::save(*trainer, folder / "s");
+        };
+        CHECK(has(error_of(again), "s.partial: fsync: No space left on device"));
+        again();
+        CHECK(gpipe::saved_state(folder / "s").steps == (*trainer).steps());
+        trainer.steps(5, 6);
+    }
+}
+
+TEST_CASE("a save that fails is an error, and leaves the old state") {
+    Folder const folder;
+    Small<First> small;
+    gpipe::save(small.train, folder / "s");
+    std::string const before = folder.content("s");
+    toy::Data<float> const data(8);
+    small.train.step(data.inputs, data.targets);
+    for (std::size_t n = 1; n <= 3; ++n) {
+        toy::SystemCalls const watch({"write", n, toy::CallFault::fails, 28});
+        CHECK(has(error_of([&] { gpipe::save(small.train, folder / "s"); }),
+                  "s.partial: write: No space left on device"));
+        CHECK(folder.content("s") == before);
+    }
+    gpipe::save(small.train, folder / "s");
+    CHECK(folder.content("s") != before);
+}
