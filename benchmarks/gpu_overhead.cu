@@ -48,16 +48,15 @@ using GpuTraining =
 
 /// Kernels one after the other on an idle GPU, in a graph, so that no launch holds them up.
 /// Microseconds each.
-template <class Launch> double alone(Launch launch) {
+template <class Enqueue> double alone(Enqueue enqueue) {
     using gpipe::cuda::check;
     constexpr int kernels = 50;
     gpipe::cuda::Stream const stream(0);
-    launch(stream.get()); // the first launch of all loads the kernel
-    check("a kernel launch", cudaGetLastError());
+    enqueue(stream.get()); // the first launch of all loads the kernel
     stream.synchronize();
     check("cudaStreamBeginCapture",
           cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kernels; ++i) launch(stream.get());
+    for (int i = 0; i < kernels; ++i) enqueue(stream.get());
     cudaGraph_t captured = nullptr;
     check("cudaStreamEndCapture", cudaStreamEndCapture(stream.get(), &captured));
     cudaGraphExec_t graph = nullptr;
@@ -82,6 +81,7 @@ struct Alone {
     double forward = 0, backward = 0, loss = 0;
 
     Alone(Work work, std::size_t samples) {
+        using gpipe::cuda::launch;
         int const count = static_cast<int>(samples);
         gpipe::cuda::Buffer const memory(0, (5 * samples + 1) * kernel::width * sizeof(float));
         auto const at = [&](std::size_t n) {
@@ -89,15 +89,15 @@ struct Alone {
         };
         auto* const value = reinterpret_cast<double*>(at(5));
         forward = alone([&](cudaStream_t stream) {
-            kernel::forward<<<kernel::blocks, kernel::threads, 0, stream>>>(work, count, at(0),
-                                                                            at(1), at(2));
+            launch(stream, kernel::blocks, kernel::threads, 0, kernel::forward, work, count, at(0),
+                   at(1), at(2));
         });
         backward = alone([&](cudaStream_t stream) {
-            kernel::backward<<<kernel::blocks, kernel::threads, 0, stream>>>(
-                work, count, at(0), at(1), at(2), at(3), at(4));
+            launch(stream, kernel::blocks, kernel::threads, 0, kernel::backward, work, count, at(0),
+                   at(1), at(2), at(3), at(4));
         });
         loss = alone([&](cudaStream_t stream) {
-            kernel::loss<<<1, kernel::threads, 0, stream>>>(count, at(1), at(2), at(3), value);
+            launch(stream, 1, kernel::threads, 0, kernel::loss, count, at(1), at(2), at(3), value);
         });
     }
     double sum(std::size_t cells, std::size_t micro_batches) const {

@@ -2,6 +2,7 @@
 // gpipe/core/compiled.hpp.
 #define GPIPE_COMPILED_SOURCE
 #include <gpipe/gpipe.hpp>
+#include <gpipe/layer/dtype.hpp>
 #include <gpipe/schedule/best.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/trace/chrome.hpp>

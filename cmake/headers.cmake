@@ -48,6 +48,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/cuda/half.cuh
+    include/gpipe/cuda/launch.cuh
     include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/thrust.cuh
     include/gpipe/device/counter.hpp

@@ -30,13 +30,13 @@ struct Scale {
     }
     void forward(auto& context, auto x, auto y) const {
         int const count = static_cast<int>(x.size());
-        scale<<<(count + 127) / 128, 128, 0, context.stream()>>>(context.parameters().data(),
-                                                                 x.data(), y.data(), count);
+        gpipe::cuda::launch(context.stream(), (count + 127) / 128, 128, 0, scale,
+                            context.parameters().data(), x.data(), y.data(), count);
     }
     void backward(auto& context, auto x, auto dy, auto dx) const {
-        scale_back<<<1, N, 0, context.stream()>>>(context.parameters().data(), x.data(), dy.data(),
-                                                  context.gradients().data(), dx.data(),
-                                                  static_cast<int>(x.samples()));
+        gpipe::cuda::launch(context.stream(), 1, N, 0, scale_back, context.parameters().data(),
+                            x.data(), dy.data(), context.gradients().data(), dx.data(),
+                            static_cast<int>(x.samples()));
     }
 };
 
@@ -53,9 +53,8 @@ __global__ void square(float const* y, float const* target, float* dy, double* v
 struct Squared {
     using Target = gpipe::Tensor<float, N>;
     void operator()(auto& context, auto y, auto target, auto dy) const {
-        square<<<1, 1, 0, context.stream()>>>(y.data(), target.data(), dy.data(),
-                                              context.value().data(),
-                                              static_cast<int>(context.samples()));
+        gpipe::cuda::launch(context.stream(), 1, 1, 0, square, y.data(), target.data(), dy.data(),
+                            context.value().data(), static_cast<int>(context.samples()));
     }
 };
 

@@ -53,17 +53,17 @@ template <class T, int in, int out> struct Dense {
     }
     void forward(auto& context, auto x, auto y) const {
         auto const [w, b] = context.parameters();
-        dense<in, out><<<int(x.samples()), out, 0, context.stream()>>>(w.data(), b.data(), x.data(),
-                                                                       y.data());
+        gpipe::cuda::launch(context.stream(), int(x.samples()), out, 0, dense<in, out, T>, w.data(),
+                            b.data(), x.data(), y.data());
     }
     void backward(auto& context, auto x, auto y, auto dy, auto dx) const {
         auto const [w, b] = context.parameters();
         auto const [dw, db] = context.gradients();
         int const samples = int(x.samples());
-        dense_parameters<in, out><<<1, out, 0, context.stream()>>>(x.data(), y.data(), dy.data(),
-                                                                   dw.data(), db.data(), samples);
-        dense_input<in, out>
-            <<<samples, in, 0, context.stream()>>>(w.data(), y.data(), dy.data(), dx.data());
+        gpipe::cuda::launch(context.stream(), 1, out, 0, dense_parameters<in, out, T>, x.data(),
+                            y.data(), dy.data(), dw.data(), db.data(), samples);
+        gpipe::cuda::launch(context.stream(), samples, in, 0, dense_input<in, out, T>, w.data(),
+                            y.data(), dy.data(), dx.data());
     }
 };
 
@@ -79,8 +79,8 @@ __global__ void square(Bf16 const* y, float const* target, Bf16* dy, double* val
 struct Squared {
     using Target = gpipe::Tensor<float, 1>;
     void operator()(auto& context, auto y, auto target, auto dy) const {
-        square<<<1, 1, 0, context.stream()>>>(y.data(), target.data(), dy.data(),
-                                              context.value().data(), int(context.samples()));
+        gpipe::cuda::launch(context.stream(), 1, 1, 0, square, y.data(), target.data(), dy.data(),
+                            context.value().data(), int(context.samples()));
     }
 };
 

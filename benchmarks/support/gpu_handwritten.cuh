@@ -133,7 +133,7 @@ class GpuHandwritten {
                            cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, streams_[c].get()));
     }
     void enqueue(std::size_t slot) {
-        using gpipe::cuda::check;
+        using gpipe::cuda::check, gpipe::cuda::launch;
         std::size_t const last = cells_ - 1;
         std::size_t const all = micro_batches_ * samples_ * bytes;
         for (std::size_t c = 0; c < cells_; ++c)
@@ -146,25 +146,22 @@ class GpuHandwritten {
             for (std::size_t c = 0; c < cells_; ++c) {
                 if (c > 0) streams_[c].wait(forward_done(c - 1, m));
                 if (probe_ && c == 0 && m == 0) probe_->begin.record(streams_[0].get());
-                kernel::forward<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
-                    work_, samples(), parameter(c), tensor(c, m), tensor(c + 1, m));
-                launched();
+                launch(streams_[c].get(), kernel::blocks, kernel::threads, 0, kernel::forward,
+                       work_, samples(), parameter(c), tensor(c, m), tensor(c + 1, m));
                 if (c < last) forward_done(c, m).record(streams_[c]);
             }
         for (std::size_t m = micro_batches_; m-- > 0;)
             for (std::size_t c = cells_; c-- > 0;) {
                 if (c == last) {
-                    kernel::loss<<<1, kernel::threads, 0, streams_[c].get()>>>(
-                        samples(), tensor(cells_, m), tensor(2 * cells_ + 1, m),
-                        output_gradient(c, m), values() + 2 * m);
-                    launched();
+                    launch(streams_[c].get(), 1, kernel::threads, 0, kernel::loss, samples(),
+                           tensor(cells_, m), tensor(2 * cells_ + 1, m), output_gradient(c, m),
+                           values() + 2 * m);
                 } else {
                     streams_[c].wait(backward_done(c + 1, m));
                 }
-                kernel::backward<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
-                    work_, samples(), parameter(c), tensor(c, m), output_gradient(c, m),
-                    gradient(c), c > 0 ? output_gradient(c - 1, m) : nullptr);
-                launched();
+                launch(streams_[c].get(), kernel::blocks, kernel::threads, 0, kernel::backward,
+                       work_, samples(), parameter(c), tensor(c, m), output_gradient(c, m),
+                       gradient(c), c > 0 ? output_gradient(c - 1, m) : nullptr);
                 if (probe_ && c == 0 && m == 0) probe_->end.record(streams_[0].get());
                 if (c > 0) backward_done(c, m).record(streams_[c]);
             }
@@ -172,20 +169,17 @@ class GpuHandwritten {
 
         // By now no update of the step before still reads the rate.
         copy(rate_on_gpu(), rate(slot), sizeof(float), last);
-        kernel::commit<<<1, 1, 0, streams_[last].get()>>>(
-            values(), static_cast<int>(micro_batches_), values() + 2 * micro_batches_);
-        launched();
+        launch(streams_[last].get(), 1, 1, 0, kernel::commit, values(),
+               static_cast<int>(micro_batches_), values() + 2 * micro_batches_);
         ends_[cells_].record(streams_[last]);
         for (std::size_t c = 0; c < cells_; ++c) {
             if (c != last) streams_[c].wait(ends_[cells_]);
-            kernel::update<<<kernel::blocks, kernel::threads, 0, streams_[c].get()>>>(
-                rate_on_gpu(), optimizer_.momentum, values() + 2 * micro_batches_, parameter(c),
-                gradient(c), velocity(c));
-            launched();
+            launch(streams_[c].get(), kernel::blocks, kernel::threads, 0, kernel::update,
+                   rate_on_gpu(), optimizer_.momentum, values() + 2 * micro_batches_, parameter(c),
+                   gradient(c), velocity(c));
         }
         copy(totals(slot), values() + 2 * micro_batches_, 3 * sizeof(double), last);
     }
-    static void launched() { gpipe::cuda::check("a kernel launch", cudaGetLastError()); }
     void synchronize() const {
         for (gpipe::cuda::Stream const& stream : streams_) stream.synchronize();
     }

@@ -110,15 +110,16 @@ struct GpuLayer {
     void forward(auto& context, auto x, auto y) const {
         if (probe && context.layer() == 0 && context.first_sample() == 0 && context.training())
             probe->begin.record(context.stream());
-        kernel::forward<<<kernel::blocks, kernel::threads, 0, context.stream()>>>(
-            work, static_cast<int>(x.samples()), context.parameters().data(), x.data(), y.data());
+        gpipe::cuda::launch(context.stream(), kernel::blocks, kernel::threads, 0, kernel::forward,
+                            work, static_cast<int>(x.samples()), context.parameters().data(),
+                            x.data(), y.data());
     }
     void backward(auto& context, auto x, auto dy, auto dx) const {
         float* to = nullptr;
         if constexpr (!gpipe::is_none<decltype(dx)>) to = dx.data();
-        kernel::backward<<<kernel::blocks, kernel::threads, 0, context.stream()>>>(
-            work, static_cast<int>(x.samples()), context.parameters().data(), x.data(), dy.data(),
-            context.gradients().data(), to);
+        gpipe::cuda::launch(context.stream(), kernel::blocks, kernel::threads, 0, kernel::backward,
+                            work, static_cast<int>(x.samples()), context.parameters().data(),
+                            x.data(), dy.data(), context.gradients().data(), to);
         if (probe && context.layer() == 0 && context.first_sample() == 0)
             probe->end.record(context.stream());
     }
@@ -128,9 +129,9 @@ struct GpuLoss {
     using Target = gpipe::Tensor<float, kernel::width>;
 
     void operator()(auto& context, auto y, auto target, auto dy) const {
-        kernel::loss<<<1, kernel::threads, 0, context.stream()>>>(
-            static_cast<int>(context.samples()), y.data(), target.data(), dy.data(),
-            context.value().data());
+        gpipe::cuda::launch(context.stream(), 1, kernel::threads, 0, kernel::loss,
+                            static_cast<int>(context.samples()), y.data(), target.data(), dy.data(),
+                            context.value().data());
     }
 };
 

@@ -7,7 +7,7 @@
 #include "gpt/scatter.hpp"
 
 #include <gpipe/cuda/for_each_index.cuh>
-#include <gpipe/device/cuda_error.hpp>
+#include <gpipe/cuda/launch.cuh>
 
 #include <algorithm>
 #include <cstddef>
@@ -113,10 +113,8 @@ template <class Context> class CudaOn {
         }
         auto const blocks =
             static_cast<unsigned>((columns + sum_columns_wide - 1) / sum_columns_wide);
-        cudaStream_t const stream = context_.stream();
-        sum_columns_kernel<<<blocks, dim3(sum_columns_wide, sum_columns_high), 0, stream>>>(
-            rows, columns, of, to, add);
-        gpipe::cuda::check("a kernel launch", cudaGetLastError());
+        gpipe::cuda::launch(context_.stream(), blocks, dim3(sum_columns_wide, sum_columns_high), 0,
+                            sum_columns_kernel<Of, T>, rows, columns, of, to, add);
     }
     template <class T>
     void scatter_add(std::size_t rows, std::size_t vocabulary, std::size_t width,
@@ -153,9 +151,8 @@ template <class Context> class CudaOn {
         constexpr std::size_t most_blocks = 65'536;
         auto const blocks =
             static_cast<unsigned>(std::min((rows + teams - 1) / teams, most_blocks));
-        cudaStream_t const stream = context_.stream();
-        for_each_row_kernel<threads><<<blocks, row_threads, 0, stream>>>(rows, row);
-        gpipe::cuda::check("a kernel launch", cudaGetLastError());
+        gpipe::cuda::launch(context_.stream(), blocks, row_threads, 0,
+                            for_each_row_kernel<threads, Row>, rows, row);
     }
 
     Context const& context_;

@@ -1,7 +1,7 @@
 // Random numbers drawn by kernels are those of the host.
 #include "support/gpu_memory.hpp"
 
-#include <gpipe/cuda/for_each_index.cuh>
+#include <gpipe/cuda/launch.cuh>
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/layer/random.hpp>
 
@@ -51,17 +51,19 @@ TEST_CASE("kernels draw the host's numbers, and those of the step that they run 
     gpipe::cuda::PinnedBuffer const copy(sizeof(Drawn));
     auto* const drawn = reinterpret_cast<Drawn*>(memory.data());
     auto const seen = [&]() -> Drawn const& {
-        gpipe::cuda::check("a kernel launch", cudaGetLastError());
         gpipe::cuda::check("cudaMemcpyAsync",
                            cudaMemcpyAsync(copy.data(), memory.data(), sizeof(Drawn),
                                            cudaMemcpyDefault, stream.get()));
         stream.synchronize();
         return *reinterpret_cast<Drawn const*>(copy.data());
     };
+    auto const draw_all = [&]<class Random>(Random const& random) {
+        gpipe::cuda::launch(stream.get(), samples, blocks, 0, draw<Random>, random, drawn);
+    };
     std::uint64_t const seed = std::uint64_t{5} << 34;
 
     gpipe::SampleRandom const fixed(seed, 2, layer, first);
-    draw<<<samples, blocks, 0, stream.get()>>>(fixed, drawn);
+    draw_all(fixed);
     CHECK(mistakes(seen(), fixed) == 0);
     CHECK(mistakes(seen(), gpipe::SampleRandom(seed, 3, layer, first)) > samples * blocks);
 
@@ -69,7 +71,7 @@ TEST_CASE("kernels draw the host's numbers, and those of the step that they run 
     for (std::uint64_t step = 0; step < 3; ++step) {
         gpipe::StepState const now{seed, step, 0, 0};
         toy::write(state, std::vector{now});
-        draw<<<samples, blocks, 0, stream.get()>>>(read, drawn);
+        draw_all(read);
         CHECK(mistakes(seen(), gpipe::SampleRandom(seed, step, layer, first)) == 0);
     }
 }

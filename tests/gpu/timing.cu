@@ -1,5 +1,6 @@
 // Streams and events while a GPU is busy. Under compute-sanitizer, which may make launches wait,
 // the suite "timing" is left out.
+#include <gpipe/cuda/launch.cuh>
 #include <gpipe/device/cuda_memory.hpp>
 
 #include <doctest/doctest.h>
@@ -30,8 +31,7 @@ __global__ void write_kernel(int* to, int value) { *to = value; }
 namespace {
 
 void keep_busy(Stream const& stream, unsigned long long nanoseconds = 50'000'000) {
-    gpu_test::wait_kernel<<<1, 1, 0, stream.get()>>>(nanoseconds);
-    check("a kernel launch", cudaGetLastError());
+    gpipe::cuda::launch(stream.get(), 1, 1, 0, gpu_test::wait_kernel, nanoseconds);
 }
 void copy(void* to, void const* from, std::size_t bytes, Stream const& stream) {
     check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
@@ -72,12 +72,12 @@ TEST_CASE("an event orders two streams, and says what has run" * doctest::test_s
     int* const on_gpu = reinterpret_cast<int*>(value.data());
     Event event(0);
     CHECK(event.query()); // never recorded
-    gpu_test::write_kernel<<<1, 1, 0, first.get()>>>(on_gpu, 0);
+    gpipe::cuda::launch(first.get(), 1, 1, 0, gpu_test::write_kernel, on_gpu, 0);
     keep_busy(first, 0);
     copy(seen.data(), on_gpu, sizeof(int), first);
     first.synchronize(); // a kernel's first launch may wait for everything
     keep_busy(first);
-    gpu_test::write_kernel<<<1, 1, 0, first.get()>>>(on_gpu, 42);
+    gpipe::cuda::launch(first.get(), 1, 1, 0, gpu_test::write_kernel, on_gpu, 42);
     event.record(first);
     CHECK_FALSE(event.query());
     copy(seen.data(), on_gpu, sizeof(int), second); // before the wait: too early

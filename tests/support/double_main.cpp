@@ -1,5 +1,6 @@
 // The main of the programs in gpu/ on the double of the CUDA runtime: every test has two GPUs of
 // its own that do what is enqueued in an order by chance, and ends without races, faults and leaks.
+// Emulated kernels cannot say what memory they touch.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -14,7 +15,12 @@ struct Sessions : doctest::IReporter {
 
     explicit Sessions(doctest::ContextOptions const&) {}
     void test_case_start(doctest::TestCaseData const&) override {
-        session.emplace(cuda_double::Options{.devices = 2, .seed = 2});
+#ifdef GPIPE_EMULATES_KERNELS
+        bool const protects = false;
+#else
+        bool const protects = true;
+#endif
+        session.emplace(cuda_double::Options{.devices = 2, .seed = 2, .protects = protects});
     }
     void test_case_end(doctest::CurrentTestCaseStats const&) override { session.reset(); }
     void report_query(doctest::QueryData const&) override {}

@@ -20,7 +20,7 @@ void launch(gpipe::device::Cuda::Stream const& stream, std::size_t count, Body c
     // Blocks of few threads, so that small tensors have several, too.
     constexpr std::size_t threads = 32;
     auto const blocks = static_cast<unsigned>((count + threads - 1) / threads);
-    each_index<<<blocks, threads, 0, stream>>>(count, body);
+    gpipe::cuda::launch(stream, blocks, threads, 0, each_index<Body>, count, body);
 }
 
 } // namespace toy::body

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/device/cuda_error.hpp>
+#include <gpipe/cuda/launch.cuh>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,8 +30,7 @@ void for_each_index(cudaStream_t stream, std::size_t count, Prepare prepare) {
     constexpr std::size_t most_blocks = 4096;
     auto const blocks =
         static_cast<unsigned>(std::min((count + threads - 1) / threads, most_blocks));
-    detail::for_each_index_kernel<<<blocks, threads, 0, stream>>>(count, prepare);
-    check("a kernel launch", cudaGetLastError());
+    launch(stream, blocks, threads, 0, detail::for_each_index_kernel<Prepare>, count, prepare);
 }
 
 } // namespace gpipe::cuda

@@ -2,7 +2,7 @@
 
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/ordered_sum.hpp>
-#include <gpipe/device/cuda_error.hpp>
+#include <gpipe/cuda/launch.cuh>
 
 #include <cstddef>
 
@@ -31,10 +31,10 @@ void ordered_sum(cudaStream_t stream, T const* data, std::size_t count, double* 
                  void* workspace) {
     auto* const sums = static_cast<double*>(workspace);
     auto const blocks = static_cast<unsigned>(sum_blocks(count));
-    if (blocks > 0) ordered_sum_kernel<Add><<<blocks, sum_threads, 0, stream>>>(data, count, sums);
-    ordered_sum_kernel<gpipe::detail::AddValue>
-        <<<1, sum_threads, 0, stream>>>(sums, blocks, result);
-    check("a kernel launch", cudaGetLastError());
+    if (blocks > 0)
+        launch(stream, blocks, sum_threads, 0, ordered_sum_kernel<Add, T>, data, count, sums);
+    launch(stream, 1, sum_threads, 0, ordered_sum_kernel<gpipe::detail::AddValue, double>, sums,
+           blocks, result);
 }
 
 } // namespace detail

@@ -2,6 +2,7 @@
 #include "world.hpp"
 
 #include <algorithm>
+#include <exception>
 
 namespace cuda_double::detail {
 
@@ -68,6 +69,9 @@ bool World::run_one() {
             running = &work;
             try {
                 work.run();
+            } catch (std::exception const& error) {
+                fault(describe(work.call) + " failed while it ran: " + error.what());
+                break_down(cudaErrorLaunchFailure);
             } catch (...) {
                 fault(describe(work.call) + " threw an exception while it ran");
                 break_down(cudaErrorLaunchFailure);
