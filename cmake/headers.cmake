@@ -35,6 +35,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/verify_reversal.hpp
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
+    include/gpipe/core/checked.hpp
     include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
@@ -83,6 +84,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
     include/gpipe/memory/constant_budget.hpp
+    include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
     include/gpipe/memory/device_choice.hpp
     include/gpipe/memory/fit_budget.hpp

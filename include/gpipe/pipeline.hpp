@@ -15,6 +15,9 @@ namespace gpipe {
 /// a cost.
 template <class... Items> class Pipeline {
     static_assert(sizeof...(Items) > 0, "gpipe: a Pipeline needs at least one layer");
+    static_assert(detail::Chain<Items...>::layers() <= 0xFFFFFFFF,
+                  "gpipe: the layers of this Pipeline, with all that Repeat repeats, are more than "
+                  "2^32");
     static_assert(detail::check_chain<Items...>(), "gpipe: these layers do not form a chain");
     using Chain = detail::Chain<Items...>;
 

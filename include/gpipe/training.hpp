@@ -2,6 +2,7 @@
 
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
@@ -446,8 +447,10 @@ template <class Net, class... Policies> class Training {
         return costs;
     }
     static Array<std::size_t> chosen_cut(Options const& options) {
+        std::size_t const devices = chosen_devices(options);
+        check_cells(Net::size, devices); // each has one at least
         std::size_t const cells =
-            chosen_devices(options) * chosen_schedule(options).cells_per_device();
+            checked_product(devices, chosen_schedule(options).cells_per_device());
         check_cells(Net::size, cells);
         Array<double> const costs = declared_costs();
         check_costs(costs.data(), costs.size());
@@ -455,12 +458,13 @@ template <class Net, class... Policies> class Training {
     }
     static MachineWork chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
-        std::size_t const micro_batches =
-            chosen_number("micro_batches", micro_batch_count, options.micro_batches, 4 * devices);
+        std::size_t const micro_batches = chosen_number(
+            "micro_batches", micro_batch_count, options.micro_batches, checked_product(4, devices));
         Array<LayerInfo> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
         Array<std::size_t> const first = chosen_cut(options);
+        check_micro_batches(micro_batches, first.size() - 1);
         Array<bool> splits = Chosen::splits(layers, first);
         MachineWork work;
         work.snapshot = options.snapshot;
@@ -489,7 +493,8 @@ template <class Net, class... Policies> class Training {
     static std::size_t checked_batch(Batch<Input> const& inputs, Other const& other,
                                      char const* what) {
         std::size_t const samples = inputs.samples("inputs");
-        std::size_t const others = other.samples(what);
+        std::size_t others = samples;
+        if constexpr (Other::count > 0) others = other.samples(what); // a loss may have no targets
         if (samples != others)
             detail::throw_error<std::invalid_argument>("gpipe: %zu inputs, but %zu %s", samples,
                                                        others, what);

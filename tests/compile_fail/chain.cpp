@@ -1,5 +1,6 @@
 // expect GPIPE_EMPTY: gpipe: a Pipeline needs at least one layer
 // expect GPIPE_REPEAT_ZERO: gpipe: Repeat needs a count of at least 1 and at least one layer
+// expect GPIPE_REPEAT_TOO_MUCH: gpipe: the layers of this Pipeline, with all that Repeat repeats, are
 // expect GPIPE_REPEAT_NOTHING: gpipe: Repeat needs a count of at least 1 and at least one layer
 // expect GPIPE_SOME_COSTS: gpipe: some layers of the chain declare a cost, layer Index \(L\) does not
 // expect GPIPE_SOME_COSTS: CheckCost<(2, Free>|.*Index=2UL?, L=Free)
@@ -23,6 +24,8 @@ using Net = gpipe::Pipeline<>;
 using Net = gpipe::Pipeline<Free, Repeat<0, Free>>;
 #elif defined(GPIPE_REPEAT_NOTHING)
 using Net = gpipe::Pipeline<Free, Repeat<2>>;
+#elif defined(GPIPE_REPEAT_TOO_MUCH)
+using Net = gpipe::Pipeline<Free, Repeat<(std::size_t{1} << 63) + 1, Free, Free>>;
 #elif defined(GPIPE_SOME_COSTS)
 using Net = gpipe::Pipeline<Costs, Costs, Free, Costs, Free>;
 #elif defined(GPIPE_SOME_COSTS_IN_REPEAT)

@@ -1,4 +1,5 @@
 // expect GPIPE_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
+// expect GPIPE_TOO_MANY: gpipe: MicroBatches<M> of so many cells are more forwards than programs can
 // expect GPIPE_NO_LOSS: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
 // expect GPIPE_NO_POLICIES: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
 // expect GPIPE_UNKNOWN: gpipe: policy Index is none that this template knows
@@ -30,6 +31,9 @@ struct NoPass {
 
 #if defined(GPIPE_NO_MICRO_BATCHES)
 using Train = gpipe::Training<Net, Loss, gpipe::MicroBatches<0>>;
+#elif defined(GPIPE_TOO_MANY)
+using Train =
+    gpipe::Training<Net, Loss, gpipe::MicroBatches<(std::size_t{1} << 62) + 1>, gpipe::Cells<2>>;
 #elif defined(GPIPE_NO_LOSS)
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>>;
 #elif defined(GPIPE_NO_POLICIES)

@@ -19,6 +19,7 @@
 // expect GPIPE_ONE_MICRO_BATCH_LESS: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
 // expect GPIPE_OTHER_DEVICES: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
 // expect GPIPE_MORE_CELLS: gpipe: the programs of Policy are not for the devices, cells and micro-batches that
+// expect GPIPE_NO_SUCH_DEVICE: gpipe: the programs of Policy put this cell on a device that does not
 // expect GPIPE_IDLE_DEVICE: gpipe: the programs of Policy leave this device without a cell
 // expect GPIPE_IDLE_DEVICE: CheckPrograms<.*(, 1, 0, [^,]*, 0, 0>|device=1UL?, position=0UL?,)
 // expect GPIPE_TOO_FEW: gpipe: the schedule needs more micro-batches than there are: at least
@@ -86,6 +87,8 @@ struct Schedule {
         Programs result(devices, devices, micro_batches, 13);
 #if defined(GPIPE_IDLE_DEVICE)
         result.place(1, 0);
+#elif defined(GPIPE_NO_SUCH_DEVICE)
+        result.place(1, 77);
 #endif
         result.add(forward(0, 0));
 #if defined(GPIPE_DEADLOCK)

@@ -1,12 +1,16 @@
 // expect GPIPE_NOT_TRIVIALLY_COPYABLE: gpipe: the element of a Tensor must be trivially copyable
 // expect GPIPE_CONST_ELEMENT: gpipe: the element of a Tensor must be trivially copyable, and not const
 // expect GPIPE_ZERO_EXTENT: gpipe: every extent of a Tensor must be positive
+// expect GPIPE_TOO_LARGE: gpipe: the extents of this Tensor multiply to more bytes than memory has
+// expect GPIPE_WRAPS: gpipe: the extents of this Tensor multiply to more bytes than memory has
+// expect GPIPE_ALIGNED: gpipe: the element of a Tensor is aligned to more than 256 bytes
 // expect GPIPE_IN_A_LAYER: gpipe: every extent of a Tensor must be positive
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 
 #include <string>
 
+template <std::size_t bytes> struct alignas(bytes) Wide { char value; };
 struct Half {
     unsigned short bits;
 };
@@ -17,9 +21,18 @@ using Wrong = gpipe::Tensor<std::string, 2>;
 using Wrong = gpipe::Tensor<float const, 2>;
 #elif defined(GPIPE_ZERO_EXTENT)
 using Wrong = gpipe::Tensor<float, 2, 0>;
+#elif defined(GPIPE_TOO_LARGE)
+using Wrong = gpipe::Tensor<float, std::size_t{1} << 61>;
+#elif defined(GPIPE_WRAPS)
+using Wrong = gpipe::Tensor<float, std::size_t{1} << 33, (std::size_t{1} << 33) + 1>;
+#elif defined(GPIPE_ALIGNED)
+using Wrong = gpipe::Tensor<Wide<512>, 2>;
 #elif defined(GPIPE_IN_A_LAYER)
 using Wrong = gpipe::Tensor<float, gpipe::Pipeline<blank::Map<4>, blank::Map<4, 0>>::size>;
 #else
 using Wrong = gpipe::Tensor<Half, 2, 3>;
+using Widest = gpipe::Tensor<Wide<256>, 2>;
+using Largest = gpipe::Tensor<char, (std::size_t{1} << 63) - 1>;
+static_assert(Widest::size == 2 && Largest::size > 0);
 #endif
 static_assert(Wrong::size > 0);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -81,6 +82,24 @@ void deadlock(Actions& actions) {
     std::swap(actions[0][3], actions[0][4]);
     std::swap(actions[0][3], actions[0][5]);
 }
+void recomputes(Actions& actions) {
+    actions[2].insert(actions[2].begin() + 4, gpipe::recompute(2, 3));
+}
+// More than the programs have room for at first.
+void many(Actions& actions) {
+    for (std::uint32_t m = 0; m < 20; ++m) actions[1].push_back(gpipe::forward(1, m));
+}
+template <std::size_t device> struct Elsewhere {
+    using policy_kind = gpipe::policy::Schedule;
+    static gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
+        auto result = gpipe::schedule::GPipe::programs(devices, micro_batches);
+        result.place(1, device);
+        return result;
+    }
+};
+template <std::size_t per_device> struct ManyCells : gpipe::schedule::GPipe {
+    static constexpr std::size_t cells_per_device = per_device;
+};
 struct OtherShape {
     using policy_kind = gpipe::policy::Schedule;
     static gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
@@ -113,6 +132,40 @@ TEST_CASE("options that do not fit are refused with their numbers") {
     CHECK(build(0, 0) == 5);
 }
 
+TEST_CASE("numbers that no memory could hold are refused by their names, whatever they wrap to") {
+    std::size_t const most = std::numeric_limits<std::size_t>::max();
+    for (std::size_t const samples : {most, most - 1, most - 2, most - 3, most / 2, most / 2 + 1,
+                                      most / 4 + 1, most / 20, most / 80 + 1})
+        for (std::size_t const micro_batches : {1, 2, 3, 4, 7}) {
+            INFO("M = ", micro_batches);
+            CHECK(has(refusal(options(samples, 2, micro_batches)),
+                      {"Options::samples", std::to_string(samples).c_str()}));
+        }
+    for (auto const& schedule : toy::schedules)
+        for (int bit = 28; bit < 64; ++bit)
+            for (std::size_t const more : {0, 1, 2, 3}) {
+                std::size_t const number = (std::size_t{1} << bit) + more;
+                INFO(schedule.name, ", ", number);
+                auto o = options(8, 2, number);
+                o.schedule = schedule.policy;
+                CHECK(has(refusal(o), {std::to_string(number).c_str(), "micro-batches"}));
+                o = options(8, number, 2);
+                o.schedule = schedule.policy;
+                CHECK(has(refusal(o), {std::to_string(number).c_str(), "cells"}));
+            }
+    toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t) {
+        auto o = options(8, most / 2 + 2, 8);
+        o.schedule = schedule;
+        CHECK(has(refusal(o), {std::to_string(most / 2 + 2).c_str(), "cells"}));
+        o = options(8, schedule.cells_per_device() > 1 ? 3 : 4, most / 2 + 2);
+        o.schedule = schedule;
+        CHECK(has(refusal(o), {std::to_string(most / 2 + 2).c_str(), "micro-batches"}));
+    });
+    auto o = options(8, 2, 2);
+    o.schedule = ManyCells<std::numeric_limits<std::size_t>::max() / 2 + 2>{};
+    CHECK(has(refusal(o), {"cells are more than the 10 layers"}));
+}
+
 TEST_CASE("micro-batches that are not asked for are four times the cells") {
     toy::Watch watch;
     CHECK(Train(toy::make_net<Real>(watch), {}, Adam{}, options(4, 3, 0)).micro_batches() == 12);
@@ -133,6 +186,12 @@ TEST_CASE("a schedule that is wrong is refused with device, position and action"
     CHECK(has(with(Spoilt<&no_such>{}), {"does not exist", "device 1", "position 2", "77"}));
     CHECK(has(with(Spoilt<&deadlock>{}), {"deadlock", "device", "position", "micro-batch"}));
     CHECK(with(gpipe::schedule::GPipe{}) == "nothing was thrown");
+    CHECK(has(with(Spoilt<&recomputes>{}),
+              {"programs of the schedule", "no place", "device 2", "position 4", "recompute"}));
+    CHECK(has(with(Spoilt<&many>{}), {"schedule", "twice", "device 1", "position 8"}));
+    std::string const elsewhere = with(Elsewhere<77>{});
+    CHECK(has(elsewhere, {"programs of the schedule", "cell 1", "device 77"}));
+    CHECK(elsewhere.find("position") == std::string::npos);
     // Another order of forwards is no mistake.
     CHECK(with(Spoilt<&too_early>{}) == "nothing was thrown");
 }
@@ -200,6 +259,45 @@ TEST_CASE("a mini-batch of which every target is ignored is refused, and the nex
         CHECK(result.loss == plain.step(inputs, classes));
     }
     CHECK(toy::difference(train, plain) == "");
+}
+
+namespace {
+
+// The mean of what comes out: nothing to compare it with.
+struct Mean {
+    using Target = gpipe::Tensors<>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto, auto dy) const {
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) sum += y.data()[i];
+        if constexpr (!gpipe::is_none<decltype(dy)>)
+            for (std::size_t i = 0; i < y.size(); ++i) dy.data()[i] = 1;
+        return {sum, static_cast<double>(y.samples())};
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("a loss may have no targets", Device, Host, toy::Deferred, toy::Remote) {
+    using Net = gpipe::Pipeline<toy::Linear<Real, 5, 4>, toy::Linear<Real, 4, 1>>;
+    using T = toy::Training<Net, Mean, SGD, Device>;
+    typename T::Options o;
+    o.samples = 7;
+    o.cells = 2;
+    o.micro_batches = 3;
+    T train(Net{}, {}, SGD{1e-1f}, o);
+    auto const inputs = toy::numbers<Real>(7 * 5, 1);
+    double before = train.evaluate(inputs, {}).loss;
+    for (int i = 0; i < 3; ++i) {
+        CHECK(train.step(inputs, {}).loss == before);
+        double const after = train.evaluate(inputs, {}).loss;
+        CHECK(after < before);
+        before = after;
+    }
+    std::vector<Real> outputs(7);
+    train.predict(inputs, outputs);
+    double sum = 0;
+    for (Real const y : outputs) sum += y;
+    CHECK(sum / 7 == doctest::Approx(before));
 }
 
 TEST_CASE("the loss's metrics are sums over the mini-batch divided by its weight") {

@@ -279,11 +279,10 @@ TEST_CASE("programs know the device of every index, and cells are dealt one afte
     CHECK(programs.program(1)[1] == gpipe::forward(3, 0));
 }
 
-TEST_CASE("programs refuse more actions or devices than they were made for") {
+TEST_CASE("programs refuse more devices than they were made for") {
     Programs programs(1, 1, 1, 1);
     programs.add(gpipe::forward(0, 0));
-    CHECK_THROWS_AS(programs.add(gpipe::backward(0, 0)), std::length_error);
     programs.next_device();
-    CHECK_THROWS_AS(programs.next_device(), std::length_error);
+    CHECK_THROWS_AS(programs.next_device(), std::invalid_argument);
     CHECK(programs.size() == 1);
 }

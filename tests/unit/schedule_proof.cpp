@@ -354,8 +354,11 @@ TEST_CASE("programs of no shape are rejected, and devices without a cell are nam
     programs.place(1, 0);
     CHECK(verify(programs).problem == Problem::idle_device);
     CHECK(verify(programs).device == 1);
-    programs.place(1, 3);
-    CHECK(verify(programs).problem == Problem::shape);
+    programs.place(1, 77);
+    CHECK(verify(programs).problem == Problem::no_such_device);
+    CHECK(verify(programs).device == 77);
+    CHECK(verify(programs).action.cell == 1);
+    CHECK_THROWS_AS(programs.place(3, 0), std::invalid_argument);
 
     auto const lowered = gpipe::with_messages(gpipe::schedule::GPipe::programs(2, 2));
     CHECK(verify(lowered, gpipe::Array<bool>(3, true)).problem == Problem::shape);

@@ -330,7 +330,7 @@ TEST_CASE("a number of cells per device that is given at run time makes what the
     check(BreadthFirst<4>{}, BreadthFirst<gpipe::dynamic>{4});
 }
 
-TEST_CASE("actions appended at once stand where added ones would, and not beyond the capacity") {
+TEST_CASE("actions appended at once stand where added ones would, beyond the capacity, too") {
     Programs programs(2, 2, 2, 3);
     programs.add(gpipe::forward(0, 0));
     Action* const next = programs.append(1);
@@ -338,11 +338,15 @@ TEST_CASE("actions appended at once stand where added ones would, and not beyond
     programs.next_device();
     CHECK(programs.program(0).size() == 2);
     CHECK(programs.program(0)[1] == gpipe::backward(0, 0));
-    CHECK_THROWS_AS(programs.append(2), std::length_error);
     *programs.append(1) = gpipe::forward(1, 0);
     programs.next_device();
     CHECK(programs.actions()[2] == gpipe::forward(1, 0));
     CHECK(programs.size(1) == 1);
-    CHECK_THROWS_AS(programs.append(1), std::length_error);
-    CHECK(programs.size() == 3);
+    Action* const more = programs.append(2);
+    more[0] = more[1] = gpipe::backward(1, 1);
+    programs.add(gpipe::forward(1, 1));
+    CHECK(programs.size() == 6);
+    CHECK(programs.actions()[0] == gpipe::forward(0, 0));
+    CHECK(programs.actions()[4] == gpipe::backward(1, 1));
+    CHECK(programs.actions()[5] == gpipe::forward(1, 1));
 }

@@ -44,8 +44,9 @@ template <class Policy, std::size_t Layers, std::size_t CellsPerDevice = 1> stru
 
 template <std::size_t K, class Objective, std::size_t Layers, std::size_t CellsPerDevice>
 struct CheckCut<Cells<K, Objective>, Layers, CellsPerDevice>
-    : CheckCells<K == dynamic ? dynamic : K * CellsPerDevice, Layers> {
-    static constexpr bool ok = K > 0 && (K == dynamic || K * CellsPerDevice <= Layers);
+    : CheckCells<K == dynamic ? dynamic : checked_product(K, CellsPerDevice), Layers> {
+    static constexpr bool ok = K > 0 &&
+                               (K == dynamic || checked_product(K, CellsPerDevice) <= Layers);
 };
 
 // A balance with a zero entry has said enough: its sum is not looked at.

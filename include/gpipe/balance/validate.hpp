@@ -1,11 +1,11 @@
 #pragma once
 
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -40,10 +40,8 @@ GPIPE_INLINE constexpr std::size_t first_empty_cell(std::size_t const* sizes, st
 /// The number of layers that a balance asks for. Stops at the largest std::size_t instead of
 /// wrapping, so that a negative entry converted to std::size_t cannot pass for a fitting sum.
 GPIPE_INLINE constexpr std::size_t balance_sum(std::size_t const* sizes, std::size_t cells) {
-    std::size_t const largest = std::numeric_limits<std::size_t>::max();
     std::size_t sum = 0;
-    for (std::size_t k = 0; k < cells; ++k)
-        sum = sizes[k] > largest - sum ? largest : sum + sizes[k];
+    for (std::size_t k = 0; k < cells; ++k) sum = checked_sum(sum, sizes[k]);
     return sum;
 }
 

@@ -24,15 +24,15 @@ namespace gpipe::detail {
 /// time at most.
 class alignas(128) Counter {
   public:
-    std::uint64_t load() const { return value_.load(std::memory_order_acquire); }
+    std::uint64_t load() const noexcept { return value_.load(std::memory_order_acquire); }
 
-    void publish(std::uint64_t value) {
+    void publish(std::uint64_t value) noexcept {
         value_.store(value, std::memory_order_release);
         if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
     }
 
     /// Returns when the count has reached `value`.
-    void wait(std::uint64_t value) {
+    void wait(std::uint64_t value) noexcept {
         for (int poll = 0; poll < polls; ++poll) {
             if (reached(value)) return;
             if (poll >= hot_polls) pause();

@@ -24,7 +24,10 @@ struct Device;
 ///   copied to its memory first, and results are copied back; such a device enqueues;
 /// - host_reads: whether the host may read and write its memory between runs;
 /// - run(lanes, walk): calls walk(lane) for every lane, concurrently, and returns when all work is
-///   done; walk may not throw;
+///   done; walk may not throw. One that enqueues has one lane;
+/// - launch(stream, work): work may only throw where calls enqueue. On a device with several lanes
+///   launch, copy, fill, wait and record may not throw either: other lanes wait for the marks
+///   behind;
 /// - copy(stream, to, from, bytes), from or to the host's memory or any device's, and
 ///   fill(stream, to, bytes) with zeros: in the order of the stream, like other work;
 /// - positions of record and wait are 64-bit counts that only grow;
@@ -41,8 +44,8 @@ struct Device;
 ///   captures, launched, as device::Cuda has them.
 template <class D>
 concept DeviceRuntime = requires(D device, typename D::Options options, std::size_t n,
-                                 std::uint64_t position, void (*walk)(std::size_t), void (*work)(),
-                                 std::byte* to, std::byte const* from) {
+                                 std::uint64_t position, void (*walk)(std::size_t),
+                                 void (*work)() noexcept, std::byte* to, std::byte const* from) {
     D(options, n);
     { D::enqueues } -> std::convertible_to<bool>;
     { D::calls_enqueue } -> std::convertible_to<bool>;
@@ -65,6 +68,12 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
     device.fill(n, to, n);
     device.wait(n, n, position);
     device.record(n, position);
+    requires(D::enqueues ||
+             (noexcept(device.launch(n, work))&& noexcept(device.copy(n, to, from, n))&& noexcept(
+                 device.fill(
+                     n, to,
+                     n))&& noexcept(device.wait(n, n,
+                                                position))&& noexcept(device.record(n, position))));
 };
 
 } // namespace gpipe

@@ -118,15 +118,20 @@ class Host {
     }
 
     Stream const& stream(std::size_t) const { return stream_; }
-    template <class Work> void launch(std::size_t, Work&& work) { work(); }
-    void copy(std::size_t, std::byte* to, std::byte const* from, std::size_t bytes) {
+    template <class Work> void launch(std::size_t, Work&& work) noexcept {
+        static_assert(noexcept(work()), "other lanes wait for the marks behind it");
+        work();
+    }
+    void copy(std::size_t, std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
         std::memcpy(to, from, bytes);
     }
-    void fill(std::size_t, std::byte* to, std::size_t bytes) { std::memset(to, 0, bytes); }
-    void wait(std::size_t, std::size_t producer, std::uint64_t position) {
+    void fill(std::size_t, std::byte* to, std::size_t bytes) noexcept { std::memset(to, 0, bytes); }
+    void wait(std::size_t, std::size_t producer, std::uint64_t position) noexcept {
         marks_[producer].wait(position);
     }
-    void record(std::size_t stream, std::uint64_t position) { marks_[stream].publish(position); }
+    void record(std::size_t stream, std::uint64_t position) noexcept {
+        marks_[stream].publish(position);
+    }
 
   private:
     // What the other lanes do in a run: written by the caller before it publishes begin_, read by

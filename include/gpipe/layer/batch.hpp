@@ -54,7 +54,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
 
     /// N. Throws std::invalid_argument if a range is not a whole number of samples, or if two
     /// disagree; `what` names the batch in the message.
-    std::size_t samples(char const* what) const {
+    std::size_t samples(char const* what) const requires(sizeof...(Ts) > 0) {
         constexpr std::size_t sizes[] = {Ts::size...};
         for (std::size_t t = 0; t < count; ++t) {
             if (elements_[t] % sizes[t] != 0)
@@ -72,7 +72,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
 
     /// Where each tensor begins, and what a sample of it takes.
     std::array<TensorPointer, count> tensors() const {
-        constexpr std::size_t bytes[] = {Ts::bytes...};
+        constexpr std::array<std::size_t, count> bytes{Ts::bytes...};
         std::array<TensorPointer, count> result;
         for (std::size_t t = 0; t < count; ++t) result[t] = {data_[t], bytes[t]};
         return result;

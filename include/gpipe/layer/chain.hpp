@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/layer/item.hpp>
 #include <gpipe/layer/thunk.hpp>
@@ -139,7 +140,8 @@ template <class... Items> struct Chain {
 
     static constexpr std::size_t layers() {
         std::size_t total = 0;
-        for (Extent const& extent : extents) total += extent.count * extent.group;
+        for (Extent const& extent : extents)
+            total = checked_sum(total, checked_product(extent.count, extent.group));
         return total;
     }
     static constexpr std::size_t leaves() {

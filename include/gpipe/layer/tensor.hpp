@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/type_list.hpp>
 
 #include <array>
@@ -15,12 +17,18 @@ template <class T, std::size_t... Extents> struct Tensor {
     static_assert(std::is_trivially_copyable_v<T> && std::is_same_v<T, std::remove_cv_t<T>>,
                   "gpipe: the element of a Tensor must be trivially copyable, and not const");
     static_assert(((Extents > 0) && ...), "gpipe: every extent of a Tensor must be positive");
+    static_assert(alignof(T) <= slot_alignment,
+                  "gpipe: the element of a Tensor is aligned to more than 256 bytes: every tensor "
+                  "begins at a multiple of those, and of no more");
 
     using Element = T;
     static constexpr std::size_t rank = sizeof...(Extents);
     static constexpr std::array<std::size_t, rank> extents{Extents...};
-    static constexpr std::size_t size = (std::size_t{1} * ... * Extents);
-    static constexpr std::size_t bytes = size * sizeof(T);
+    static constexpr std::size_t size = checked_product({Extents...});
+    static constexpr std::size_t bytes = checked_product(size, sizeof(T));
+    static_assert(
+        bytes <= most_bytes,
+        "gpipe: the extents of this Tensor multiply to more bytes than memory has addresses");
 };
 
 /// Several tensors, in order. `Tensors<A>` and `A` mean the same wherever a layer names its types.

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/countable.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/memory/plan_copies.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 namespace gpipe {
 
@@ -14,13 +16,17 @@ namespace gpipe {
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
 /// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
 /// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
-/// forward or recompute keeps every layer whole.
+/// forward or recompute keeps every layer whole. Throws std::invalid_argument where there are more
+/// bytes than can be counted.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
             std::size_t states, std::size_t capacity, Staging const& staging = {},
             Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
+    if (!countable(chain, programs.micro_batches(), states, capacity, staging))
+        throw std::invalid_argument("gpipe: a plan for micro-batches of so many samples has more "
+                                    "bytes than memory has addresses");
     Array<bool> crosses(cells); // whether a gradient leaves the cell
     for (std::size_t c = 1; c < cells; ++c) crosses[c] = chain.lowest_learner < first[c];
     MemoryPlan plan;

@@ -24,6 +24,9 @@ struct BudgetProblem {
 
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
     constexpr CutChain cut_chain() const { return {chain.layers, chain.size, first.data()}; }
+    constexpr bool is_countable() const {
+        return countable(chain, schedule.micro_batches(), states, capacity, staging);
+    }
     constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals) const {
         return plan_memory(chain, first, programs, states, capacity, staging, links, reversals);
     }

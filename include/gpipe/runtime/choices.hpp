@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/check.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
@@ -24,6 +25,15 @@ GPIPE_INLINE std::size_t chosen_number(char const* option_name, std::size_t cons
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::%s is %zu, but the type says %zu", option_name, option, constant);
     return constant;
+}
+
+/// Throws std::invalid_argument if so many micro-batches of so many cells are more than that.
+GPIPE_INLINE void check_micro_batches(std::size_t micro_batches, std::size_t cells) {
+    if (checked_product(micro_batches, cells) > most_forwards)
+        detail::throw_error<std::invalid_argument>("gpipe: %zu micro-batches of %zu cells are more "
+                                                   "than the %zu forwards that programs can "
+                                                   "hold",
+                                                   micro_batches, cells, most_forwards);
 }
 
 /// The largest mini-batch, at least 1.
@@ -51,6 +61,13 @@ GPIPE_INLINE void check_verdict(Verdict const& verdict, char const* policy) {
         throw_error<std::invalid_argument>(
             "gpipe: the programs of the %s leave device %zu without a cell", policy,
             verdict.device);
+    if (verdict.problem == Problem::no_such_device)
+        throw_error<std::invalid_argument>(
+            "gpipe: the programs of the %s put cell %u on device %zu, which does not exist", policy,
+            verdict.action.cell, verdict.device);
+    if (verdict.problem == Problem::shape)
+        throw_error<std::invalid_argument>("gpipe: the programs of the %s are wrong: %s", policy,
+                                           std::string(sentence(verdict.problem)).c_str());
     throw_error<std::invalid_argument>(
         "gpipe: the programs of the %s are wrong: %s (device %zu, position %zu, %s of cell %u, "
         "micro-batch %u)",
@@ -96,6 +113,8 @@ GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
                                           checkpoint::Dynamic checkpointing, std::size_t devices,
                                           std::size_t micro_batches, Array<bool> const& splits,
                                           CutChain const& chain = {}) {
+    std::size_t const cells = checked_product(devices, schedule.cells_per_device());
+    check_micro_batches(micro_batches, cells);
     std::size_t const least = schedule.least_micro_batches(devices);
     if (micro_batches < least) {
         std::string const name(schedule.name());
@@ -103,9 +122,14 @@ GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
             "gpipe: the schedule%s%s needs at least %zu micro-batches for %zu devices, not %zu",
             name.empty() ? "" : " ", name.c_str(), least, devices, micro_batches);
     }
-    std::size_t const cells = devices * schedule.cells_per_device();
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);
+    // What a checkpointing policy may put in is sound, but not for a schedule to hold.
+    for (std::size_t d = 0; d < devices; ++d)
+        for (std::size_t i = plain.begin(d); i < plain.end(d); ++i)
+            if (plain[i].kind == Kind::recompute)
+                detail::check_verdict({Problem::unsupported, d, i - plain.begin(d), plain[i]},
+                                      "schedule");
     Checkpointed result = checkpointing.apply(chain, join_halves(plain, splits));
     prove(result, chain, devices, cells, micro_batches);
     return result;

@@ -144,9 +144,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     void check_whole() const {
         if (torn_)
             throw std::runtime_error(
-                "gpipe: an error of the device, or in a step with immediate updates, has "
-                "interrupted an update: some parameters are new, some old, and this object is of "
-                "no use");
+                "gpipe: an exception, or an error of the device, has interrupted an update: some "
+                "parameters are new, some old, and this object is of no use");
     }
 
   private:
@@ -205,7 +204,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                     if (Device::enqueues && is_copy(step->kind))
                         copy(run, *step);
                     else
-                        device_.launch(step->stream, [this, &run, step, lane] {
+                        device_.launch(step->stream, [this, &run, step, lane]() noexcept {
                             execute<timed>(run, *step, lane);
                         });
                 }
@@ -217,7 +216,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
                 Protocol::finish(run, table, lane);
             else if (!arguments.training() && arguments.measures && table.serves(lane, last))
                 this->commit(run, last);
-        } catch (...) { // the device refuses: near this action
+        } catch (...) { // a device that enqueues refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
         return !run.failed();

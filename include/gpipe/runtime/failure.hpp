@@ -15,20 +15,34 @@
 
 namespace gpipe {
 
+/// What a Failure was.
+enum class FailureOf : std::uint8_t {
+    call,     ///< a layer, or the loss, threw
+    gradient, ///< that of a parameter tensor: its elements' type threw
+    update,   ///< likewise
+};
+
 /// Where a layer (or the loss) threw. The exception itself leaves step() as it was thrown.
 struct Failure {
     std::size_t layer = 0;       ///< position in the chain; L for the loss
     std::string_view layer_name; ///< its type
     std::size_t cell = 0;
-    std::size_t micro_batch = 0;
-    Kind action = Kind::forward;
+    std::size_t micro_batch = 0; ///< of a call
+    Kind action = Kind::forward; ///< likewise
     std::exception_ptr error;
+    FailureOf of = FailureOf::call;
+    std::size_t tensor = 0; ///< of the layer's parameters, of a gradient or an update
 
-    /// One line: "layer 3 (Linear<8, 8>) in the backward of micro-batch 2, cell 1".
+    /// One line: "layer 3 (Linear<8, 8>) in the backward of micro-batch 2, cell 1", or "... in the
+    /// update of parameter tensor 0, cell 1".
     std::string place() const {
+        std::string const what = of == FailureOf::update ? "update of parameter tensor "
+                                 : of == FailureOf::gradient
+                                     ? "gradient of parameter tensor "
+                                     : std::string(name(action)) + " of micro-batch ";
         return "layer " + std::to_string(layer) + " (" + std::string(layer_name) + ") in the " +
-               std::string(name(action)) + " of micro-batch " + std::to_string(micro_batch) +
-               ", cell " + std::to_string(cell);
+               what + std::to_string(of == FailureOf::call ? micro_batch : tensor) + ", cell " +
+               std::to_string(cell);
     }
 };
 
@@ -43,6 +57,10 @@ class FirstFailure {
     bool exists() const { return rank() != none; }
     /// Whether an action of this rank comes after it, and need not run.
     bool precedes(std::uint32_t action_rank) const { return action_rank > rank(); }
+    /// The rank of what comes behind all actions: updates, say, of which this is the n-th.
+    static constexpr std::uint32_t behind_actions(std::size_t n) {
+        return n < most_behind ? none - most_behind + static_cast<std::uint32_t>(n) : none - 1;
+    }
     void tell(std::uint32_t action_rank, Failure failure) {
         std::lock_guard const lock(telling_);
         if (action_rank >= rank()) return;
@@ -54,6 +72,7 @@ class FirstFailure {
 
   private:
     static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+    static constexpr std::uint32_t most_behind = 1u << 20;
     std::uint32_t rank() const { return rank_.load(std::memory_order_relaxed); }
 
     std::atomic<std::uint32_t> rank_{none};

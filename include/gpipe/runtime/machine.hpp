@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
@@ -215,9 +216,9 @@ template <DeviceRuntime Device> class Machine {
         std::size_t const micro_batches = programs_.micro_batches();
         Staging staging;
         if constexpr (!Device::reads_host)
-            staging =
-                step_staging(model_.infos[0].input, model_.targets, capacity * micro_batches,
-                             micro_batches, model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
+            staging = step_staging(model_.infos[0].input, model_.targets,
+                                   checked_product(capacity, micro_batches), micro_batches,
+                                   model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
         return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
                  model_.loss_handles},
                 first_,
@@ -229,10 +230,21 @@ template <DeviceRuntime Device> class Machine {
     }
     MemoryPlan planned(MachineWork const& work) {
         std::size_t const micro_batches = programs_.micro_batches();
-        std::size_t const capacity = (samples_ + micro_batches - 1) / micro_batches;
+        std::size_t const capacity =
+            samples_ / micro_batches + (samples_ % micro_batches != 0); // rounded up
+        if (!problem(capacity).is_countable())
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
+                "more bytes than memory has addresses",
+                samples_, capacity);
         if (work.budget.given) {
-            Checkpointed fitted =
-                work.fit(problem(checked_capacity(work.budget, capacity)), work.budget);
+            BudgetProblem const budgeted = problem(checked_capacity(work.budget, capacity));
+            if (!budgeted.is_countable())
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: checkpoint::Optimal is for micro-batches of %zu samples, whose tensors "
+                    "have more bytes than memory has addresses",
+                    budgeted.capacity);
+            Checkpointed fitted = work.fit(budgeted, work.budget);
             programs_ = std::move(fitted.programs);
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);

@@ -75,7 +75,8 @@ StepResult<metrics> mean(std::array<double, 3 + metrics> const& sums) {
     double const weight = sums[1];
     if (!(weight > 0) || std::isinf(weight))
         detail::throw_error<std::domain_error>(
-            "gpipe: the loss's total weight over the mini-batch is %g, not positive", weight);
+            "gpipe: the loss's total weight over the mini-batch is %g, not %s", weight,
+            std::isfinite(weight) ? "positive" : "finite");
     StepResult<metrics> result{sums[0] / weight, weight, sums[2 + metrics], {}};
     double const* sum = sums.data() + 2;
     for (double& metric : result.metric) metric = *sum++ / weight;

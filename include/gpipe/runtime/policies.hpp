@@ -3,6 +3,7 @@
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check.hpp>
 #include <gpipe/checkpoint/check.hpp>
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/loss.hpp>
@@ -53,7 +54,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr std::size_t device_count =
         knows_schedule || !cuts_by_hand<Cut> ? devices_of<Cut>(per_device) : dynamic;
     static constexpr std::size_t default_micro_batches =
-        device_count == dynamic ? dynamic : 4 * (device_count ? device_count : 1);
+        device_count == dynamic ? dynamic : checked_product(4, device_count ? device_count : 1);
     using MicroBatchesPolicy =
         policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
 
@@ -81,9 +82,16 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static_assert(CheckCheckpointing<Checkpointing>::ok);
     static_assert(MicroBatchesPolicy::count != 0,
                   "gpipe: MicroBatches<M> needs at least one micro-batch");
+    static constexpr bool few_micro_batches =
+        MicroBatchesPolicy::count == dynamic || device_count == dynamic ||
+        checked_product({MicroBatchesPolicy::count, device_count, per_device}) <= most_forwards;
+    static_assert(few_micro_batches,
+                  "gpipe: MicroBatches<M> of so many cells are more forwards than "
+                  "programs can hold: 2^27");
 
-    static constexpr std::size_t cell_count =
-        knows_schedule && device_count != dynamic ? device_count * per_device : dynamic;
+    static constexpr std::size_t cell_count = knows_schedule && device_count != dynamic
+                                                  ? checked_product(device_count, per_device)
+                                                  : dynamic;
     static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
     // Whether everything but the number of samples is in the type.
     static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
@@ -92,7 +100,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
 
     // Whether the programs have been proven, as constants.
     static constexpr bool proven = [] {
-        if constexpr (constant)
+        if constexpr (constant && few_micro_batches && CheckCut<Cut, Net::size, per_device>::ok)
             return proven_as_constant<Schedule, device_count, micro_batch_count>;
         else
             return false;
@@ -136,7 +144,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
         else
             return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
-                                micro_batch_count * samples, micro_batch_count,
+                                checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
                                 Device::steps_at_once);
     }
@@ -244,7 +252,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     // nothing to prove.
     static consteval bool check_programs() {
         if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
-                      micro_batch_count == 0)
+                      micro_batch_count == 0 || !few_micro_batches)
             return true;
         else if constexpr (!ScheduleFunction<Schedule>)
             return true;

@@ -154,7 +154,7 @@ template <DeviceRuntime Device> class StepProtocol {
     }
 
     // For the norm of all gradients: the squares of a device's.
-    void sum_squares(Run const& run, std::size_t d, std::size_t stream) {
+    void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
         std::size_t const last = tables_.updates_at[d + 1];
         double* const collected = exchange_.squares(run.arguments.slot) + first;
@@ -164,12 +164,11 @@ template <DeviceRuntime Device> class StepProtocol {
             workspace = tables_.squares[d];
             results = reinterpret_cast<double*>(workspace + squares_workspace);
         }
-        device_.launch(stream, [this, first, last, results, workspace, stream] {
-            for (std::size_t i = first; i < last; ++i)
-                tables_.updates[i].squares(
-                    {results + (i - first), workspace, &device_.stream(stream)},
-                    tables_.updates[i]);
-        });
+        launch_rows(run, d, stream, FailureOf::gradient,
+                    [first, results, workspace, on = &device_.stream(stream)](UpdateRow const& row,
+                                                                              std::size_t i) {
+                        row.squares({results + (i - first), workspace, on}, row);
+                    });
         if constexpr (!Device::reads_host)
             device_.copy(stream, bytes_of(collected), bytes_of(results),
                          (last - first) * sizeof(double));
@@ -179,7 +178,8 @@ template <DeviceRuntime Device> class StepProtocol {
     void commit(Run const& run, std::size_t stream) {
         RunArguments const& arguments = run.arguments;
         StepState* const state = state_of(run.arguments.slot, tables_.last_device);
-        device_.launch(stream, [this, &run, &arguments, state, stream] {
+        device_.launch(stream, [this, &run, &arguments, state,
+                                stream]() noexcept(!Device::calls_enqueue) {
             if (run.failed()) {
                 state->committed = 0;
                 return;
@@ -222,16 +222,45 @@ template <DeviceRuntime Device> class StepProtocol {
                 device_.copy(stream, bytes_of(tables_.states[d]),
                              bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
         if (!tables_.has_updates(d)) return;
-        device_.launch(stream, [this, &run, d, stream] {
-            if (immediate_) {
-                if (run.failed()) return; // gradients may be missing
-                run.updated.store(true, std::memory_order_relaxed);
+        UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
+                              &device_.stream(stream)};
+        launch_rows(run, d, stream, FailureOf::update,
+                    [this, &run, call](UpdateRow const& row, std::size_t) {
+                        if (immediate_) {
+                            if (run.failed()) return; // gradients may be missing
+                            run.updated.store(true, std::memory_order_relaxed);
+                        }
+                        row.update(call, row);
+                    });
+    }
+
+    // Does this with each row of a device's updates. What throws there, the element type of a
+    // tensor, is told and goes no further: other lanes wait for the marks behind. Only where calls
+    // enqueue it is the device that refuses, on the one lane.
+    template <class Work>
+    void launch_rows(Run& run, std::size_t d, std::size_t stream, FailureOf of, Work work) {
+        device_.launch(stream, [this, &run, d, of, work]() noexcept(!Device::calls_enqueue) {
+            std::size_t i = tables_.updates_at[d];
+            auto const each = [&] {
+                for (; i < tables_.updates_at[d + 1]; ++i) work(tables_.updates[i], i);
+            };
+            if constexpr (Device::calls_enqueue) {
+                each();
+            } else {
+                try {
+                    each();
+                } catch (...) {
+                    fail(run, of, i, std::current_exception());
+                }
             }
-            UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
-                                  &device_.stream(stream)};
-            for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i)
-                tables_.updates[i].update(call, tables_.updates[i]);
         });
+    }
+    void fail(Run& run, FailureOf of, std::size_t i, std::exception_ptr error) noexcept {
+        if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
+        UpdateRow const& row = tables_.updates[i];
+        run.failure.tell(FirstFailure::behind_actions(i),
+                         {row.layer, tables_.layer_names[row.layer], tables_.cell_of(row.layer), 0,
+                          Kind::update, std::move(error), of, row.number});
     }
 
     using HostMemory = decltype(std::declval<Device&>().allocate_host(0));

@@ -48,6 +48,11 @@ struct Tables {
     std::size_t last_device = 0; ///< of the last cell
     GroupSizes output_sizes;     ///< of the chain's output
 
+    std::size_t cell_of(std::size_t layer) const {
+        std::size_t cell = cells.size() - 1;
+        while (cells[cell].first > layer) --cell;
+        return cell;
+    }
     bool has_updates(std::size_t device) const {
         return updates_at[device] < updates_at[device + 1];
     }
@@ -100,7 +105,9 @@ namespace detail {
                                     row.gradients + offset,
                                     states + model.states * offset,
                                     spec.elements,
-                                    spec.decay};
+                                    spec.decay,
+                                    static_cast<std::uint32_t>(layer),
+                                    static_cast<std::uint32_t>(t)};
             offset += spec.bytes;
         }
     };

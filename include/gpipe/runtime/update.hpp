@@ -5,6 +5,7 @@
 #include <gpipe/runtime/work.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -21,6 +22,8 @@ struct UpdateRow {
     std::byte* state = nullptr; ///< `states` arrays, one slot each
     std::size_t elements = 0;
     float decay = 1;
+    std::uint32_t layer = 0;  ///< in the chain
+    std::uint32_t number = 0; ///< among the layer's parameter tensors
 
     /// As the optimizer sees it.
     template <class T, std::size_t states>

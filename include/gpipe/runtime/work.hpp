@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/ordered_sum.hpp>
@@ -27,7 +28,8 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
     return {inputs,
             targets,
             samples,
-            ((micro_batches + 1) * sums + clips) * sizeof(double),
+            checked_product(checked_sum(checked_product(micro_batches + 1, sums), clips),
+                            sizeof(double)),
             sizeof(StepState),
             optimizer_bytes,
             clips ? squares_workspace : 0,
@@ -72,7 +74,7 @@ namespace detail {
 
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
 /// the weight is positive, and the gradients' norm finite where it is asked for: then it counts.
-GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) {
+GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     for (std::size_t i = 0; i < call.count; ++i) {
         call.totals[i] = 0;
         for (std::size_t m = 0; m < call.micro_batches; ++m)

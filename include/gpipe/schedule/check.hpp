@@ -41,6 +41,8 @@ struct CheckPrograms {
     static_assert(problem != Problem::shape,
                   "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
                   "that were asked for");
+    static_assert(problem != Problem::no_such_device,
+                  "gpipe: the programs of Policy put this cell on a device that does not exist");
     static_assert(problem != Problem::idle_device,
                   "gpipe: the programs of Policy leave this device without a cell");
     static_assert(problem != Problem::no_such_cell,

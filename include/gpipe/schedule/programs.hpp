@@ -9,6 +9,10 @@
 
 namespace gpipe {
 
+/// The most forwards of programs, one for each cell and micro-batch: with backwards, recomputes and
+/// copies these are at most 16 actions, and actions have numbers of 32 bits.
+inline constexpr std::size_t most_forwards = std::size_t{1} << 27;
+
 /// One program per device: what a schedule is. A value, the same at compile time and at run time;
 /// the only description of a schedule (proved, timed, planned and walked from here).
 /// Built device by device: `programs.add(action)` appends to the program of the current device,
@@ -16,8 +20,8 @@ namespace gpipe {
 class Programs {
   public:
     constexpr Programs() = default;
-    /// Room for `capacity` actions in all; `cells` per device one after the other unless
-    /// place() says otherwise.
+    /// Room for `capacity` actions in all, more if there are more; `cells` per device one after the
+    /// other unless place() says otherwise.
     constexpr Programs(std::size_t devices, std::size_t cells, std::size_t micro_batches,
                        std::size_t capacity)
         : devices_(devices), cells_(cells), micro_batches_(micro_batches), begin_(devices + 1),
@@ -26,7 +30,12 @@ class Programs {
     }
 
     /// Puts a cell on a device (several cells per device in loop or V order).
-    constexpr void place(std::size_t cell, std::size_t device) { device_of_[cell] = device; }
+    /// Throws std::invalid_argument for a cell that is not there.
+    constexpr void place(std::size_t cell, std::size_t device) {
+        if (cell >= cells_)
+            throw std::invalid_argument("gpipe: programs place a cell that does not exist");
+        device_of_[cell] = device;
+    }
     /// Puts cell c on device c mod K: device k owns cells k, k + K, k + 2 K, ... (Megatron's
     /// loops).
     constexpr void place_in_loops() {
@@ -39,26 +48,22 @@ class Programs {
             device_of_[c] = k < devices_ ? k : 2 * devices_ - 1 - k;
         }
     }
-    /// Throws std::length_error beyond the capacity; in constant evaluation that is an error of the
-    /// compiler, at this line.
     constexpr void add(Action action) {
-        if (size_ == actions_.size())
-            throw std::length_error("gpipe: programs hold more actions than their capacity");
+        if (size_ == actions_.size()) grow(1);
         actions_[size_++] = action;
     }
     /// Appends `count` forwards of cell 0 to the program of the current device, for the caller to
     /// overwrite at the address returned: a schedule of thousands of actions is then within the
-    /// compilers' limits on constant evaluation. Throws as add().
+    /// compilers' limits on constant evaluation.
     constexpr Action* append(std::size_t count) {
-        if (count > actions_.size() - size_)
-            throw std::length_error("gpipe: programs hold more actions than their capacity");
+        if (count > actions_.size() - size_) grow(count);
         size_ += count;
         return actions_.data() + (size_ - count);
     }
-    /// Throws std::length_error beyond the number of devices.
+    /// Throws std::invalid_argument beyond the number of devices.
     constexpr void next_device() {
         if (current_ == devices_)
-            throw std::length_error("gpipe: programs of more devices than were announced");
+            throw std::invalid_argument("gpipe: programs of more devices than were announced");
         begin_[++current_] = size_;
     }
 
@@ -92,6 +97,12 @@ class Programs {
     }
 
   private:
+    constexpr void grow(std::size_t count) {
+        Array<Action> more(2 * size_ + count);
+        for (std::size_t i = 0; i < size_; ++i) more[i] = actions_[i];
+        actions_ = static_cast<Array<Action>&&>(more);
+    }
+
     std::size_t devices_ = 0;
     std::size_t cells_ = 0;
     std::size_t micro_batches_ = 0;

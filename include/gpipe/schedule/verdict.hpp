@@ -11,26 +11,28 @@ namespace gpipe {
 /// What is wrong with a set of programs.
 enum class Problem : unsigned char {
     sound,
-    shape,        ///< devices, cells or programs are missing
-    idle_device,  ///< a device without a cell
-    no_such_cell, ///< a cell or micro-batch out of range
-    wrong_device, ///< an action of a cell that the device does not own
-    unsupported,  ///< an action that has no place there
-    twice,        ///< the same action again
-    missing,      ///< an action that no program holds
-    too_early,    ///< an action before another of its device that it needs
-    too_late,     ///< a recompute behind its backward
-    deadlock,     ///< the action waits for ever
-    mismatched,   ///< a receive that meets the send of another tensor
-    overwritten,  ///< a write to where a tensor lies that is still needed
-    no_such_slot, ///< a receive into a slot beyond the last
+    shape,          ///< devices, cells or programs are missing
+    no_such_device, ///< a cell on a device out of range
+    idle_device,    ///< a device without a cell
+    no_such_cell,   ///< a cell or micro-batch out of range
+    wrong_device,   ///< an action of a cell that the device does not own
+    unsupported,    ///< an action that has no place there
+    twice,          ///< the same action again
+    missing,        ///< an action that no program holds
+    too_early,      ///< an action before another of its device that it needs
+    too_late,       ///< a recompute behind its backward
+    deadlock,       ///< the action waits for ever
+    mismatched,     ///< a receive that meets the send of another tensor
+    overwritten,    ///< a write to where a tensor lies that is still needed
+    no_such_slot,   ///< a receive into a slot beyond the last
 };
-inline constexpr std::size_t problem_count = 14;
+inline constexpr std::size_t problem_count = 15;
 
 GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
     constexpr std::string_view sentences[problem_count] = {
         "the programs are sound",
         "the number of devices, cells or programs does not fit",
+        "a cell is on a device that does not exist",
         "a device owns no cell",
         "an action names a cell or micro-batch that does not exist",
         "an action belongs to a cell of another device",

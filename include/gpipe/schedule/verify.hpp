@@ -45,7 +45,8 @@ GPIPE_INLINE constexpr Verdict verify_shape(ProgramsView const& view) {
     if (view.devices == 0 || view.cells == 0 || view.micro_batches == 0) return {Problem::shape};
     Array<bool> owns(view.devices);
     for (std::size_t c = 0; c < view.cells; ++c) {
-        if (view.device_of[c] >= view.devices) return {Problem::shape};
+        if (view.device_of[c] >= view.devices)
+            return {Problem::no_such_device, view.device_of[c], 0, forward(c, 0)};
         owns[view.device_of[c]] = true;
     }
     for (std::size_t d = 0; d < view.devices; ++d)

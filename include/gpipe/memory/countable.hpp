@@ -1,0 +1,47 @@
+#pragma once
+
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/cell_use.hpp>
+#include <gpipe/memory/memory_plan.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// Whether the bytes of a plan can be counted at all. The bound is generous, so that no sum or
+/// product on the way to a plan is larger: of parameters, their gradients and the optimizer's
+/// states once each; of every other tensor of every layer sixteen for each micro-batch and two
+/// more; of what is staged all.
+GPIPE_INLINE constexpr bool countable(ChainShape const& chain, std::size_t micro_batches,
+                                      std::size_t states, std::size_t capacity,
+                                      Staging const& staging) {
+    std::size_t bytes = 0;
+    auto const add = [&](GroupSizes const& group, std::size_t samples, std::size_t times) {
+        for (std::size_t t = 0; t < group.count; ++t) {
+            std::size_t const tensor = checked_product(group.bytes[t], samples);
+            bytes = checked_sum(bytes, checked_product(checked_sum(tensor, slot_alignment), times));
+        }
+    };
+    auto const handles = [&](HandleNeeds const& needs) {
+        for (std::size_t i = 0; i < needs.count; ++i)
+            bytes = checked_sum(bytes, checked_sum(needs.first[i].workspace, slot_alignment));
+    };
+    std::size_t const live = checked_product(16, checked_sum(micro_batches, 2));
+    for (std::size_t i = 0; i < chain.size; ++i) {
+        LayerInfo const& layer = chain.layers[i];
+        add(layer.parameters, 1, checked_sum(states, 2));
+        for (GroupSizes const* group :
+             {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.deferred,
+              &layer.input_gradient, &layer.output_gradient})
+            add(*group, capacity, live);
+        handles(layer.handles);
+    }
+    add(chain.loss_scratch, capacity, live);
+    handles(chain.loss_handles);
+    add(staging.inputs, staging.samples, staging.steps);
+    add(staging.targets, staging.samples, staging.steps);
+    return checked_sum(bytes, staging.sums) <= most_bytes;
+}
+
+} // namespace gpipe
