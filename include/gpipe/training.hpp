@@ -220,16 +220,16 @@ template <class Net, class... Policies> class Training {
             settled().layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
-    /// std::invalid_argument if its elements cannot be T.
+    /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
+        auto const at = parameter_at<T>(settled(), layer, tensor);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
-        auto const at = parameter_at(settled(), layer, tensor, sizeof(T));
+        auto const at = parameter_at<T>(settled(), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
@@ -247,8 +247,9 @@ template <class Net, class... Policies> class Training {
         auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
-    /// How many parameter tensors a layer has.
+    /// How many parameter tensors a layer has. Throws std::out_of_range.
     std::size_t tensors(std::size_t layer) const {
+        check_layer(machine_, layer);
         return machine_.model().infos[layer].parameters.count;
     }
 

@@ -349,11 +349,6 @@ TEST_CASE("parameters and gradients are read and written by layer") {
         CHECK_THROWS_AS(train.parameter<Real>(L, 0), std::out_of_range);
         CHECK_THROWS_AS(train.parameter<Real>(1, 0), std::out_of_range);
         CHECK_THROWS_AS(train.gradient<Real>(0, 2), std::out_of_range);
-        struct Odd {
-            std::byte bytes[7];
-        };
-        CHECK_THROWS_AS(train.parameter<Odd>(0, 0), std::invalid_argument);
-
         std::vector<Real> copied(30);
         train.read_parameter(0, 0, std::span(copied));
         CHECK(std::equal(copied.begin(), copied.end(), train.parameter<Real>(0, 0).begin()));
@@ -364,6 +359,39 @@ TEST_CASE("parameters and gradients are read and written by layer") {
                         std::out_of_range);
         CHECK_THROWS_AS(train.read_gradient(0, 2, std::span(copied)), std::out_of_range);
     }
+}
+
+TEST_CASE_TEMPLATE(
+    "elements of another type are refused with both types, the layer and the tensor, "
+    "wherever a type is given",
+    Wrong, double, int, std::uint16_t, gpipe::Tensor<Real>) {
+    toy::Watch watch;
+    Train train(toy::make_net<Real>(watch), {}, Adam{}, options(6, 2, 3));
+    std::string const wrong(gpipe::type_name<Wrong>);
+    for (std::size_t layer = 0; layer < L; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::size_t const size = train.parameter<Real>(layer, t).size();
+            CHECK(train.parameter<std::byte>(layer, t).size() == size * sizeof(Real));
+            std::vector<Wrong> values(size * sizeof(Real) / sizeof(Wrong));
+            auto const refused = [&](auto f) {
+                return has(words<std::invalid_argument>(f),
+                           {("parameter tensor " + std::to_string(t) + " of layer " +
+                             std::to_string(layer) + " (")
+                                .c_str(),
+                            std::string(toy::Net<Real>::leaf_info[layer].name).c_str(),
+                            ("are of type float, not " + wrong).c_str()});
+            };
+            CHECK(refused([&] { train.parameter<Wrong>(layer, t); }));
+            CHECK(refused([&] { train.gradient<Wrong>(layer, t); }));
+            CHECK(refused([&] { train.read_parameter(layer, t, std::span<Wrong>(values)); }));
+            CHECK(
+                refused([&] { train.write_parameter(layer, t, std::span<Wrong const>(values)); }));
+            CHECK(refused([&] { train.read_gradient(layer, t, std::span<Wrong>(values)); }));
+        }
+    CHECK(has(words<std::out_of_range>([&] { train.tensors(L); }),
+              {"there is no layer 10: the layers of the pipeline are 0 to 9"}));
+    CHECK(has(words<std::out_of_range>([&] { train.parameter<Real>(0, 2); }),
+              {"no parameter tensor 2 in layer 0 (", "it has 2"}));
 }
 
 TEST_CASE("the learning rate may change between steps") {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/chain.hpp>
 #include <gpipe/layer/handles.hpp>
 #include <gpipe/runtime/update.hpp>
@@ -19,6 +20,7 @@ struct UpdateSpec {
     std::size_t elements = 0;
     std::size_t bytes = 0; ///< of its slot
     float decay = 1;
+    std::string_view type{}; ///< of its elements
 };
 
 /// The specs of one layer type's parameter tensors.
@@ -48,7 +50,7 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
             UpdateSpec{function<typename Ts::Element>(), squares<typename Ts::Element>(), Ts::size,
-                       slot_bytes(Ts::bytes), 1}...};
+                       slot_bytes(Ts::bytes), 1, type_name<typename Ts::Element>}...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);

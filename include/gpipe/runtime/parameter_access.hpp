@@ -1,11 +1,15 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/type_name.hpp>
 #include <gpipe/runtime/machine.hpp>
 
 #include <cstddef>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -16,22 +20,33 @@ struct ParameterAt {
     std::size_t bytes = 0;
 };
 
+/// Throws std::out_of_range where there is no such layer.
+template <class Device> void check_layer(Machine<Device> const& machine, std::size_t layer) {
+    std::size_t const layers = machine.model().infos.size();
+    if (layer >= layers)
+        detail::throw_error<std::out_of_range>(
+            "gpipe: there is no layer %zu: the layers of the pipeline are 0 to %zu", layer,
+            layers - 1);
+}
+
 /// Finds it. Throws std::out_of_range where there is none, and std::invalid_argument if its
-/// elements cannot be of `element_size` bytes.
-template <class Device>
-ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std::size_t tensor,
-                         std::size_t element_size) {
-    Array<LayerInfo> const& layers = machine.model().infos;
-    if (layer >= layers.size())
-        detail::throw_error<std::out_of_range>("gpipe: there is no layer %zu, but %zu layers",
-                                               layer, layers.size());
-    GroupSizes const& sizes = layers[layer].parameters;
+/// elements are not of type T; std::byte stands for any.
+template <class T, class Device>
+ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std::size_t tensor) {
+    check_layer(machine, layer);
+    LayerParts const& parts = machine.model().layers[layer];
+    GroupSizes const& sizes = parts.info.parameters;
+    std::string const name(parts.info.name);
     if (tensor >= sizes.count)
-        detail::throw_error<std::out_of_range>("gpipe: layer %zu has %zu parameter tensors", layer,
-                                               sizes.count);
-    if (sizes.bytes[tensor] % element_size != 0)
+        detail::throw_error<std::out_of_range>(
+            "gpipe: there is no parameter tensor %zu in layer %zu (%s): it has %zu", tensor, layer,
+            name.c_str(), sizes.count);
+    std::string_view const type = parts.updates.first[tensor].type;
+    if (type != type_name<T> && !std::is_same_v<T, std::byte>)
         detail::throw_error<std::invalid_argument>(
-            "gpipe: parameter tensor %zu of layer %zu has elements of another type", tensor, layer);
+            "gpipe: the elements of parameter tensor %zu of layer %zu (%s) are of type %s, not %s",
+            tensor, layer, name.c_str(), std::string(type).c_str(),
+            std::string(type_name<T>).c_str());
     std::size_t offset = 0;
     for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(sizes.bytes[t]);
     LayerMemory const& row = machine.layer(layer);
@@ -43,7 +58,7 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
 template <class Device, class T>
 ParameterAt parameter_for(Machine<Device> const& machine, std::size_t layer, std::size_t tensor,
                           std::span<T> values) {
-    ParameterAt const at = parameter_at(machine, layer, tensor, sizeof(T));
+    ParameterAt const at = parameter_at<std::remove_const_t<T>>(machine, layer, tensor);
     if (values.size_bytes() != at.bytes)
         detail::throw_error<std::invalid_argument>(
             "gpipe: parameter tensor %zu of layer %zu has %zu elements, not %zu", tensor, layer,
