@@ -213,9 +213,10 @@ void run(Settings const& settings) {
     if (settings.json)
         for (Result const& result : results) print_json(result, settings);
     if (!settings.svg.empty())
-        support::write_file(settings.svg,
-              gpipe::trace::svg(comparable(results),
-                                {.axis = "time, in costs of a device's share of the chain"}));
+        support::write_file(
+            settings.svg,
+            gpipe::trace::svg(comparable(results),
+                              {.axis = "time, in costs of a device's share of the chain"}));
     if (!settings.trace.empty())
         support::write_file(settings.trace, gpipe::trace::chrome(comparable(results), 1000));
 }
