@@ -6,10 +6,12 @@
 #include "support/list.hpp"
 #include "support/record.hpp"
 
+#include "support/output.hpp" // examples/
+
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -116,7 +118,7 @@ class Bench {
     Subject write(std::string name, std::string const& file, std::size_t layers,
                   std::string const& text) const {
         std::filesystem::path const path = directory_ / (file + compiler_.suffix);
-        std::ofstream(path) << text;
+        support::write_file(path.string(), text);
         return {std::move(name), path, layers};
     }
 
@@ -242,15 +244,18 @@ int main(int argc, char** argv) {
     }
     bool good = true;
     bool any = false;
-    for (std::string const& name : settings.compilers) {
-        auto const compiler = find_compiler(name);
-        if (!compiler) {
-            std::fprintf(stderr, "compile_time: no %s here\n", name.c_str());
-            continue;
+    for (std::string const& name : settings.compilers) try {
+            auto const compiler = find_compiler(name);
+            if (!compiler) {
+                std::fprintf(stderr, "compile_time: no %s here\n", name.c_str());
+                continue;
+            }
+            any = true;
+            good = Bench(settings, *compiler, directory).run() && good;
+        } catch (std::exception const& error) {
+            std::fprintf(stderr, "compile_time: %s\n", error.what());
+            good = false;
         }
-        any = true;
-        good = Bench(settings, *compiler, directory).run() && good;
-    }
     if (!keeps) std::filesystem::remove_all(directory);
     return any && good ? 0 : 1;
 }

@@ -7,6 +7,7 @@ and the same AdamW. Prints the fields that gpu_gpt prints.
 """
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -130,7 +131,8 @@ def parse():
         def error(self, message):
             self.exit(2, f"gpu_gpt_torch: {message}; try --help\n")
 
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
+    parser.add_argument("--help", action="store_true", help="print this and exit")  # argparse would not notice a full stdout
     parser.add_argument("--batch", type=int, default=8, help="samples in a mini-batch")
     parser.add_argument("--micro-batches", type=int, default=8, help="cut it into so many; must divide it")
     parser.add_argument("--attention", choices=["plain", "fused"], default="plain", help="scores in memory, as gpu_gpt, or PyTorch's kernel")
@@ -140,6 +142,9 @@ def parse():
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     found = parser.parse_args()
+    if found.help:
+        print(parser.format_help(), end="")
+        sys.exit()
     if found.batch < 1 or found.micro_batches < 1 or found.rounds < 1 or found.warm_up < 0 or found.gpu < 0:
         parser.error("numbers must be positive")
     if found.batch % found.micro_batches:
@@ -148,5 +153,12 @@ def parse():
 
 
 if __name__ == "__main__":
-    options = parse()
-    main()
+    try:
+        try:
+            options = parse()
+            main()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left there is not tried again
+        sys.exit(f"gpu_gpt_torch: cannot write standard output: {error.strerror}")

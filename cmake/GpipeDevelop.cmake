@@ -40,7 +40,8 @@ function(gpipe_require what found package)
 endfunction()
 
 # gpipe_program(TARGET NAME library...): NAME.cpp as a program NAME, tested for what every program
-# promises. The program's own tests, if any, are added by whoever calls this.
+# promises, with arguments for a short run in SHORT_RUN_TARGET. The program's own tests, if any, are
+# added by whoever calls this.
 function(gpipe_program target name)
     add_executable(${target} ${name}.cpp)
     set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name})
@@ -48,7 +49,8 @@ function(gpipe_program target name)
     target_link_libraries(${target} PRIVATE gpipe::gpipe gpipe_warnings ${ARGN})
     if(GPIPE_BUILD_TESTS AND "programs" IN_LIST GPIPE_TEST_KINDS)
         add_test(NAME programs.${target}
-            COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${target}>)
+            COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${target}>
+                ${SHORT_RUN_${target}})
         set_tests_properties(programs.${target} PROPERTIES LABELS programs)
     endif()
 endfunction()

@@ -1,5 +1,7 @@
 // The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over
 // two devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
+#include "support/output.hpp"
+
 #include <gpipe/gpipe.cuh>
 
 #include <cstdio>
@@ -59,6 +61,7 @@ struct Squared {
 };
 
 int main() try {
+    support::check_output("custom_layer");
     using Net = gpipe::Pipeline<Scale, Scale>;
     using Train =
         gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, gpipe::Loss<Squared>,

@@ -6,9 +6,9 @@
 //
 // Nothing is trained here. Layers take the time of their declared costs at a given speed.
 
-#include "support/file.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
+#include "support/output.hpp"
 #include "support/trade_off.hpp"
 #include "support/transformer.hpp"
 

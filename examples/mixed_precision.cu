@@ -1,6 +1,8 @@
 // Mixed precision: activations and their gradients in bf16, parameters, their gradients and all
 // sums in float. Two devices of a pipeline share a GPU; what crosses from one to the other takes
 // half the bytes. Learns whether two signs differ.
+#include "support/output.hpp"
+
 #include <gpipe/gpipe.cuh>
 
 #include <cmath>
@@ -85,6 +87,7 @@ struct Squared {
 };
 
 int main() try {
+    support::check_output("mixed_precision");
     using Net = gpipe::Pipeline<Dense<float, 2, 16>, Dense<Bf16, 16, 1>>;
     using Train =
         gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<2>, gpipe::Loss<Squared>,

@@ -8,6 +8,7 @@
 
 #include "support/json.hpp"
 #include "support/options.hpp"
+#include "support/output.hpp"
 
 #include <gpipe/checkpoint/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
@@ -23,7 +24,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -195,13 +195,6 @@ void print_json(Result const& result, Settings const& settings) {
     std::printf("%s\n", object.text().c_str());
 }
 
-void write(std::string const& file, std::string const& content) {
-    std::ofstream out(file, std::ios::binary);
-    out << content;
-    out.close();
-    if (!out) throw std::runtime_error("cannot write " + file);
-}
-
 // All in one unit, the costs of a device's whole share of the chain, be it one cell or several.
 std::vector<gpipe::Timeline> comparable(std::vector<Result> const& results) {
     std::vector<gpipe::Timeline> timelines;
@@ -220,11 +213,12 @@ void run(Settings const& settings) {
     if (settings.json)
         for (Result const& result : results) print_json(result, settings);
     if (!settings.svg.empty())
-        write(settings.svg,
-              gpipe::trace::svg(comparable(results),
-                                {.axis = "time, in costs of a device's share of the chain"}));
+        support::write_file(
+            settings.svg,
+            gpipe::trace::svg(comparable(results),
+                              {.axis = "time, in costs of a device's share of the chain"}));
     if (!settings.trace.empty())
-        write(settings.trace, gpipe::trace::chrome(comparable(results), 1000));
+        support::write_file(settings.trace, gpipe::trace::chrome(comparable(results), 1000));
 }
 
 } // namespace

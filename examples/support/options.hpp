@@ -1,5 +1,7 @@
 #pragma once
 
+#include "support/output.hpp"
+
 #include <gpipe/core/registry.hpp>
 
 #include <charconv>
@@ -95,8 +97,10 @@ class Options {
     }
 
     /// read(), with everything that a program says about it: help on stdout, a mistake in one line
-    /// on stderr. The exit status if the program is to end now.
+    /// on stderr, and a stdout that cannot be written. The exit status if the program is to end
+    /// now.
     std::optional<int> parse(int count, char const* const* arguments) {
+        check_output(program_);
         try {
             read(count, arguments);
         } catch (UsageError const& error) {

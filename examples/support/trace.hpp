@@ -1,6 +1,7 @@
 #pragma once
 
 #include "support/options.hpp"
+#include "support/output.hpp"
 
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
@@ -8,12 +9,9 @@
 #include <gpipe/trace/text.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
-#include <fstream>
-#include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace support {
 
@@ -22,15 +20,8 @@ namespace support {
 /// which may take hours.
 class TraceFile {
   public:
-    /// Throws UsageError for another ending and where there can be no such file.
-    explicit TraceFile(std::string path) : path_(std::move(path)) {
-        ending_ = path_.substr(std::min(path_.rfind('.'), path_.size()));
-        if (ending_ != ".svg" && ending_ != ".json" && ending_ != ".txt")
-            throw UsageError("--trace takes a file that ends in .svg, .json or .txt, not '" +
-                             path_ + "'");
-        out_.open(path_, std::ios::binary);
-        if (!out_) throw UsageError("cannot write '" + path_ + "': " + std::strerror(errno));
-    }
+    /// Throws UsageError for another ending, std::runtime_error where there can be no such file.
+    explicit TraceFile(std::string const& path) : ending_(checked_ending(path)), file_(path) {}
 
     /// Writes the last step of a Training that timed its actions, a mini-batch of `samples`, below
     /// what its programs would take by simulation if each kind of action took in each cell what it
@@ -45,11 +36,9 @@ class TraceFile {
             return runs(action, samples) ? durations(action) : 0;
         };
         timelines[0] = train.predicted_timeline(cost, name + ", simulated with its mean durations");
-        out_ << (ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
-                 : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
-                                      : gpipe::trace::text(timelines, {.width = 160}));
-        out_.close();
-        if (!out_) throw std::runtime_error("cannot write '" + path_ + "'");
+        file_.write(ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
+                    : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
+                                         : gpipe::trace::text(timelines, {.width = 160}));
     }
 
   private:
@@ -58,9 +47,16 @@ class TraceFile {
         return action.micro_batch < samples;
     }
 
-    std::string path_;
+    static std::string checked_ending(std::string const& path) {
+        std::string const ending = path.substr(std::min(path.rfind('.'), path.size()));
+        if (ending != ".svg" && ending != ".json" && ending != ".txt")
+            throw UsageError("--trace takes a file that ends in .svg, .json or .txt, not '" + path +
+                             "'");
+        return ending;
+    }
+
     std::string ending_;
-    std::ofstream out_;
+    OutputFile file_;
 };
 
 } // namespace support

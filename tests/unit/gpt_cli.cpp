@@ -331,7 +331,6 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--schedule VMin --cells 8",
         with_text + "--trace picture",
         with_text + "--trace picture.png",
-        with_text + "--trace /nonexistent/picture.svg",
         with_text + "--device cuda --trace picture.svg",
         with_text + "--seed -1",
         with_text + "--seed x",
@@ -352,6 +351,23 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         CHECK(ran.out.empty());
         CHECK(ran.lines(ran.err) == 1);
         CHECK(ran.err.find("train_gpt: ") == 0);
+    }
+}
+
+TEST_CASE("train_gpt says of a picture that cannot be written why, before it trains or after") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    std::string const full = folder.file("full.svg", "");
+    CHECK(unlink(full.c_str()) == 0);
+    CHECK(symlink("/dev/full", full.c_str()) == 0);
+    for (auto const& wrong :
+         std::map<std::string, std::string>{{"/nonexistent/a.svg", "No such file or directory"},
+                                            {full, "No space left on device"}}) {
+        Ran const ran = train_gpt(folder, "--text " + text + " --steps 1 --trace " + wrong.first);
+        CHECK(ran.status == 1);
+        CHECK(ran.out.empty());
+        CHECK(ran.err.find("train_gpt: cannot write '" + wrong.first + "': " + wrong.second +
+                           '\n') != std::string::npos);
     }
 }
 

@@ -192,7 +192,7 @@ TEST_CASE("what it cannot do it refuses with one line") {
         program.check_refused(arguments);
     auto const failed = program.errors("--svg /nonexistent/file");
     CHECK(failed.status == 1);
-    CHECK(failed.text == "memory: cannot write /nonexistent/file\n");
+    CHECK(failed.text == "memory: cannot write '/nonexistent/file': No such file or directory\n");
 }
 
 #endif
