@@ -3,6 +3,7 @@
 #define GPIPE_COMPILED_SOURCE
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
+#include <gpipe/runtime/gradient_report.hpp>
 #include <gpipe/schedule/best.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/trace/chrome.hpp>

@@ -9,6 +9,7 @@ set(GPIPE_HEADERS
     include/gpipe/balance/partition.hpp
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
+    include/gpipe/check_gradients.hpp
     include/gpipe/checkpoint/budget.hpp
     include/gpipe/checkpoint/catalogue.hpp
     include/gpipe/checkpoint/cell_to_reverse.hpp
@@ -68,6 +69,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/check.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
+    include/gpipe/layer/element.hpp
     include/gpipe/layer/handle_set.hpp
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/info.hpp
@@ -118,9 +120,12 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/forward_programs.hpp
+    include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/immediate.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
+    include/gpipe/runtime/layer_probe.hpp
+    include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/micro_batches.hpp

@@ -33,7 +33,8 @@ namespace detail {
 template <class T> inline constexpr bool is_pipeline = false;
 template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
 
-struct StateAccess; // of gpipe/state/
+struct StateAccess;    // of gpipe/state/
+struct GradientAccess; // of gpipe/check_gradients.hpp
 
 } // namespace detail
 
@@ -328,6 +329,7 @@ template <class Net, class... Policies> class Training {
 
   private:
     friend struct detail::StateAccess;
+    friend struct detail::GradientAccess;
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;

@@ -120,6 +120,32 @@ template <DeviceRuntime Device> class Machine {
     /// object where somebody else holds it, and who reads it.
     std::shared_ptr<HostMemory> const& snapshot() const { return snapshot_; }
     std::shared_ptr<void>& saving() { return saving_; }
+    /// For who looks at a layer by itself, between steps: memory beside the plan's, a device's
+    /// handles, and f(stream) on a device's stream, done when it returns. Throws what f throws.
+    auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }
+    HandleSet const& handles(std::size_t device) const { return handles_[device]; }
+    template <class F> void call(std::size_t device, F f) {
+        finish();
+        std::exception_ptr error;
+        std::size_t const stream = plans_[0].training.stream_of_device[device];
+        device_.run(1, [&](std::size_t) {
+            device_.launch(stream, [&] {
+                try {
+                    f(device_.stream(stream));
+                } catch (...) {
+                    error = std::current_exception();
+                }
+            });
+            return true;
+        });
+        if (error) std::rethrow_exception(error);
+    }
+    /// Of a layer.
+    std::size_t device_of(std::size_t layer) const {
+        std::size_t cell = 0;
+        while (first_[cell + 1] <= layer) ++cell;
+        return programs_.device_of(cell);
+    }
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
         for (auto const& arena : arenas_) bytes += arena.size();

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <gpipe/layer/traits.hpp>
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+/// The numbers of a tensor as values, for what has to look at tensors of any type between steps.
+struct ElementType {
+    std::size_t bytes = 0; ///< of one
+    /// Null where the elements carry no gradient.
+    double (*get)(std::byte const* at) = nullptr;
+    void (*set)(std::byte* at, double value) = nullptr; ///< to the nearest that there is
+
+    /// The distance from 1 to the next number.
+    double epsilon() const {
+        alignas(16) std::byte one[32];
+        double step = 1;
+        for (double next = step / 2;; next /= 2) {
+            set(one, 1 + next);
+            if (get(one) == 1 || next < 1e-18) return step;
+            step = next;
+        }
+    }
+};
+
+/// A tensor's elements: of a sample, or of the whole.
+struct TensorType {
+    ElementType element;
+    std::size_t count = 0;
+};
+struct TensorTypes {
+    TensorType const* first = nullptr;
+    std::size_t count = 0;
+};
+
+namespace detail {
+
+template <class T> double get_element(std::byte const* at) {
+    T const& element = *reinterpret_cast<T const*>(at);
+    if constexpr (std::is_floating_point_v<T>)
+        return static_cast<double>(element);
+    else
+        return static_cast<double>(static_cast<float>(element));
+}
+template <class T> void set_element(std::byte* at, double value) {
+    if constexpr (std::is_floating_point_v<T>)
+        *reinterpret_cast<T*>(at) = static_cast<T>(value);
+    else
+        *reinterpret_cast<T*>(at) = static_cast<T>(static_cast<float>(value));
+}
+template <class T> constexpr ElementType element_type() {
+    ElementType type{sizeof(T)};
+    if constexpr (CarriesGradient<T>::value) {
+        type.get = &get_element<T>;
+        type.set = &set_element<T>;
+    }
+    return type;
+}
+
+template <class Group> struct TypesOf;
+template <class... Ts> struct TypesOf<Tensors<Ts...>> {
+    static constexpr std::array<TensorType, sizeof...(Ts)> value{
+        TensorType{element_type<typename Ts::Element>(), Ts::size}...};
+};
+template <class Group> constexpr TensorTypes types_of() {
+    auto const& types = TypesOf<as_tensors<Group>>::value;
+    return {types.data(), types.size()};
+}
+
+/// What the tensors of a layer consist of.
+struct LayerElements {
+    TensorTypes input, output, parameters;
+};
+// For Pipeline::leaf_table.
+struct ElementsOf {
+    using Value = LayerElements;
+    template <class L> static constexpr Value of() {
+        return {types_of<typename L::Input>(), types_of<typename L::Output>(),
+                types_of<typename LayerTraits<L>::Parameters>()};
+    }
+};
+
+} // namespace detail
+} // namespace gpipe

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <gpipe/layer/random.hpp>
+#include <gpipe/runtime/layer_probe.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace gpipe {
+
+/// A derivative by central differences.
+struct Slope {
+    double value = 0;
+    /// By how much it may be off, about: what two widths disagree by, what the function bends
+    /// unlike a parabola, and what rounding may do. Large where the function has a kink.
+    double doubt = std::numeric_limits<double>::infinity();
+
+    /// The largest error that is to be expected; of one kink it is at most 2/3 of the doubt.
+    double margin() const { return 3 * doubt; }
+};
+
+/// A layer, or the loss, as a function from what it is given to one number: the sum of its outputs
+/// times fixed random numbers, which are given to its backward as gradients of its outputs, or the
+/// loss's sum. Sums are of doubles, and of what a change reaches only.
+template <class Device> class LayerSlopes {
+    using Probe = LayerProbe<Device>;
+    using Place = typename Probe::Place;
+
+  public:
+    LayerSlopes(Probe& probe, std::uint64_t seed)
+        : probe_(probe), seed_(seed), epsilon_(probe.epsilon()) {
+        InitialRandom random(seed, 0, 0);
+        for (std::size_t p = 0; p < Probe::parts; ++p) {
+            probe.forward(p, base_[p]);
+            weights_[p].assign(base_[p].size(), 1);
+            if (probe.is_loss()) continue;
+            for (double& weight : weights_[p])
+                weight = random.uniform(0.5, 1.5) * (random() % 2 ? 1 : -1);
+            probe.set_output_gradients(p, weights_[p]);
+        }
+    }
+
+    /// Whether all that the layer gives is finite; else `p` and `output` tell where not.
+    bool finite(std::size_t& p, std::size_t& output) const {
+        for (p = 0; p < Probe::parts; ++p)
+            for (output = 0; output < base_[p].size(); ++output)
+                if (!std::isfinite(base_[p][output])) return false;
+        return true;
+    }
+    double base(std::size_t p, std::size_t output) const { return base_[p][output]; }
+
+    /// Along all entries of a tensor: which way entry `i` goes, 1 or -1.
+    double direction(std::size_t way, std::size_t i) const {
+        RandomWords const words =
+            philox({static_cast<std::uint32_t>(i / 32), static_cast<std::uint32_t>(i >> 37),
+                    static_cast<std::uint32_t>(way), 1},
+                   seed_);
+        return words[0] >> (i % 32) & 1 ? 1 : -1;
+    }
+
+    /// The derivative by an element, or along a direction: at the width, of several, at which it
+    /// is least in doubt. Widths are relative to `scale`.
+    Slope along(Place place, std::size_t way, double scale) {
+        Slope best;
+        each_width(place, way, scale, [&](Slope const& slope) {
+            if (slope.doubt < best.doubt) best = slope;
+            return best.doubt > 1e-3 * std::sqrt(epsilon_) * std::abs(best.value);
+        });
+        return best;
+    }
+
+  private:
+    struct Change {
+        double sum = 0;
+        double noise = 0; ///< of rounding, squared
+        double step = 0;
+    };
+
+    // Widths about the fourth root of the elements' precision, where what is left out of the
+    // series and what is rounded are about as small; twice that is the other width.
+    template <class F> void each_width(Place place, std::size_t way, double scale, F f) {
+        std::vector<double> from;
+        Place entry = place;
+        if (place.entry == Probe::whole) {
+            for (entry.entry = 0; entry.entry < probe_.size(place); ++entry.entry)
+                from.push_back(probe_.value(entry));
+        } else {
+            from.push_back(probe_.value(place));
+        }
+        auto const move = [&](double step) {
+            if (place.entry != Probe::whole) return probe_.set(place, from[0] + step) - from[0];
+            probe_.set_all(place, from, step, [&](std::size_t i) { return direction(way, i); });
+            return step;
+        };
+        auto const change = [&](double step) {
+            double const moved = move(step);
+            return changed(place, moved);
+        };
+        double const middle = scale * std::sqrt(std::sqrt(epsilon_));
+        for (double const factor : {1.0, 4.0, 0.25, 0.0625, 16.0}) {
+            double const h = middle * factor;
+            if (!f(slope(change(h), change(-h), change(2 * h), change(-2 * h)))) break;
+        }
+        move(0);
+    }
+
+    static Slope slope(Change const& right, Change const& left, Change const& far_right,
+                       Change const& far_left) {
+        auto const slope_of = [](Change const& a, Change const& b) {
+            return (a.sum - b.sum) / (a.step - b.step);
+        };
+        // What the slopes of the two sides differ by grows as the width if the function is smooth.
+        auto const bend = [](Change const& a, Change const& b) {
+            return a.sum / a.step - b.sum / b.step;
+        };
+        double const near = slope_of(right, left);
+        double const far = slope_of(far_right, far_left);
+        double const noise = std::sqrt(right.noise + left.noise) / (right.step - left.step);
+        return {(4 * near - far) / 3,
+                std::abs(near - far) + std::abs(bend(far_right, far_left) - 2 * bend(right, left)) +
+                    noise};
+    }
+
+    Change changed(Place place, double step) {
+        Change change;
+        change.step = step;
+        std::size_t const reached = probe_.reached(place);
+        for (std::size_t p = 0; p < Probe::parts; ++p) {
+            if (reached != Probe::parts && reached != p) continue;
+            probe_.forward(p, now_);
+            for (std::size_t i = 0; i < now_.size(); ++i) {
+                if (now_[i] == base_[p][i]) continue;
+                double const weight = weights_[p][i];
+                change.sum += weight * (now_[i] - base_[p][i]);
+                double const rounded = weight * epsilon_ / std::sqrt(12.0) * now_[i];
+                change.noise += rounded * rounded;
+            }
+        }
+        return change;
+    }
+
+    Probe& probe_;
+    std::uint64_t seed_;
+    double epsilon_;
+    std::vector<double> base_[Probe::parts];    ///< what the layer gives
+    std::vector<double> weights_[Probe::parts]; ///< what that is multiplied by
+    std::vector<double> now_;
+};
+
+} // namespace gpipe

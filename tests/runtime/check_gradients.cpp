@@ -1,0 +1,420 @@
+#include <support/faulty.hpp>
+#include <support/net.hpp>
+
+#include <gpipe/check_gradients.hpp>
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// The upper half of a float, rounded to nearest.
+struct Brief {
+    std::uint16_t bits;
+
+    Brief() = default;
+    explicit Brief(float value) {
+        auto const word = std::bit_cast<std::uint32_t>(value);
+        bits = static_cast<std::uint16_t>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
+    }
+    operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
+} // namespace
+
+template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
+
+namespace {
+
+using toy::Faulty, toy::GradientFault;
+
+/// Every layer of support/layers.hpp.
+template <class T>
+using Net =
+    gpipe::Pipeline<Faulty<toy::Embedding<T, 5, 5>>, Faulty<toy::Linear<T, 5, 6>>,
+                    Faulty<toy::Tanh<T, 6>>, Faulty<toy::Saver<T, 6>>,
+                    Faulty<toy::Saver<T, 6, true>>, Faulty<toy::Tag<T, 6>>,
+                    Faulty<toy::Carry<T, 6>>, Faulty<toy::Untag<T, 6>>, Faulty<toy::Square<T, 6>>,
+                    Faulty<toy::Dropout<T, 6>>, Faulty<toy::Softsign<T, 6>>,
+                    Faulty<toy::Scale<T, 6>>, Faulty<toy::StrictLinear<T, 6, 3>>>;
+template <class T> using FloatLoss = toy::FaultyLoss<toy::MeanSquare<T, 3>>;
+template <class T> using ClassLoss = toy::FaultyLoss<toy::CrossEntropy<T, 3>>;
+template <class T, class Loss>
+using Train = gpipe::Training<Net<T>, gpipe::Cells<3>, gpipe::MicroBatches<2>, gpipe::Loss<Loss>,
+                              gpipe::Optimizer<gpipe::AdamW>>;
+
+std::vector<std::int32_t> const tokens{4, 0, 2, 4, 1, 3};
+template <class T> std::vector<T> const values = toy::numbers<T>(6 * 3, 5);
+std::vector<std::int32_t> const classes{2, 0, -1, 1, 1, 0};
+
+/// Checks the gradients of a net with one fault, in layer `faulty` (L: the loss).
+template <class T, class Loss>
+gpipe::GradientReport report(std::size_t faulty, GradientFault fault, auto const& targets) {
+    Net<T> net;
+    std::size_t layer = 0;
+    for (void const* object : net.leaf_objects())
+        if (layer++ == faulty) [&]<std::size_t... Is>(std::index_sequence<Is...>) {
+                ((Is == faulty ? void(static_cast<typename Net<T>::template Layer<Is>*>(
+                                          const_cast<void*>(object))
+                                          ->fault = fault)
+                               : void()),
+                 ...);
+            }
+    (std::make_index_sequence<Net<T>::size>{});
+    Loss loss;
+    if (faulty == Net<T>::size) loss.fault = fault;
+    Train<T, Loss> train(net, loss, {}, {.samples = 6, .seed = 3});
+    train.step(tokens, targets);
+    return gpipe::check_gradients(train, tokens, targets);
+}
+
+template <class T, class Loss> void find_faults(std::size_t layer, auto const& targets) {
+    for (std::size_t f = 0; f < toy::fault_count; ++f) {
+        auto const fault = static_cast<GradientFault>(f);
+        gpipe::GradientReport const found = report<T, Loss>(layer, fault, targets);
+        INFO("fault: ", std::string(toy::fault_names[f]), " in layer ", layer, "\n", found);
+        std::size_t expected = 0;
+        for (gpipe::GradientRow const& row : found.rows) {
+            bool const can_have = row.layer == layer && f > 0 &&
+                                  (fault != GradientFault::set || row.tensor[0] == 'p');
+            CAPTURE(row.layer);
+            CAPTURE(row.tensor);
+            CHECK(row.fault.empty() != can_have);
+            expected += can_have;
+            if (can_have && fault == GradientFault::forgotten)
+                CHECK(row.fault == (row.tensor[0] == 'i' ? "backward does not write it"
+                                                         : "backward does not add to it"));
+            if (can_have && fault == GradientFault::set)
+                CHECK(row.fault == "backward does not add to it");
+        }
+        CHECK(found.faults() == expected);
+    }
+}
+
+/// max(x, 0), and where x is 0 the slope of the other side.
+template <class T, std::size_t N> struct Ramp {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    bool steep = false; ///< gives no gradient at all
+
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i)
+            y.data()[i] = x.data()[i] > 0 ? x.data()[i] : T(0);
+    }
+    void backward(auto&, auto x, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i)
+            dx.data()[i] = x.data()[i] >= 0 && !steep ? dy.data()[i] : T(0);
+    }
+};
+/// y = W x, whose backward takes W for its own transpose.
+template <class T, std::size_t N> struct Transposed : toy::Linear<T, N, N> {
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        this->weight_gradient(ctx, x, dy);
+        input_gradient(ctx, x, dy, dx);
+    }
+    void input_gradient(auto& ctx, auto, auto dy, auto dx) const {
+        auto [w, b] = ctx.parameters();
+        for (std::size_t s = 0; s < dy.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i) {
+                T sum = 0;
+                for (std::size_t o = 0; o < N; ++o) sum += w(i, o) * dy(s, o);
+                if constexpr (!gpipe::is_none<decltype(dx)>) dx(s, i) = sum;
+            }
+    }
+};
+/// x minus its mean: the gradient of a shift of x is nothing but what is rounded.
+template <class T, std::size_t N> struct Centred {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    using Parameters = gpipe::Tensor<T, 1>; // the shift
+
+    void initialize(auto& ctx) const { ctx.parameters()[0] = T(0.3); }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            T sum = 0;
+            for (std::size_t i = 0; i < N; ++i) sum += y(s, i) = x(s, i) + ctx.parameters()[0];
+            for (std::size_t i = 0; i < N; ++i) y(s, i) -= sum / T(N);
+        }
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            T sum = 0;
+            for (std::size_t i = 0; i < N; ++i) sum += dy(s, i);
+            for (std::size_t i = 0; i < N; ++i) {
+                dx(s, i) = dy(s, i) - sum / T(N);
+                ctx.gradients()[0] += dx(s, i);
+            }
+        }
+    }
+};
+/// Logarithms: no numbers of what is negative.
+template <class T, std::size_t N> struct Logarithm {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = std::log(x.data()[i]);
+    }
+    void backward(auto&, auto x, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i) dx.data()[i] = dy.data()[i] / x.data()[i];
+    }
+};
+/// y = tanh(w x), activations of Brief and T.
+template <class T, std::size_t N> struct Dense {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<Brief, N>;
+    using Parameters = gpipe::Tensor<float, N, N>;
+    static constexpr auto backward_reads = gpipe::Reads::both;
+
+    void initialize(auto& ctx) const {
+        auto random = ctx.random(0);
+        for (float& w : ctx.parameters()) w = static_cast<float>(random.normal(0.7));
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t o = 0; o < N; ++o) {
+                float sum = 0;
+                for (std::size_t i = 0; i < N; ++i) sum += ctx.parameters()(o, i) * x(s, i);
+                y(s, o) = Brief(std::tanh(sum));
+            }
+    }
+    void backward(auto& ctx, auto x, auto y, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            float sums[N] = {};
+            for (std::size_t o = 0; o < N; ++o) {
+                float const d = (1 - y(s, o) * y(s, o)) * dy(s, o);
+                for (std::size_t i = 0; i < N; ++i) {
+                    ctx.gradients()(o, i) += d * x(s, i);
+                    sums[i] += d * ctx.parameters()(o, i);
+                }
+            }
+            for (std::size_t i = 0; i < N; ++i) dx(s, i) = T(sums[i]);
+        }
+    }
+};
+template <std::size_t N> struct BriefSquares {
+    using Target = gpipe::Tensor<float, N>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            float const d = y.begin()[i] - target.begin()[i];
+            sum += d * d;
+            dy.begin()[i] = Brief(2 * d);
+        }
+        return {sum, double(y.samples())};
+    }
+};
+
+template <class T, class Loss, class... Layers>
+gpipe::GradientReport report_of(std::vector<T> const& inputs, std::size_t samples,
+                                Layers... layers) {
+    using Net = gpipe::Pipeline<Layers...>;
+    gpipe::Training<Net, gpipe::Cells<1>, gpipe::MicroBatches<1>, gpipe::Loss<Loss>> train(
+        Net(layers...), {}, {}, {.samples = samples, .seed = 3});
+    std::vector<T> const targets = toy::numbers<T>(samples * Net::Output::size, 9);
+    return gpipe::check_gradients(train, inputs, targets);
+}
+gpipe::GradientRow const& row_of(gpipe::GradientReport const& report, std::size_t layer,
+                                 std::string const& tensor) {
+    for (gpipe::GradientRow const& row : report.rows)
+        if (row.layer == layer && row.tensor == tensor) return row;
+    throw std::logic_error("there is no such row");
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("every fault in a gradient is found in the layer that has it, and no other", T,
+                   float, double) {
+    for (std::size_t layer = 0; layer < Net<T>::size; ++layer)
+        find_faults<T, FloatLoss<T>>(layer, values<T>);
+    find_faults<T, FloatLoss<T>>(Net<T>::size, values<T>);
+    find_faults<T, ClassLoss<T>>(Net<T>::size, classes);
+}
+
+TEST_CASE_TEMPLATE("no gradient that is right is called wrong, whatever the numbers", T, float,
+                   double) {
+    std::size_t checked = 0, left_out = 0;
+    for (std::uint32_t seed = 0; seed < 4 * 400 / toy::one_of(20); ++seed) {
+        toy::Watch watch;
+        typename toy::Train<T, gpipe::device::Host>::Options options;
+        options.samples = 8;
+        options.seed = seed;
+        options.cells = options.micro_batches = 2;
+        toy::Train<T, gpipe::device::Host> train(toy::make_net<T>(watch), {}, gpipe::Adam{},
+                                                 options);
+        toy::Data<T> const data(8, seed);
+        train.step(data.inputs, data.targets);
+        auto const report =
+            gpipe::check_gradients(train, data.inputs, data.targets, {.seed = seed});
+        INFO("seed ", seed, "\n", report);
+        CHECK(report.passed());
+        CHECK(report.rows.size() == 17);
+        for (gpipe::GradientRow const& row : report.rows) {
+            checked += row.checked;
+            left_out += row.left_out;
+            CHECK(row.checked > 0);
+        }
+    }
+    MESSAGE(checked, " checked, ", left_out, " left out");
+    CHECK(left_out * 50 < checked);
+}
+
+TEST_CASE_TEMPLATE("a check leaves the training as it was, and the training trains on as without",
+                   T, float, double) {
+    auto const all_bytes = [](auto& train) {
+        std::vector<std::vector<std::byte>> bytes;
+        for (std::size_t d = 0; d < train.devices(); ++d)
+            bytes.emplace_back(train.arena(d).begin(), train.arena(d).end());
+        return bytes;
+    };
+    auto const make = [] {
+        return std::make_unique<Train<T, FloatLoss<T>>>(
+            Net<T>{}, FloatLoss<T>{}, gpipe::AdamW{},
+            typename Train<T, FloatLoss<T>>::Options{.samples = 6, .seed = 3});
+    };
+    auto const train = make();
+    auto const other = make();
+    for (int i = 0; i < 3; ++i) {
+        train->step(tokens, values<T>);
+        other->step(tokens, values<T>);
+        auto const before = all_bytes(*train);
+        CHECK(gpipe::check_gradients(*train, tokens, values<T>).passed());
+        CHECK(all_bytes(*train) == before);
+        CHECK(train->steps() == other->steps());
+    }
+    CHECK(train->step(tokens, values<T>).loss == other->step(tokens, values<T>).loss);
+    CHECK(all_bytes(*train) == all_bytes(*other));
+}
+
+TEST_CASE_TEMPLATE("entries at a kink are left out, and the others are not", T, float, double) {
+    std::vector<T> inputs{1, -1, 0, T(1e-9), 2, T(-1e-4), 3, -2, 0, 1, 1, -1};
+    auto const right = report_of<T, toy::MeanSquare<T, 4>>(inputs, 3, Ramp<T, 4>{});
+    INFO(right);
+    CHECK(right.passed());
+    CHECK(row_of(right, 0, "input 0").left_out >= 3);
+    CHECK(row_of(right, 0, "input 0").checked >= 8);
+    CHECK_FALSE(report_of<T, toy::MeanSquare<T, 4>>(inputs, 3, Ramp<T, 4>{true}).passed());
+}
+
+TEST_CASE_TEMPLATE("a transposed weight is found", T, float, double) {
+    auto const report = report_of<T, toy::MeanSquare<T, 5>>(
+        toy::numbers<T>(20, 1), 4, toy::Linear<T, 5, 5>{}, Transposed<T, 5>{});
+    INFO(report);
+    CHECK(report.faults() == 1);
+    CHECK(row_of(report, 1, "input 0").fault == "backward gives something else");
+}
+
+TEST_CASE_TEMPLATE("a slope that is lost in rounding is not called wrong, and said to be unchecked",
+                   T, float, double) {
+    for (std::uint32_t seed = 0; seed < 50; ++seed) {
+        auto const report =
+            report_of<T, toy::MeanSquare<T, 9>>(toy::numbers<T>(36, seed), 4, Centred<T, 9>{});
+        INFO(report);
+        CHECK(report.passed());
+        CHECK(row_of(report, 0, "parameter 0").checked == 0);
+    }
+    auto const words =
+        to_string(report_of<T, toy::MeanSquare<T, 9>>(toy::numbers<T>(36, 1), 4, Centred<T, 9>{}));
+    CHECK(words.find("not checked") != std::string::npos);
+    CHECK(words.find("No gradient of 3 tensors is wrong, 1 could not be checked.") !=
+          std::string::npos);
+}
+
+TEST_CASE("what is no number is told, and layers behind it are not looked at") {
+    auto const report = report_of<float, toy::MeanSquare<float, 3>>(
+        {1, 2, 3, 4, -5, 6, 7, 8, 9}, 3, toy::Scale<float, 3>{2}, Logarithm<float, 3>{},
+        toy::Scale<float, 3>{});
+    INFO(report);
+    CHECK(report.faults() == 1);
+    REQUIRE(report.rows.size() == 2);
+    CHECK(report.rows[1].layer == 1);
+    CHECK(report.rows[1].fault == "forward gives no number");
+    CHECK(report.rows[1].entry == "4 of micro-batch 0");
+}
+
+TEST_CASE("elements of 16 bits are checked as far as they go") {
+    auto const report = report_of<float, BriefSquares<6>>(
+        toy::numbers<float>(24, 3), 4, Faulty<Dense<float, 6>>{}, Faulty<Dense<Brief, 6>>{});
+    INFO(report);
+    CHECK(report.passed());
+    for (gpipe::GradientRow const& row : report.rows) CHECK(row.checked > row.left_out);
+    Faulty<Dense<Brief, 6>> twice;
+    twice.fault = GradientFault::factor;
+    auto const found = report_of<float, BriefSquares<6>>(toy::numbers<float>(24, 3), 4,
+                                                         Faulty<Dense<float, 6>>{}, twice);
+    CHECK(found.faults() == 2);
+}
+
+TEST_CASE("one sample is enough, and batches that do not fit are refused") {
+    std::vector<float> const one = toy::numbers<float>(5, 2);
+    CHECK(report_of<float, toy::MeanSquare<float, 5>>(one, 1, toy::Linear<float, 5, 5>{}).passed());
+    CHECK_THROWS_WITH_AS((report_of<float, toy::MeanSquare<float, 5>>(toy::numbers<float>(10, 2), 1,
+                                                                      toy::Linear<float, 5, 5>{})),
+                         "gpipe: 2 inputs, but 1 targets", std::invalid_argument);
+}
+
+TEST_CASE("what a layer throws in a check leaves as it was thrown, and the training trains on") {
+    toy::Watch watch;
+    toy::Train<float, gpipe::device::Host>::Options options;
+    options.samples = 8;
+    options.cells = options.micro_batches = 2;
+    toy::Train<float, gpipe::device::Host> train(toy::make_net<float>(watch), {}, {}, options);
+    toy::Data<float> const data(8);
+    watch.faults = {{6, 2, toy::Phase::weight_gradient}};
+    CHECK_THROWS_AS(gpipe::check_gradients(train, data.inputs, data.targets), toy::Thrown);
+    watch.faults.clear();
+    CHECK(gpipe::check_gradients(train, data.inputs, data.targets).passed());
+    train.step(data.inputs, data.targets);
+}
+
+TEST_CASE("so it is on a device that runs later what it is told, in memory of its own") {
+    auto const check = [](auto const* device) {
+        using Device = std::remove_cvref_t<decltype(*device)>;
+        for (auto const& run : toy::runs<Device>()) {
+            typename toy::Train<double, Device>::Options options;
+            options.samples = 8;
+            options.cells = 3;
+            options.micro_batches = 2;
+            options.device = run;
+            toy::Watch watch;
+            toy::Train<double, Device> train(toy::make_net<double>(watch), {}, {}, options);
+            toy::Data<double> const data(8);
+            train.step(data.inputs, data.targets);
+            auto const report =
+                gpipe::check_gradients(train, data.inputs, data.targets, {.entries = 1});
+            INFO(toy::describe(run), "\n", report);
+            CHECK(report.passed());
+            for (gpipe::GradientRow const& row : report.rows) CHECK(row.checked > 0);
+        }
+    };
+    check(static_cast<toy::Deferred const*>(nullptr));
+    check(static_cast<toy::Remote const*>(nullptr));
+}
+
+TEST_CASE("a report prints as a table with a sentence") {
+    gpipe::GradientReport report;
+    report.rows.push_back({0, "Scale", "input 0", 20, 1, "3 of sample 1", 0.5, 0.5, 1e-9, {}});
+    report.rows.push_back({1, "A<very, long, type, of, a, layer>", "parameter 1", 20, 0, "7", 1,
+                           0.5, 0.5, "backward gives something else"});
+    std::ostringstream text;
+    text << report;
+    CHECK(text.str() ==
+          "layer  type                          tensor        checked  left out  worst entry      "
+          "       analytic       numeric     error\n"
+          "    0  Scale                         input 0            20         1  3 of sample 1    "
+          "            0.5           0.5   1.0e-09  ok\n"
+          "    1  A<very, long, type, of, a...  parameter 1        20         0  7                "
+          "              1           0.5   5.0e-01  WRONG: backward gives something else\n"
+          "1 of 2 tensors is wrong.\n");
+    CHECK_FALSE(report.passed());
+}
