@@ -66,6 +66,7 @@ class Worker {
     unsigned current_ = 0;        ///< the thread that runs
     std::vector<unsigned> ready_; ///< a ring of threads that can go on
     unsigned next_ = 0, ready_count_ = 0;
+    bool newest_first_ = false;
     unsigned ended_ = 0, at_barrier_ = 0;
     unsigned first_at_barrier_ = 0, first_ended_ = 0;
     Place barrier_{};

@@ -1,0 +1,177 @@
+// The rows of the GPT's layers by a warp and by a block, and sums of columns: what several threads
+// give together is what one gives. On the emulation, under ThreadSanitizer, what a thread reads
+// although another one may have written it is a failure.
+#include "support/gpu_memory.hpp"
+
+#include <gpt/causal_softmax.hpp>
+#include <gpt/cross_entropy.hpp>
+#include <gpt/cuda_operations.cuh>
+#include <gpt/dropout.hpp>
+#include <gpt/embedding.hpp>
+#include <gpt/head.hpp>
+#include <gpt/host_operations.hpp>
+#include <gpt/layer_norm.hpp>
+#include <gpt/scatter.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t width = 600; // each warp of a block has some
+constexpr std::size_t classes = width - 7;
+constexpr std::size_t rows = 18; // of samples of 6
+constexpr std::size_t blocks = 2;
+
+// What a row may read and write.
+struct Arrays {
+    double *a, *b, *c;
+    std::int32_t* indices;
+};
+struct Numbers {
+    std::vector<double> values = std::vector<double>(3 * rows * width);
+    std::vector<std::int32_t> indices = std::vector<std::int32_t>(rows);
+
+    Numbers() {
+        std::mt19937 random{1};
+        std::normal_distribution<double> normal;
+        for (double& element : values) element = normal(random);
+        for (auto& index : indices) index = static_cast<std::int32_t>(random() % 7) - 1;
+    }
+};
+Arrays arrays(void* values, void* indices) {
+    auto* const a = static_cast<double*>(values);
+    return {a, a + rows * width, a + 2 * rows * width, static_cast<std::int32_t*>(indices)};
+}
+
+template <unsigned threads, class Make>
+std::vector<double> shared(Make make, Numbers const& numbers) {
+    gpipe::cuda::Buffer const values(0, numbers.values.size() * sizeof(double)),
+        indices(0, numbers.indices.size() * sizeof(std::int32_t));
+    toy::write(values, numbers.values);
+    toy::write(indices, numbers.indices);
+    auto const row = make(arrays(values.data(), indices.data()));
+    gpipe::cuda::Stream const stream(0);
+    gpipe::cuda::launch(stream.get(), blocks, gpt::detail::row_threads, 0,
+                        gpt::detail::for_each_row_kernel<threads, decltype(row)>, rows, row);
+    stream.synchronize();
+    return toy::read<double>(values, numbers.values.size());
+}
+
+void compare(std::vector<double> const& is, std::vector<double> const& expected) {
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        wrong += !(is[i] == doctest::Approx(expected[i]).epsilon(1e-12));
+    CHECK(wrong == 0);
+}
+
+// make(arrays) is the functor for a row; `numbers` are what it finds.
+template <class Make> void check(Make make, Numbers const& numbers = {}) {
+    Numbers alone = numbers;
+    auto const row = make(arrays(alone.values.data(), alone.indices.data()));
+    for (std::size_t r = 0; r < rows; ++r) row(gpt::HostTeam{}, r);
+    CHECK(alone.values != numbers.values);
+    compare(shared<32>(make, numbers), alone.values);
+    compare(shared<gpt::detail::row_threads>(make, numbers), alone.values);
+}
+
+} // namespace
+
+TEST_CASE("a norm's rows may be shared") {
+    check([](Arrays x) {
+        return gpt::detail::NormForward<width, double>{
+            {x.a, x.a + width, x.b, x.a + 4 * width, x.c}, x.a + 4 * width};
+    });
+    check([](Arrays x) {
+        return gpt::detail::NormApply<width, double>{x.a, x.a + width, x.b, x.a + 4 * width, x.c};
+    });
+    for (bool const residual : {true, false})
+        check([&](Arrays x) {
+            return gpt::detail::NormBackward<width, double>{x.a, x.b, x.a + 4 * width,
+                                                            residual ? x.a : nullptr, x.c};
+        });
+}
+
+TEST_CASE("rows with dropout may be shared") {
+    gpipe::SampleRandom const random{1, 2, 3, 4};
+    for (float const rate : {0.0f, 0.5f})
+        check([&](Arrays x) {
+            return gpt::detail::AddResidual<6, width, double, gpipe::SampleRandom>{
+                {rate}, random, x.a, x.b, x.c};
+        });
+    check([&](Arrays x) {
+        return gpt::detail::DropGradient<6, width, double, gpipe::SampleRandom>{
+            {0.5f}, random, x.a, x.b};
+    });
+}
+
+TEST_CASE("rows of logits may be shared") {
+    check([](Arrays x) { return gpt::detail::Clip<double>{classes, width, 0.5, x.a}; });
+    check([](Arrays x) {
+        return gpt::detail::ClipBackward<double>{classes, width, 0.5, x.a, x.b, x.c};
+    });
+    Numbers numbers;
+    for (auto& target : numbers.indices)
+        if (target > 2) target += 10;
+    for (bool const training : {true, false})
+        check(
+            [&](Arrays x) {
+                return gpt::detail::CrossEntropyRow<width, double>{classes, x.a, x.indices,
+                                                                   training ? x.b : nullptr, x.c};
+            },
+            numbers);
+}
+
+TEST_CASE("rows of scores may be shared") {
+    // Three samples with one head of two in the group, six positions of the columns' first six.
+    gpt::HeadGroup const group{1, 1, 2};
+    check([&](Arrays x) { return gpt::CausalSoftmax<6, double>{group, x.a, x.b}; });
+    check([&](Arrays x) {
+        return gpt::CausalSoftmaxBackward<6, 8, double>{group, 0.5, x.a, x.b, x.b, x.c, x.c + 200};
+    });
+}
+
+TEST_CASE("rows of tokens may be shared") {
+    Numbers numbers;
+    for (auto& token : numbers.indices) token = token < 0 ? 0 : token;
+    check(
+        [](Arrays x) {
+            return gpt::detail::Gather<7, 6, width, double>{x.indices, x.a, x.b, x.c};
+        },
+        numbers);
+    check([](Arrays x) { return gpt::ScatterRow<double>{rows, 7, width, x.indices, x.a, x.b}; });
+}
+
+TEST_CASE("sums of columns are those of one thread, set and added") {
+    using gpt::detail::sum_columns_high, gpt::detail::sum_columns_wide;
+    std::mt19937 random{2};
+    std::normal_distribution<double> normal;
+    for (std::size_t high : {1, 31, 33, 100})
+        for (std::size_t wide : {1, 16, 17})
+            for (bool add : {false, true}) {
+                std::vector<double> from(high * wide), expected(wide, 0.5);
+                for (double& element : from) element = normal(random);
+                gpipe::cuda::Buffer const in(0, from.size() * sizeof(double)),
+                    out(0, wide * sizeof(double));
+                toy::write(in, from);
+                toy::write(out, expected);
+                gpt::ElementAt<double> const of{reinterpret_cast<double const*>(in.data()), wide};
+                gpipe::cuda::Stream const stream(0);
+                gpipe::cuda::launch(stream.get(), wide > sum_columns_wide ? 2 : 1,
+                                    dim3(sum_columns_wide, sum_columns_high), 0,
+                                    gpt::detail::sum_columns_kernel<decltype(of), double>, high,
+                                    wide, of, reinterpret_cast<double*>(out.data()), add);
+                stream.synchronize();
+                for (std::size_t i = 0; i < wide; ++i) {
+                    double sum = 0;
+                    for (std::size_t row = 0; row < high; ++row) sum += from[row * wide + i];
+                    expected[i] = add ? expected[i] + sum : sum;
+                }
+                INFO(high, " rows of ", wide);
+                compare(toy::read<double>(out, wide), expected);
+            }
+}

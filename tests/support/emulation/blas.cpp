@@ -1,0 +1,129 @@
+// cuBLAS's products as loops, enqueued as kernels of the double of the CUDA runtime. Strides that
+// cuBLAS would refuse are refused, so transposes and strides are what they must be on a GPU; the
+// order of a sum is another.
+#include "../cuda_double/cuda_double.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cublas_v2.h>
+
+struct cublasContext {
+    cudaStream_t stream = nullptr;
+    bool has_workspace = false;
+};
+
+namespace {
+
+// A factor as cuBLAS takes it: by columns, `stride` elements from one to the next.
+template <class T> struct Matrix {
+    T const* data;
+    std::size_t stride;
+    bool transposed;
+
+    T operator()(std::size_t row, std::size_t column) const {
+        return transposed ? data[column + row * stride] : data[row + column * stride];
+    }
+};
+
+/// As tensor cores read a float for TF32: 10 bits of mantissa, halves away from zero.
+float tf32(float value) {
+    if (!std::isfinite(value)) return value;
+    return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1FFFu);
+}
+
+template <class T, class Round>
+void multiply(std::size_t m, std::size_t n, std::size_t k, T alpha, Matrix<T> a, Matrix<T> b,
+              T beta, T* c, std::size_t stride, Round round) {
+    std::vector<T> left(k * m), sums(m);
+    for (std::size_t p = 0; p < k; ++p)
+        for (std::size_t i = 0; i < m; ++i) left[p * m + i] = round(a(i, p));
+    for (std::size_t j = 0; j < n; ++j) {
+        sums.assign(m, T{});
+        for (std::size_t p = 0; p < k; ++p) {
+            T const right = round(b(p, j));
+            T const* const column = left.data() + p * m;
+            for (std::size_t i = 0; i < m; ++i) sums[i] += column[i] * right;
+        }
+        for (std::size_t i = 0; i < m; ++i) { // where beta is 0, c is not read
+            T& to = c[i + j * stride];
+            to = beta == T{} ? alpha * sums[i] : alpha * sums[i] + beta * to;
+        }
+    }
+}
+
+} // namespace
+
+extern "C" {
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+    *handle = new cublasContext;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
+    *handle = {stream, false};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* memory, std::size_t bytes) {
+    handle->has_workspace = memory && bytes > 0;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
+char const* cublasGetStatusName(cublasStatus_t) { return "a status"; }
+char const* cublasGetStatusString(cublasStatus_t) { return "of the emulation"; }
+
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_form,
+                                          cublasOperation_t b_form, int m, int n, int k,
+                                          void const* alpha, void const* a, cudaDataType_t type,
+                                          int a_stride, long long a_step, void const* b,
+                                          cudaDataType_t b_type, int b_stride, long long b_step,
+                                          void const* beta, void* c, cudaDataType_t c_type,
+                                          int c_stride, long long c_step, int count,
+                                          cublasComputeType_t compute, cublasGemmAlgo_t) {
+    bool const a_turned = a_form != CUBLAS_OP_N, b_turned = b_form != CUBLAS_OP_N;
+    if (!handle->has_workspace) return CUBLAS_STATUS_ALLOC_FAILED; // it would take some of its own
+    if (m < 0 || n < 0 || k < 0 || count < 0 || a_stride < std::max(1, a_turned ? k : m) ||
+        b_stride < std::max(1, b_turned ? n : k) || c_stride < std::max(1, m))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    auto const enqueue = [&]<class T>(T, auto round) {
+        auto const size = [](auto number) { return static_cast<std::size_t>(number); };
+        auto const work = [=, scale = *static_cast<T const*>(alpha),
+                           keep = *static_cast<T const*>(beta)] {
+            for (std::ptrdiff_t i = 0; i < count; ++i)
+                multiply<T>(size(m), size(n), size(k), scale,
+                            {static_cast<T const*>(a) + i * a_step, size(a_stride), a_turned},
+                            {static_cast<T const*>(b) + i * b_step, size(b_stride), b_turned}, keep,
+                            static_cast<T*>(c) + i * c_step, size(c_stride), round);
+        };
+        return cuda_double::launch(handle->stream, work, {}, {}, "a product") == cudaSuccess
+                   ? CUBLAS_STATUS_SUCCESS
+                   : CUBLAS_STATUS_EXECUTION_FAILED;
+    };
+    auto const as_it_is = [](auto value) { return value; };
+    if (b_type != type || c_type != type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (type == CUDA_R_64F && compute == CUBLAS_COMPUTE_64F) return enqueue(double{}, as_it_is);
+    if (type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F) return enqueue(float{}, as_it_is);
+    if (type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        return enqueue(float{}, tf32);
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_form,
+                            cublasOperation_t b_form, int m, int n, int k, void const* alpha,
+                            void const* a, cudaDataType_t a_type, int a_stride, void const* b,
+                            cudaDataType_t b_type, int b_stride, void const* beta, void* c,
+                            cudaDataType_t c_type, int c_stride, cublasComputeType_t compute,
+                            cublasGemmAlgo_t algorithm) {
+    return cublasGemmStridedBatchedEx(handle, a_form, b_form, m, n, k, alpha, a, a_type, a_stride,
+                                      0, b, b_type, b_stride, 0, beta, c, c_type, c_stride, 0, 1,
+                                      compute, algorithm);
+}
+
+} // extern "C"
