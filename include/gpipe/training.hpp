@@ -167,9 +167,11 @@ template <class Net, class... Policies> class Training {
     }
     /// The same, but on a device that enqueues it returns before the step is done, with a handle
     /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
-    /// may be changed as soon as this returns (for ones in a GPU's memory it waits until they are
-    /// read; they must have been written). What goes wrong later is thrown by result(), or by
-    /// the next call if the handle is gone. On a host the step is done when this returns, unless
+    /// may be changed as soon as this returns. For ones in a GPU's memory it waits until they are
+    /// read, behind all that is by now on the default stream of that GPU, and on streams that wait
+    /// for it; what other streams write (cudaStreamNonBlocking) must have been written, here and in
+    /// evaluate() and predict(). What goes wrong later is thrown by result(), or by the next call if
+    /// the handle is gone. On a host the step is done when this returns, unless
     /// updates are immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
         Pending pending(&machine_, &finish);
@@ -177,8 +179,9 @@ template <class Net, class... Policies> class Training {
                        &optimizer_, pending.outcome_);
         return pending;
     }
-    /// The same for arrays in a GPU's memory: the step waits for what is on the caller's stream by
-    /// now, and what comes on that stream next may write them again.
+    /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
+    /// caller's stream by now, and what comes on that stream next may write them again; the host,
+    /// when the step is done. Throws std::invalid_argument for an array in pageable memory.
     template <class D = Device>
     Pending start(Batch<Input> inputs, Batch<Target> targets, typename D::CallersStream stream) {
         Pending pending(&machine_, &finish);

@@ -255,16 +255,80 @@ TEST_CASE("launches of one graph come one after the other, on whatever streams")
     }
 }
 
-TEST_CASE("a graph may be destroyed while it runs") {
+TEST_CASE("to destroy a graph while it runs is a fault, and it runs to its end") {
     Session session;
-    std::string trail;
-    Stream const stream(0);
     {
-        Replay replay(stream, [&] { put(stream, trail, 'a'); });
-        replay.launch(stream);
+        std::string trail;
+        Stream const stream(0);
+        for (bool waits : {true, false}) {
+            Replay replay(stream, [&] { put(stream, trail, 'a'); });
+            replay.launch(stream);
+            if (waits) stream.synchronize();
+        }
+        REQUIRE(cuda_double::faults().size() == 1);
+        CHECK(cuda_double::complaints().find("has not run to its end") != std::string::npos);
+        stream.synchronize();
+        CHECK(trail == "aa");
     }
-    stream.synchronize();
-    CHECK(trail == "a");
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("captures are begun, and graphs made and launched, on their own device, or that is a "
+          "fault") {
+    Session session({.devices = 2});
+    {
+        Stream const stream(1);
+        auto const elsewhere = [&](cudaError_t status) {
+            CHECK(status == cudaErrorInvalidResourceHandle);
+            REQUIRE(cuda_double::faults().size() == 1);
+            CHECK(cuda_double::complaints().find("device is not the current one") !=
+                  std::string::npos);
+        };
+        auto const on = [](int device) { check("cudaSetDevice", cudaSetDevice(device)); };
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        elsewhere(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+        CHECK(status(stream) == cudaStreamCaptureStatusNone);
+        on(1);
+        begin(stream);
+        on(0);
+        check("cudaStreamEndCapture", cudaStreamEndCapture(stream.get(), &graph));
+        elsewhere(cudaGraphInstantiate(&executable, graph, 0));
+        on(1);
+        check("cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0));
+        on(0);
+        elsewhere(cudaGraphLaunch(executable, stream.get()));
+        check("cudaGraphExecDestroy", cudaGraphExecDestroy(executable));
+        check("cudaGraphDestroy", cudaGraphDestroy(graph));
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("an executable graph takes memory of its device, gives it back, and is none without") {
+    Session session({.memory = 100, .graph_memory = 30});
+    {
+        Stream const stream(0);
+        auto const made = [&](int works) {
+            std::string trail;
+            begin(stream);
+            for (int i = 0; i < works; ++i) put(stream, trail, 'a');
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t executable = nullptr;
+            check("cudaStreamEndCapture", cudaStreamEndCapture(stream.get(), &graph));
+            cudaError_t const status = cudaGraphInstantiate(&executable, graph, 0);
+            CHECK((status == cudaSuccess ? executable != nullptr
+                                         : status == cudaErrorMemoryAllocation && !executable));
+            check("cudaGraphDestroy", cudaGraphDestroy(graph));
+            return executable;
+        };
+        for (int i = 0; i < 3; ++i) check("cudaGraphExecDestroy", cudaGraphExecDestroy(made(3)));
+        CHECK(made(4) == nullptr);
+        cudaGraphExec_t const first = made(2);
+        CHECK(made(2) == nullptr);
+        check("cudaGraphExecDestroy", cudaGraphExecDestroy(first));
+        cudaGetLastError();
+    }
+    CHECK(cuda_double::complaints() == "");
 }
 
 TEST_CASE("graphs and captures that are left are leaks") {
@@ -481,6 +545,7 @@ TEST_CASE("whichever call of a captured step fails, nothing is left, and the nex
             cudaGetLastError();
             throw;
         }
+        cudaSetDevice(0); // a guard may have failed to
         cudaGraph_t graph = nullptr;
         check("cudaStreamEndCapture", cudaStreamEndCapture(machine.first.get(), &graph));
         cudaGraphExec_t executable = nullptr;
@@ -488,6 +553,7 @@ TEST_CASE("whichever call of a captured step fails, nothing is left, and the nex
         cudaGraphDestroy(graph);
         check("cudaGraphInstantiate", made);
         cudaError_t const launched = cudaGraphLaunch(executable, machine.first.get());
+        static_cast<void>(cudaStreamSynchronize(machine.first.get()));
         cudaGraphExecDestroy(executable);
         check("cudaGraphLaunch", launched);
         machine.first.synchronize();

@@ -315,6 +315,46 @@ TEST_CASE("functions of the host run in stream order, and must not call CUDA") {
     CHECK(cuda_double::complaints() != "");
 }
 
+TEST_CASE("where they may be used, the legacy stream and those that were not made to do without "
+          "wait for each other, on one device") {
+    // Of three pieces of work, on three streams, which can come in the end before which.
+    std::set<std::string> both, apart, other_device;
+    for (std::uint64_t seed = 0; seed < 64; ++seed) {
+        auto const trail_of = [&](unsigned flags, int device, bool threads) {
+            Session session({.devices = 2, .seed = seed, .default_streams = true});
+            Trail trail;
+            gpipe::cuda::check("cudaSetDevice", cudaSetDevice(device));
+            cudaStream_t mine = cudaStreamPerThread;
+            if (!threads)
+                gpipe::cuda::check("cudaStreamCreate", cudaStreamCreateWithFlags(&mine, flags));
+            auto const put = [&](cudaStream_t stream, char letter) {
+                gpipe::cuda::check(
+                    "launch", cuda_double::launch(
+                                  stream, [&trail, letter] { trail.letters += letter; }, {}, {}));
+            };
+            put(mine, 'a');
+            gpipe::cuda::check("cudaSetDevice", cudaSetDevice(0));
+            put(nullptr, 'b');
+            gpipe::cuda::check("cudaSetDevice", cudaSetDevice(device));
+            put(mine, 'c');
+            gpipe::cuda::check("cudaSetDevice", cudaSetDevice(0));
+            CHECK(cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess);
+            if (flags == cudaStreamDefault && device == 0) CHECK(trail.letters == "abc");
+            cuda_double::progress();
+            if (!threads) static_cast<void>(cudaStreamDestroy(mine));
+            CHECK(cuda_double::complaints() == "");
+            return trail.letters;
+        };
+        both.insert(trail_of(cudaStreamDefault, 0, false));
+        both.insert(trail_of(cudaStreamDefault, 0, true));
+        apart.insert(trail_of(cudaStreamNonBlocking, 0, false));
+        other_device.insert(trail_of(cudaStreamDefault, 1, false));
+    }
+    CHECK(both == std::set<std::string>{"abc"});
+    CHECK(apart == std::set<std::string>{"abc", "acb", "bac"});
+    CHECK(other_device == apart);
+}
+
 TEST_CASE("what belongs to another device, is stale, or is the default stream is refused") {
     Session session({.devices = 2});
     Stream stream(1);

@@ -321,7 +321,7 @@ TEST_CASE("arrays on a GPU without a stream are read before start() returns") {
     std::vector<std::size_t> const sizes{8, 8, 8, 8};
     Expected const expected(sizes);
     for (std::size_t graphs : {0, 1}) {
-        cuda_double::Session session({.devices = 2});
+        cuda_double::Session session({.devices = 2, .default_streams = true});
         Train train(Net{}, {}, Adam{1e-2f}, options(graphs));
         gpipe::cuda::Buffer const inputs(1, 8 * 5 * sizeof(Real));
         gpipe::cuda::Buffer const targets(0, 8 * 3 * sizeof(Real));

@@ -351,6 +351,20 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
     CHECK(implied < dropped / 10);
 }
 
+namespace {
+
+// Without it there is no graph, and the step runs on streams: the last two lead the captured
+// streams apart and together.
+bool is_of_capture(std::string const& call) {
+    for (char const* name :
+         {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate",
+          "cudaGraphLaunch", "cudaEventRecord", "cudaStreamWaitEvent"})
+        if (call.find(name) == 0) return true;
+    return false;
+}
+
+} // namespace
+
 TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a new object trains") {
     constexpr std::size_t micro_batches = 2;
     Expected const expected(micro_batches, gpipe::schedule::GPipe{}, {8, 8, 8, 8});
@@ -469,7 +483,8 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
                    call.find("Free") != std::string::npos ||
                    call.find("cudaSetDevice") != std::string::npos ||
                    call.find("cudaGetDevice") != std::string::npos ||
-                   call.find("cudaStreamSynchronize") != std::string::npos));
+                   call.find("cudaStreamSynchronize") != std::string::npos ||
+                   (way.graphs > 0 && is_of_capture(call))));
         CHECK(failed * toy::one_of(1) > 1000);
     }
 }

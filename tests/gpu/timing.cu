@@ -17,12 +17,10 @@ using gpipe::cuda::Stream;
 
 namespace gpu_test {
 
-/// Keeps a stream busy for so long.
-__global__ void wait_kernel(unsigned long long nanoseconds) {
-    unsigned long long begin, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    while (now - begin < nanoseconds);
+/// Keeps a stream busy until the host opens the gate.
+__global__ void wait_kernel(int volatile* gate) {
+    while (*gate == 0) {
+    }
 }
 __global__ void write_kernel(int* to, int value) { *to = value; }
 
@@ -30,9 +28,26 @@ __global__ void write_kernel(int* to, int value) { *to = value; }
 
 namespace {
 
-void keep_busy(Stream const& stream, unsigned long long nanoseconds = 50'000'000) {
-    gpipe::cuda::launch(stream.get(), 1, 1, 0, gpu_test::wait_kernel, nanoseconds);
-}
+// In pinned memory, which kernels can read while the host writes it. Opens at the end, so that a
+// test that throws hangs nobody.
+class Gate {
+  public:
+    Gate() = default;
+    Gate(Gate const&) = delete;
+    Gate& operator=(Gate const&) = delete;
+    ~Gate() { open(); }
+
+    void open() const { *at() = 1; }
+    void close() const { *at() = 0; }
+    /// What comes next on the stream runs when it is open.
+    void hold(Stream const& stream) const {
+        gpipe::cuda::launch(stream.get(), 1, 1, 0, gpu_test::wait_kernel, at());
+    }
+
+  private:
+    int volatile* at() const { return reinterpret_cast<int*>(memory_.data()); }
+    PinnedBuffer memory_{sizeof(int)};
+};
 void copy(void* to, void const* from, std::size_t bytes, Stream const& stream) {
     check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
 }
@@ -42,6 +57,7 @@ void copy(void* to, void const* from, std::size_t bytes, Stream const& stream) {
 TEST_CASE("a stream waits for nobody, has its priority, and moves" *
           doctest::test_suite("timing")) {
     Stream low(0), high(0, Priority::high);
+    Gate const gate;
     unsigned flags = 0;
     check("cudaStreamGetFlags", cudaStreamGetFlags(low.get(), &flags));
     CHECK(flags == cudaStreamNonBlocking);
@@ -51,14 +67,17 @@ TEST_CASE("a stream waits for nobody, has its priority, and moves" *
     check("cudaStreamGetPriority", cudaStreamGetPriority(high.get(), &of_high));
     CHECK(of_low == least);
     CHECK(of_high == greatest);
-    keep_busy(low, 0); // a kernel's first launch may wait for everything
+    gate.open();
+    gate.hold(low); // a kernel's first launch may wait for everything
     low.synchronize();
     CHECK(low.query());
-    keep_busy(low);
+    gate.close();
+    gate.hold(low);
     CHECK_FALSE(low.query());
     CHECK(cudaPeekAtLastError() == cudaSuccess);
     CHECK(high.query());
     Stream moved(std::move(low));
+    gate.open();
     moved.synchronize();
     CHECK(moved.query());
     high = std::move(moved);
@@ -70,18 +89,24 @@ TEST_CASE("an event orders two streams, and says what has run" * doctest::test_s
     Buffer const value(0, sizeof(int));
     PinnedBuffer const seen(2 * sizeof(int));
     int* const on_gpu = reinterpret_cast<int*>(value.data());
+    Gate const gate;
     Event event(0);
     CHECK(event.query()); // never recorded
     gpipe::cuda::launch(first.get(), 1, 1, 0, gpu_test::write_kernel, on_gpu, 0);
-    keep_busy(first, 0);
+    gate.open();
+    gate.hold(first);
     copy(seen.data(), on_gpu, sizeof(int), first);
     first.synchronize(); // a kernel's first launch may wait for everything
-    keep_busy(first);
+    gate.close();
+    gate.hold(first);
     gpipe::cuda::launch(first.get(), 1, 1, 0, gpu_test::write_kernel, on_gpu, 42);
     event.record(first);
     CHECK_FALSE(event.query());
     copy(seen.data(), on_gpu, sizeof(int), second); // before the wait: too early
+    second.synchronize();
+    CHECK_FALSE(event.query());
     second.wait(event);
+    gate.open();
     copy(seen.data() + sizeof(int), on_gpu, sizeof(int), second);
     second.synchronize();
     CHECK(event.query());

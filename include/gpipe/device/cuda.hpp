@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -50,17 +51,20 @@ class Cuda {
       public:
         static constexpr bool replays = true;
 
-        Stream(cudaStream_t stream, bool const& capturing)
-            : StreamRef(stream), capturing_(&capturing) {}
-        operator cudaStream_t() const noexcept { return stream_; }
+        Stream(cudaStream_t stream, cuda::CaptureWatch& capture)
+            : StreamRef(stream), capture_(&capture) {}
+        operator cudaStream_t() const noexcept {
+            capture_->look();
+            return stream_;
+        }
         /// Throws cuda::Error if a kernel could not be launched, and cuda::CannotCapture.
         void check_launch() const {
-            if (*capturing_) cuda::check_capture(*this);
+            capture_->check(*this);
             cuda::check("a kernel launch", cudaGetLastError());
         }
 
       private:
-        bool const* capturing_;
+        cuda::CaptureWatch* capture_;
     };
     struct Options {
         /// By device of the pipeline; at least as many as there are devices. Empty: all GPUs that
@@ -69,7 +73,11 @@ class Cuda {
         /// The fastest way between devices that may be taken; slower ones are where needed. For
         /// measurements: Link::staged is a machine without a fast interconnect.
         Link link = Link::shared;
-        /// Of how many sizes of mini-batches steps are kept as graphs; 0: of none.
+        /// Of how many sizes of mini-batches steps are kept as graphs, two each; 0: of none. A
+        /// graph takes memory of the GPU that no plan counts, as CUDA's context and cuBLAS do, and
+        /// how much CUDA does not say: leave a reserve beside what is planned. Where there is none
+        /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
+        /// on streams, with the same results.
         std::size_t graphs = 0;
     };
 
@@ -115,35 +123,46 @@ class Cuda {
             auto const priority = s < gpus_.size() ? cuda::Priority::low : cuda::Priority::high;
             int const gpu = gpus_[device_of_stream[s]];
             streams_.emplace_back(gpu, priority);
-            names_.emplace_back(streams_.back().get(), capturing_);
+            names_.emplace_back(streams_.back().get(), capture_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
             ends_.emplace_back(gpu);
         }
     }
 
+    /// Before what a step enqueues. Throws an error that the caller's own calls have left behind,
+    /// which a launch would be taken for.
+    void begin() const { cuda::check_earlier(); }
     /// Calls walk, waits until all is done.
     template <class Walk> void run(std::size_t, Walk&& walk) {
+        cuda::DeviceGuard const before;
         walk(std::size_t{0});
         cuda::check("cudaStreamSynchronize", drain());
     }
     /// Enqueues a step: what walk() enqueues, after the feeds and the step before. Without
-    /// `key.work` it is never kept as a graph. Nothing runs of a capture that fails, and of no step
-    /// whose walk returns false anything runs any more when this returns; after an exception
-    /// drain() makes sure of that.
-    template <class Walk> void start(cuda::GraphKey const& key, Walk&& walk) {
-        launched_ = false;
+    /// `key.work` it is never kept as a graph. Of no step whose walk returns false anything runs
+    /// any more when this returns; after an exception drain() makes sure of that. Nothing runs of a
+    /// capture that fails. Where that is no layer's doing (by failure(), what a walk that returned
+    /// false ended with), the step is walked once more.
+    template <class Walk, class Failure>
+    void start(cuda::GraphKey const& key, Walk&& walk, Failure&& failure) {
+        cuda::DeviceGuard const before;
         for (std::size_t s = names_.size() - feeds_; s < names_.size(); ++s) {
             ends_[s].record(names_[s]);
             hub_.wait(ends_[s]);
         }
-        if (cuda::Graph const* const kept = graph_of(key))
+        if (cuda::Graph const* const kept = graph_of(key)) {
             launch(*kept);
-        else if (!(captures(key) ? capture(key, walk) : surround(walk)))
-            return static_cast<void>(drain());
-        else if (key.work && graphs_ && !graphs_.has_met(key.samples))
-            meet(key.samples);
+        } else {
+            bool const keeps = key.work && graphs_;
+            Captured const captured =
+                keeps && graphs_.captures(key.samples) ? capture(key, walk, failure) : Captured::no;
+            if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
+                return static_cast<void>(drain());
+            if (keeps && !graphs_.has_met(key.samples)) meet(key.samples);
+        }
         done_[key.slot].record(hub_);
+        launched_ = false;
     }
     /// Returns when the step that was started with this slot is done.
     void finish(std::size_t slot) { done_[slot].synchronize(); }
@@ -160,7 +179,7 @@ class Cuda {
         return first;
     }
     /// Whether what is enqueued does not run, but is noted for a graph.
-    bool captures() const { return capturing_; }
+    bool captures() const { return capture_.on(); }
     /// Whether that cannot become a graph any more: every call fails then, whoever is to blame.
     bool spoilt() const noexcept {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -170,54 +189,80 @@ class Cuda {
     /// Whether a step that start() threw for has run nonetheless.
     bool launched() const { return launched_; }
 
+    // Launches and fills go on streams of the current device, copies, records and waits on those of
+    // any (CUDA C++ Programming Guide, "Stream and Event Behavior"). run() and start() make the
+    // caller's current again.
     template <class Work> void launch(std::size_t stream, Work&& work) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
+        make_current(streams_[stream].device());
         work();
     }
     void wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
         names_[stream].wait(mark(producer, position));
     }
     void record(std::size_t stream, std::uint64_t position) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
         mark(stream, position).record(names_[stream]);
     }
     /// From GPU to GPU, too: addresses tell whose they are. (cudaMemcpyPeerAsync, which would be
     /// told, is said to be refused in captures.)
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
         cuda::check("cudaMemcpyAsync",
                     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, names_[stream]));
     }
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
-        cuda::DeviceGuard const guard(streams_[stream].device());
+        make_current(streams_[stream].device());
         cuda::check("cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, names_[stream]));
     }
     /// Brings a part of a mini-batch from the caller's array, wherever that is. An array of the
-    /// host is read at once, into `pinned`.
+    /// host is read at once, into `pinned`, one of a GPU behind its default stream; all behind the
+    /// caller's stream while a Following lives, and pageable memory is refused then: throws
+    /// std::invalid_argument.
     void feed(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes,
               std::byte* pinned) {
-        cuda::Memory const memory = cuda::pointer_kind(from).memory;
-        if (memory == cuda::Memory::device || memory == cuda::Memory::managed) {
+        cuda::PointerKind const kind = cuda::pointer_kind(from);
+        if (following_ && kind.memory == cuda::Memory::pageable)
+            throw std::invalid_argument(
+                "gpipe: a step that follows a stream was given an array in pageable memory of the "
+                "host, which it would read before the stream writes it: give pinned memory, or no "
+                "stream");
+        if (following_ || is_on_gpu(kind)) {
             reads_caller_ = true;
+            if (!following_)
+                names_[stream].wait(default_stream_of(kind, streams_[stream].device()));
         } else {
             std::memcpy(pinned, from, bytes);
             from = pinned;
         }
         copy(stream, to, from, bytes);
     }
+    /// Returns when what is on the default stream of its GPU is done, if an array is on one.
+    void await_writers(void const* array) {
+        cuda::PointerKind const kind = cuda::pointer_kind(array);
+        if (is_on_gpu(kind)) default_stream_of(kind, gpus_[0]).synchronize();
+    }
     /// Returns when the caller's arrays may be written again.
     void settle(std::size_t first_feed) {
         if (!std::exchange(reads_caller_, false)) return;
         for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].synchronize();
     }
-    /// What is fed from now on waits for the caller's stream.
-    void follow(CallersStream caller, std::size_t first_feed) {
+    class Following {
+      public:
+        explicit Following(bool& on) : on_(on) { on_ = true; }
+        Following(Following const&) = delete;
+        Following& operator=(Following const&) = delete;
+        ~Following() { on_ = false; }
+
+      private:
+        bool& on_;
+    };
+    /// What is fed from now on waits for the caller's stream, which writes all of it.
+    [[nodiscard]] Following follow(CallersStream caller, std::size_t first_feed) {
         int gpu = 0;
         cuda::check("cudaStreamGetDevice", cudaStreamGetDevice(caller, &gpu));
         cuda::Event& now = callers_event(gpu);
-        cuda::DeviceGuard const guard(gpu);
+        cuda::DeviceGuard const guard(gpu); // whose default stream it may be
         now.record(caller);
         for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].wait(now);
+        return Following(following_);
     }
     /// The caller's stream waits for what was fed.
     void lead(CallersStream caller, std::size_t first_feed) {
@@ -241,6 +286,19 @@ class Cuda {
                 throw std::invalid_argument("gpipe: there is no GPU " + std::to_string(gpu) +
                                             ", but " + std::to_string(present) + " of them");
         return gpus;
+    }
+    static void make_current(int gpu) { cuda::check("cudaSetDevice", cudaSetDevice(gpu)); }
+    static bool is_on_gpu(cuda::PointerKind const& kind) {
+        return kind.memory == cuda::Memory::device || kind.memory == cuda::Memory::managed;
+    }
+    // How far the legacy stream has come, and so every stream that waits for it: the threads'
+    // default streams, and all that were not made to do without.
+    cuda::Event& default_stream_of(cuda::PointerKind const& kind, int otherwise) {
+        int const gpu = kind.memory == cuda::Memory::device ? kind.device : otherwise;
+        cuda::Event& now = callers_event(gpu);
+        cuda::DeviceGuard const guard(gpu);
+        now.record(cudaStreamLegacy);
+        return now;
     }
     // The callers' streams are of few GPUs: one event for each is made when it is first seen.
     cuda::Event& callers_event(int gpu) {
@@ -278,32 +336,61 @@ class Cuda {
     cuda::Graph const* graph_of(cuda::GraphKey const& key) {
         return key.work && graphs_ ? graphs_.find(key) : nullptr;
     }
-    bool captures(cuda::GraphKey const& key) {
-        return key.work && graphs_ && graphs_.has_met(key.samples);
-    }
     void meet(std::size_t samples) {
         if (graphs_.is_full()) hub_.synchronize();
         graphs_.meet(samples);
     }
+    // On its own GPU, as whatever is about graphs: no page of CUDA asks for that, but experience
+    // does (ml-explore/mlx#2351).
     void launch(cuda::Graph const& graph) {
+        make_current(gpus_[0]);
         graph.launch(hub_);
         launched_ = true;
     }
-    template <class Walk> bool capture(cuda::GraphKey const& key, Walk&& walk) {
-        struct Capturing {
-            bool& on;
-            explicit Capturing(bool& flag) : on(flag) { on = true; }
-            ~Capturing() { on = false; }
-        };
-        cuda::Graph graph;
-        {
-            Capturing const capturing(capturing_);
-            cuda::Capture capture(hub_);
-            if (!surround(walk)) return false;
-            graph = capture.end();
+
+    enum class Captured { no, failed, launched };
+    // Launches the step that it has captured. No: there is no graph to be had, and no layer to
+    // blame.
+    template <class Walk, class Failure>
+    Captured capture(cuda::GraphKey const& key, Walk&& walk, Failure&& failure) {
+        try {
+            if (!surround_captured(key, walk)) {
+                if (capture_.refused() || !is_spoilt_capture(failure())) return Captured::failed;
+            } else {
+                launch(*graphs_.find(key));
+                return Captured::launched;
+            }
+        } catch (cuda::CannotCapture const&) {
+            throw;
+        } catch (cuda::Error const&) {
         }
-        launch(graphs_.add(key, std::move(graph)));
+        static_cast<void>(cudaGetLastError()); // of a launch that nobody checked
+        graphs_.give_up(key);
+        return Captured::no;
+    }
+    template <class Walk> bool surround_captured(cuda::GraphKey const& key, Walk&& walk) {
+        struct Watching {
+            cuda::CaptureWatch& watch;
+            explicit Watching(cuda::CaptureWatch& w) : watch(w) { watch.begin(); }
+            ~Watching() { watch.end(); }
+        };
+        Watching const watching(capture_);
+        make_current(gpus_[0]);
+        cuda::Capture capture(hub_);
+        if (!surround(walk)) return false;
+        make_current(gpus_[0]);
+        graphs_.add(key, capture.end());
         return true;
+    }
+    // Of a call that failed because the capture had been spoilt before.
+    static bool is_spoilt_capture(std::exception_ptr const& error) {
+        try {
+            std::rethrow_exception(error);
+        } catch (cuda::Error const& e) {
+            return e.code() == cudaErrorStreamCaptureInvalidated;
+        } catch (...) {
+            return false;
+        }
     }
     // A mark's event is recorded again only in the next run, behind everybody who waits for the old
     // one.
@@ -318,9 +405,10 @@ class Cuda {
     cuda::Event fork_;
     std::vector<cuda::Event> done_; // by slot
     cuda::Graphs graphs_;
-    bool capturing_ = false;
+    cuda::CaptureWatch capture_;
     bool launched_ = false;
-    bool reads_caller_ = false; // whether feeds read arrays of the caller on a GPU
+    bool following_ = false;    // whether feeds wait for a stream of the caller
+    bool reads_caller_ = false; // whether feeds read arrays of the caller
     std::size_t feeds_ = 0;
     std::vector<cuda::Stream> streams_;
     std::vector<Stream> names_;

@@ -64,6 +64,18 @@ inline void check(char const* call, cudaError_t status) {
     throw Error(call, status);
 }
 
+/// Throws an Error that says so if CUDA remembers an error of the calling thread from before: of a
+/// call of somebody who did not look, or who did and left it. It is then forgotten, unless nothing
+/// can be done on the device any more. Who asks whether his launches went well asks this first, or
+/// he takes it for theirs.
+inline void check_earlier() {
+    cudaError_t const status = cudaGetLastError();
+    if (status != cudaSuccess)
+        throw Error("a call of CUDA", status,
+                    "nothing was done, because of an error from before this step, which nobody has "
+                    "taken from cudaGetLastError(): ");
+}
+
 /// The number of GPUs that CUDA sees, at least 1. Throws NoDevice where there is none.
 inline int device_count() {
     int count = 0;

@@ -13,24 +13,50 @@ namespace gpipe::cuda {
 /// Something that a graph cannot hold was done while work was captured for one.
 class CannotCapture : public Error {
   public:
-    explicit CannotCapture(char const* call, cudaError_t code = cudaErrorStreamCaptureInvalidated)
+    CannotCapture(char const* call, cudaError_t code)
         : Error(call, code,
                 "what a layer did cannot be part of a CUDA graph (it waited for the device, "
                 "allocated, or used another stream): train without graphs, or leave it out; ") {}
 };
 
-/// Throws CannotCapture if work is captured on a stream and something has spoilt that.
-inline void check_capture(StreamRef stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream.get(), &status));
-    if (status == cudaStreamCaptureStatusInvalidated) {
-        static_cast<void>(cudaGetLastError()); // of calls that failed for that
-        throw CannotCapture("a capture");
+/// Whose doing it is when a capture is spoilt. A call of the capturing thread that a graph cannot
+/// hold leaves an error that says why; every later call leaves cudaErrorStreamCaptureInvalidated in
+/// its place, and so do all calls once another thread has spoilt the capture. So the first of them
+/// has to be looked for in between: whenever a layer asks for its stream.
+class CaptureWatch {
+  public:
+    void begin() { on_ = true, refused_ = cudaSuccess; }
+    void end() { on_ = false; }
+    /// Whether what is enqueued does not run, but is noted for a graph.
+    bool on() const { return on_; }
+    /// Whether a call of this thread was refused since begin().
+    bool refused() const { return refused_ != cudaSuccess; }
+
+    void look() noexcept {
+        if (!on_ || refused()) return;
+        cudaError_t const last = cudaPeekAtLastError();
+        if (last >= cudaErrorStreamCaptureUnsupported &&
+            last <= cudaErrorStreamCaptureWrongThread && last != cudaErrorStreamCaptureInvalidated)
+            refused_ = last;
     }
-    // Not every call that is refused spoils the capture: then the graph would lack what it does.
-    if (cudaPeekAtLastError() == cudaErrorStreamCaptureUnsupported)
-        throw CannotCapture("a call", cudaGetLastError());
-}
+    /// Throws CannotCapture if a call was refused: not every one spoils the capture, but the graph
+    /// would lack what it does. Throws an Error of cudaErrorStreamCaptureInvalidated if the capture
+    /// is spoilt, by whomever.
+    void check(StreamRef stream) {
+        if (!on_) return;
+        look();
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cuda::check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream.get(), &status));
+        bool const spoilt = status == cudaStreamCaptureStatusInvalidated;
+        if (refused() || spoilt) static_cast<void>(cudaGetLastError()); // of calls since
+        if (refused()) throw CannotCapture("a call", refused_);
+        if (spoilt) throw Error("a capture", cudaErrorStreamCaptureInvalidated);
+    }
+
+  private:
+    bool on_ = false;
+    cudaError_t refused_ = cudaSuccess;
+};
 
 /// Work that can be launched again and again. Default constructed, it is none.
 class Graph {
@@ -56,7 +82,8 @@ class Graph {
 };
 
 /// From here on nothing that is put on a stream, and on those that come to wait for it, runs: it is
-/// noted for a graph. Other threads of the program are not disturbed.
+/// noted for a graph. Other threads of the program may wait and allocate meanwhile; but whoever
+/// waits for the whole device (cudaDeviceSynchronize) gets an error and spoils the capture.
 class Capture {
   public:
     explicit Capture(StreamRef stream) : stream_(stream) {
@@ -72,14 +99,16 @@ class Capture {
         if (graph) detail::forget(cudaGraphDestroy(graph));
     }
 
-    /// The graph of it all. Throws Error, CannotCapture if the capture was spoilt.
+    /// The graph of it all. Throws CannotCapture if a stream was not brought back, and Error: of
+    /// cudaErrorStreamCaptureInvalidated if the capture was spoilt, and where a graph takes memory
+    /// that is not there.
     Graph end() {
         cudaGraph_t graph = nullptr;
         ended_ = true;
         cudaError_t const status = cudaStreamEndCapture(stream_.get(), &graph);
-        if (status == cudaErrorStreamCaptureInvalidated) {
+        if (status == cudaErrorStreamCaptureUnjoined) {
             detail::forget(status);
-            throw CannotCapture("cudaStreamEndCapture");
+            throw CannotCapture("cudaStreamEndCapture", status);
         }
         check("cudaStreamEndCapture", status);
         Graph result;
@@ -123,6 +152,18 @@ class Graphs {
     /// Whether a step over so many samples has run before. The first one of a size is not captured:
     /// whatever its work still has to load or to choose, it may do then.
     bool has_met(std::size_t samples) { return find(samples) != nullptr; }
+    /// Whether a step over so many samples is to be captured.
+    bool captures(std::size_t samples) {
+        Size const* const size = find(samples);
+        return size && !size->given_up;
+    }
+    /// No further step over so many samples is captured, as long as it knows of them, and this
+    /// one's graph, which did not run, is dropped.
+    void give_up(GraphKey const& key) {
+        Size& size = *find(key.samples);
+        size.given_up = true;
+        std::erase_if(size.graphs, [&](auto const& kept) { return kept.first == key; });
+    }
     /// Whether to meet a new size is to forget another.
     bool is_full() const { return sizes_.size() == most_; }
     /// Takes note of a size; forgets the one that was not used for longest if there are too many.
@@ -132,7 +173,7 @@ class Graphs {
             sizes_.erase(
                 std::min_element(sizes_.begin(), sizes_.end(),
                                  [](Size const& a, Size const& b) { return a.used < b.used; }));
-        sizes_.push_back({samples, ++uses_, {}});
+        sizes_.push_back({samples, ++uses_, false, {}});
     }
     /// Of a size that it has met.
     Graph const& add(GraphKey const& key, Graph graph) {
@@ -143,6 +184,7 @@ class Graphs {
     struct Size {
         std::size_t samples = 0;
         std::uint64_t used = 0;
+        bool given_up = false;
         std::vector<std::pair<GraphKey, Graph>> graphs;
     };
     Size* find(std::size_t samples) {

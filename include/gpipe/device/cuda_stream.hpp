@@ -11,6 +11,8 @@ namespace gpipe::cuda {
 /// Makes a GPU the calling thread's current one, and the one before again at the end.
 class DeviceGuard {
   public:
+    /// Only remembers it; others may be made current until the end.
+    DeviceGuard() : changed_(true) { check("cudaGetDevice", cudaGetDevice(&before_)); }
     explicit DeviceGuard(int device) {
         check("cudaGetDevice", cudaGetDevice(&before_));
         if (before_ == device) return;

@@ -79,11 +79,13 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             for (MiniBatch::Copy const& copy : batch.copies())
                 device_.feed(feed++, copy.to, copy.from, copy.bytes,
                              exchange_.batch(arguments.slot) + copy.pinned);
-            device_.start({!timed ? &table : nullptr, arguments.samples, arguments.slot},
-                          [&](std::size_t lane) {
-                              return timed ? walk<true>(run, table, lane)
-                                           : walk<false>(run, table, lane);
-                          });
+            device_.start(
+                {!timed ? &table : nullptr, arguments.samples, arguments.slot},
+                [&](std::size_t lane) {
+                    run.failure.reset();
+                    return timed ? walk<true>(run, table, lane) : walk<false>(run, table, lane);
+                },
+                [&] { return run.failure.get()->error; });
         } catch (...) {
             static_cast<void>(device_.drain());
             torn_ = torn_ || device_.launched();
@@ -152,6 +154,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
                    bool follows) {
         check_whole();
+        last_failure_.reset();
+        if constexpr (requires { device_.begin(); }) device_.begin();
         Run& run = runs_[arguments.slot];
         if (arguments.samples != run.arguments.samples) {
             Split const split(arguments.samples, run.ranges.size());
@@ -171,7 +175,6 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         run.follows = follows;
         run.updated.store(false, std::memory_order_relaxed);
         base_ += marks(table.longest);
-        last_failure_.reset();
         exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->clip_, 0};
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
         if (!Device::reads_host || this->immediate_)

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,7 +61,7 @@ template <DeviceRuntime Device> class Machine {
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                StepOutcome& outcome, CallersStream caller) requires(Device::calls_enqueue) {
         start_within(inputs, targets, samples, optimizer, outcome, [&](auto begin) {
-            device_.follow(caller, plan_.lowered.streams());
+            auto const following = device_.follow(caller, plan_.lowered.streams());
             bool const started = begin();
             device_.lead(caller, plan_.lowered.streams());
             return started;
@@ -76,6 +77,9 @@ template <DeviceRuntime Device> class Machine {
     template <class Add>
     void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
         finish();
+        if constexpr (Device::calls_enqueue)
+            for (Pointers arrays : {inputs, others})
+                for (TensorPointer const& array : arrays) device_.await_writers(array.data);
         for (std::size_t first = 0; first < samples; first += samples_) {
             std::size_t const count = std::min(samples_, samples - first);
             batches_[0].take(inputs, others, first, count, measures, 0);
@@ -236,6 +240,17 @@ template <DeviceRuntime Device> class Machine {
             finish_slot(slot);
         } catch (...) {
         }
+    }
+
+    // The device whose memory one of these is; its stream has the same number.
+    std::size_t owner(std::byte const* a, std::byte const* b) const {
+        std::less<> const before;
+        auto const holds = [&](std::size_t d, std::byte const* at) {
+            return !before(at, arena_data_[d]) && before(at, arena_data_[d] + arenas_[d].size());
+        };
+        std::size_t d = 0;
+        while (d + 1 < arenas_.size() && !holds(d, a) && !holds(d, b)) ++d;
+        return d;
     }
 
     BudgetProblem problem(std::size_t capacity) const {
@@ -495,7 +510,7 @@ void Machine<Device>::copy(std::byte* to, std::byte const* from, std::size_t byt
     finish();
     if (bytes > 0)
         device_.run(1, [&](std::size_t) {
-            device_.copy(0, to, from, bytes);
+            device_.copy(owner(to, from), to, from, bytes);
             return true;
         });
 }

@@ -65,7 +65,8 @@ cudaError_t World::before(char const* name, unsigned rules) {
 
 cudaError_t World::after(cudaError_t status) {
     if (status == cudaSuccess) status = sticky;
-    if (status != cudaSuccess) thread().last = status;
+    // Not to be ready is no error.
+    if (status != cudaSuccess && status != cudaErrorNotReady) thread().last = status;
     return status;
 }
 
@@ -82,9 +83,34 @@ Stream* World::stream(cudaStream_t handle) {
         note(" on stream " + std::to_string(found->second.number));
         return &found->second;
     }
-    bool const legacy = reinterpret_cast<std::uintptr_t>(handle) <= 2;
-    fault(describe(log.size() - 1) + (legacy ? " uses a default stream" : " has no such stream"));
+    bool const is_default = reinterpret_cast<std::uintptr_t>(handle) <= 2;
+    if (is_default && options.default_streams) return default_stream(handle != cudaStreamPerThread);
+    fault(describe(log.size() - 1) +
+          (is_default ? " uses a default stream" : " has no such stream"));
     return nullptr;
+}
+
+// Of the current device; made when it is first used.
+Stream* World::default_stream(bool legacy) {
+    int const device = thread().device;
+    auto const [entry, fresh] = default_streams.try_emplace({device, legacy});
+    Stream& s = entry->second;
+    if (fresh) {
+        s.number = ++made;
+        s.device = device;
+        s.legacy = legacy;
+        s.chain = new_chain();
+    }
+    note(std::string(legacy ? " on the legacy" : " on the thread's default") +
+         " stream of device " + std::to_string(device));
+    return &s;
+}
+
+// What works only there, as far as anybody has seen, although no page says so.
+bool World::is_current(int device) {
+    if (device == thread().device) return true;
+    fault(describe(log.size() - 1) + " whose device is not the current one");
+    return false;
 }
 
 Event* World::event(cudaEvent_t handle) {

@@ -51,6 +51,9 @@ cudaError_t copy(World& w, Stream& s, void* to, void const* from, std::size_t by
         };
     }
     if (target) work.writes.push_back({to, bytes});
+    for (Allocation const* a : {target, source})
+        if (a && a->device >= 0 && a->device != s.device && !w.peers.count({s.device, a->device}))
+            w.note(" through the host");
     cudaError_t const status = w.enqueue(s, std::move(work));
     if (status == cudaSuccess && !target) w.host_waits_for(s.tail);
     return status;
@@ -136,10 +139,7 @@ cudaError_t launch(cudaStream_t stream, std::function<void()> work, std::vector<
         w.note(" of " + name);
         Stream* s = w.stream(stream);
         if (!s) return cudaErrorInvalidResourceHandle;
-        if (s->device != w.thread().device) {
-            w.fault(w.describe(w.log.size() - 1) + " whose device is not the current one");
-            return cudaErrorInvalidResourceHandle;
-        }
+        if (!w.is_current(s->device)) return cudaErrorInvalidResourceHandle;
         Work enqueued;
         enqueued.kind = Kind::kernel;
         enqueued.run = std::move(work);

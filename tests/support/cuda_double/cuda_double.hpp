@@ -6,10 +6,14 @@
 // events allow and a seed chooses. Memory of its devices cannot be touched by the host, every call
 // is noted, accesses that nothing orders are reported, and calls can be made to fail.
 //
-// Not there: default streams (using one is a fault), time, priorities (kept, but no work is
-// preferred), managed memory, graphs within graphs, real kernels. All threads of the host count as
-// one where accesses are ordered, an error that CUDA cannot recover from ends all devices, and work
-// that is not declared (a function of the host) is not checked.
+// Stricter than CUDA's documentation: a capture begins, and a graph is instantiated and launched,
+// while its device is the current one; no executable graph is destroyed while it runs; and default
+// streams are used only where a test allows it.
+//
+// Not there: time, priorities (kept, but no work is preferred), managed memory, graphs within
+// graphs, real kernels. All threads of the host count as one where accesses are ordered (and share
+// cudaStreamPerThread), an error that CUDA cannot recover from ends all devices, and work that is
+// not declared (a function of the host) is not checked.
 
 #include <cuda_runtime_api.h>
 
@@ -32,6 +36,10 @@ struct Options {
     bool protects = true;
     /// Bytes of memory of each device.
     std::size_t memory = std::size_t{1} << 30;
+    /// Bytes of it that an executable graph takes for each piece of work, on its device.
+    std::size_t graph_memory = 0;
+    /// Whether default streams may be used; else using one is a fault.
+    bool default_streams = false;
     /// What every call returns where there is no driver or no device; cudaSuccess: there are.
     cudaError_t missing = cudaSuccess;
 };

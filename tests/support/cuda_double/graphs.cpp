@@ -56,7 +56,7 @@ cudaError_t end_capture(World& w, cudaStream_t handle, Stream& s, cudaGraph_t* g
     if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
     if (!whole) return cudaErrorStreamCaptureUnjoined;
     if (w.failing) return cudaSuccess;
-    Graph g{++w.made, std::move(capture->works)};
+    Graph g{++w.made, s.device, std::move(capture->works)};
     w.note(": graph " + std::to_string(g.number));
     *graph = make_handle<cudaGraph_t>();
     w.graphs.emplace(*graph, std::move(g));
@@ -67,7 +67,9 @@ void launch_graph(World& w, Stream& s, Executable& executable) {
     Work mark;
     mark.device = s.device;
     mark.call = w.log.size() - 1;
-    NodePtr const first = w.add(mark, s.number, s.chain, {s.tail, executable.last});
+    std::vector<NodePtr> before = w.before(s);
+    before.push_back(executable.last);
+    NodePtr const first = w.add(mark, s.number, s.chain, before);
     std::vector<NodePtr> nodes;
     for (Captured const& captured : executable.graph.works) {
         std::vector<NodePtr> after;
@@ -94,6 +96,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
         Stream* s = w.stream(stream);
         if (!s) return cudaErrorInvalidResourceHandle;
         if (s->capture) return cudaErrorIllegalState;
+        if (s->legacy) return cudaErrorStreamCaptureUnsupported;
+        if (!w.is_current(s->device)) return cudaErrorInvalidResourceHandle;
         s->capture = std::make_shared<Capture>();
         s->capture->number = ++w.made;
         s->capture->origin = stream;
@@ -173,9 +177,15 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     return enter("cudaGraphInstantiate", plain, [&](World& w) {
         auto const found = w.graphs.find(graph);
         if (found == w.graphs.end()) return cudaErrorInvalidValue;
+        Graph const& g = found->second;
+        if (!w.is_current(g.device)) return cudaErrorInvalidResourceHandle;
         Executable e;
         e.number = ++w.made;
-        e.graph = found->second;
+        e.graph = g;
+        e.bytes = g.works.size() * w.options.graph_memory;
+        std::size_t& used = w.allocated[static_cast<std::size_t>(g.device)];
+        if (e.bytes > w.options.memory - used) return cudaErrorMemoryAllocation;
+        used += e.bytes;
         *executable = make_handle<cudaGraphExec_t>();
         w.executables.emplace(*executable, std::move(e));
         return cudaSuccess;
@@ -184,9 +194,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     return enter("cudaGraphExecDestroy", happens_anyway, [&](World& w) {
-        if (w.executables.erase(executable)) return cudaSuccess;
-        w.fault(w.describe(w.log.size() - 1) + " has no such executable graph");
-        return cudaErrorInvalidValue;
+        auto const found = w.executables.find(executable);
+        if (found == w.executables.end()) {
+            w.fault(w.describe(w.log.size() - 1) + " has no such executable graph");
+            return cudaErrorInvalidValue;
+        }
+        Executable const& e = found->second;
+        if (e.last && !e.last->done)
+            w.fault(w.describe(w.log.size() - 1) + " of a graph that has not run to its end");
+        w.allocated[static_cast<std::size_t>(e.graph.device)] -= e.bytes;
+        w.executables.erase(found);
+        return cudaSuccess;
     });
 }
 
@@ -206,6 +224,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
             w.fault("the double cannot capture the launch of a graph");
             return cudaErrorNotSupported;
         }
+        if (!w.is_current(s->device)) return cudaErrorInvalidResourceHandle;
         launch_graph(w, *s, found->second);
         return cudaSuccess;
     });

@@ -7,12 +7,13 @@ using namespace cuda_double::detail;
 
 namespace {
 
-cudaError_t create_stream(char const* name, cudaStream_t* stream, int priority) {
+cudaError_t create_stream(char const* name, cudaStream_t* stream, unsigned flags, int priority) {
     return enter(name, plain, [&](World& w) {
         Stream s;
         s.number = ++w.made;
         s.device = w.thread().device;
         s.priority = std::clamp(priority, -5, 0);
+        s.blocking = !(flags & cudaStreamNonBlocking);
         s.chain = w.new_chain();
         w.note(": stream " + std::to_string(s.number) + " of device " + std::to_string(s.device));
         *stream = make_handle<cudaStream_t>();
@@ -62,7 +63,9 @@ cudaError_t wait(World& w, Stream& s, Event& e) {
     work.kind = Kind::wait;
     work.device = s.device;
     work.call = w.log.size() - 1;
-    s.tail = w.add(std::move(work), s.number, s.chain, {s.tail, e.node});
+    std::vector<NodePtr> after = w.before(s);
+    after.push_back(e.node);
+    s.tail = w.add(std::move(work), s.number, s.chain, after);
     return cudaSuccess;
 }
 
@@ -94,13 +97,13 @@ cudaError_t query(World& w, NodePtr const& node) {
 extern "C" {
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-    return create_stream("cudaStreamCreate", stream, 0);
+    return create_stream("cudaStreamCreate", stream, cudaStreamDefault, 0);
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    return create_stream("cudaStreamCreateWithFlags", stream, 0);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+    return create_stream("cudaStreamCreateWithFlags", stream, flags, 0);
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
-    return create_stream("cudaStreamCreateWithPriority", stream, priority);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+    return create_stream("cudaStreamCreateWithPriority", stream, flags, priority);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -111,8 +114,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
             s->capture->invalid = true;
             if (CapturePtr const ended = s->capture; ended->origin == stream) w.end(ended);
         }
-        w.streams.erase(stream);
-        return cudaSuccess;
+        return w.streams.erase(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
     });
 }
 
@@ -142,7 +144,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
             s->capture->invalid = true;
             return cudaErrorStreamCaptureUnsupported;
         }
-        if (!w.drops_synchronization()) w.host_waits_for(s->tail);
+        if (!w.drops_synchronization())
+            for (NodePtr const& node : w.before(*s))
+                if (s->legacy || node == s->tail) w.host_waits_for(node);
         return cudaSuccess;
     });
 }

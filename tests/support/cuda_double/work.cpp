@@ -40,7 +40,14 @@ cudaError_t World::enqueue(Stream& s, Work work) {
     work.device = s.device;
     work.call = log.size() - 1;
     if (!s.capture) {
-        s.tail = add(std::move(work), s.number, s.chain, {s.tail});
+        std::vector<NodePtr> const after = before(s);
+        if (s.legacy)
+            for (auto const& [handle, other] : streams)
+                if (other.capture && other.blocking && other.device == s.device) {
+                    other.capture->invalid = true;
+                    return cudaErrorStreamCaptureImplicit;
+                }
+        s.tail = add(std::move(work), s.number, s.chain, after);
         return cudaSuccess;
     }
     if (s.capture->invalid) return cudaErrorStreamCaptureInvalidated;
@@ -48,6 +55,19 @@ cudaError_t World::enqueue(Stream& s, Work work) {
     works.push_back({std::move(work), s.number, s.after});
     s.after = {works.size() - 1};
     return cudaSuccess;
+}
+
+// What the next piece of work on a stream comes after: the legacy stream and those that are not
+// told otherwise wait for each other.
+std::vector<NodePtr> World::before(Stream const& s) {
+    std::vector<NodePtr> after{s.tail};
+    auto const meet = [&](Stream const& other) {
+        bool const meets = s.legacy ? other.blocking : s.blocking && other.legacy;
+        if (meets && other.device == s.device && &other != &s) after.push_back(other.tail);
+    };
+    for (auto const& [handle, other] : streams) meet(other);
+    for (auto const& [of, other] : default_streams) meet(other);
+    return after;
 }
 
 bool World::run_one() {

@@ -53,6 +53,7 @@ struct Captured {
 };
 struct Graph {
     std::size_t number = 0;
+    int device = 0; ///< whose stream it was captured from
     std::vector<Captured> works;
 };
 struct Capture {
@@ -69,6 +70,8 @@ struct Stream {
     std::size_t number = 0;
     int device = 0;
     int priority = 0;
+    bool blocking = true; ///< waits for the legacy stream, and that for it
+    bool legacy = false;
     std::size_t chain = 0;
     NodePtr tail;
     CapturePtr capture;
@@ -85,6 +88,7 @@ struct Executable {
     std::size_t number = 0;
     Graph graph;
     NodePtr last; ///< of the last launch, which the next one comes after
+    std::size_t bytes = 0;
     std::map<std::size_t, std::size_t> chain_of_stream;
 };
 
@@ -125,6 +129,7 @@ class World {
     NodePtr add(Work work, std::size_t stream, std::size_t chain,
                 std::vector<NodePtr> const& after);
     cudaError_t enqueue(Stream& stream, Work work);
+    std::vector<NodePtr> before(Stream const& stream);
     bool run_one();
     void run_until(NodePtr const& node);
     void run_device(int device);
@@ -154,6 +159,8 @@ class World {
     void note(std::string const& text) { log.back() += text; }
     std::string describe(std::size_t call);
     Stream* stream(cudaStream_t handle);
+    Stream* default_stream(bool legacy);
+    bool is_current(int device);
     Event* event(cudaEvent_t handle);
     bool is_device(int device) const { return device >= 0 && device < options.devices; }
     bool drops_call();
@@ -169,6 +176,7 @@ class World {
     std::size_t made = 0; ///< handles and allocations, for their numbers
 
     std::map<cudaStream_t, Stream> streams;
+    std::map<std::pair<int, bool>, Stream> default_streams; ///< by device and whether legacy
     std::map<cudaEvent_t, Event> events;
     std::map<cudaGraph_t, Graph> graphs;
     std::map<cudaGraphExec_t, Executable> executables;
