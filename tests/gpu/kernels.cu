@@ -40,7 +40,7 @@ struct Count {
 
 namespace {
 
-constexpr bool captures = false;
+gpipe::cuda::CaptureWatch captures;
 
 // Comparing bits: -0 is not 0, and what is no number equals itself.
 template <class T> bool same_bits(std::vector<T> const& a, std::vector<T> const& b) {
