@@ -105,8 +105,10 @@ set(GPIPE_HEADERS
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/catalogue.hpp
+    include/gpipe/optimizer/groups.hpp
     include/gpipe/optimizer/one_of.hpp
     include/gpipe/optimizer/optimizer.hpp
+    include/gpipe/optimizer/rates.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/optimizer/when.hpp

@@ -39,7 +39,6 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
-#include <numbers>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -176,13 +175,10 @@ struct Settings {
     }
 #endif
 
-    // A warm-up, then half a cosine (Loshchilov and Hutter, 2017) down to a hundredth.
-    float rate(std::uint64_t step) const {
-        double const warm_up = std::min(200.0, 0.1 * static_cast<double>(steps) + 1);
-        double const done = static_cast<double>(step) + 1;
-        double const way = static_cast<double>(step) / static_cast<double>(steps);
-        double const cosine = 0.505 + 0.495 * std::cos(std::numbers::pi * way);
-        return static_cast<float>(learning_rate * std::min(done / warm_up, 1.0) * cosine);
+    gpipe::rates::WarmUpCosine rates() const {
+        return {.peak = learning_rate,
+                .warm_up = std::min(200.0, 0.1 * static_cast<double>(steps) + 1),
+                .steps = steps};
     }
 };
 
@@ -225,7 +221,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
     for (std::uint64_t step = 0; step < settings.steps; ++step) {
         double const started = seconds();
         batch.draw(text.training(), random);
-        train.optimizer().visit([&](auto& own) { own.learning_rate = settings.rate(step); });
+        train.optimizer().visit(
+            [&](auto& own) { own.learning_rate = settings.rates().rate(step); });
         losses.push_back(train.step(batch.inputs, batch.targets));
         training_seconds += seconds() - started;
         if constexpr (times) bubble.add(train);

@@ -10,6 +10,8 @@
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/optimizer/catalogue.hpp>
+#include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/rates.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/verify.hpp>

@@ -256,6 +256,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         using Value = void (*)(Reference&, std::size_t);
         template <class L> static void update(Reference& self, std::size_t layer) {
             self.update_layer(typename gpipe::LayerTraits<L>::Parameters{}, layer,
+                              gpipe::type_id<L>,
                               [](std::size_t t) { return gpipe::LayerTraits<L>::decay(t); });
         }
         template <class L> static constexpr Value of() { return &update<L>; }
@@ -263,13 +264,17 @@ template <class Net, class Loss, class Optimizer> class Reference {
     static constexpr auto updates = Net::template leaf_table<UpdateOf>();
 
     template <class... Ts, class Decay>
-    void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer,
+    void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer, std::uint64_t type,
                       [[maybe_unused]] Decay decay) {
-        [[maybe_unused]] std::size_t tensor = 0;
+        [[maybe_unused]] gpipe::UpdateContext context{steps_};
+        context.layer = static_cast<std::uint32_t>(layer);
+        context.type = type;
         [[maybe_unused]] std::size_t at = 0;
-        (update_tensor<Ts>(layer, decay(tensor++), at), ...);
+        (update_tensor<Ts>(layer, context, decay(context.tensor), at), ...);
     }
-    template <class T> void update_tensor(std::size_t layer, float decay, std::size_t& at) {
+    template <class T>
+    void update_tensor(std::size_t layer, gpipe::UpdateContext& context, float decay,
+                       std::size_t& at) {
         using Element = typename T::Element;
         auto* const gradient = reinterpret_cast<Element*>(gradients_[layer].data() + at);
         for (std::size_t i = 0; i < T::size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
@@ -279,7 +284,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
         for (std::size_t s = 0; s < Optimizer::states; ++s)
             tensor.state[s] = reinterpret_cast<Element*>(states_[layer].data() +
                                                          Optimizer::states * at + s * slot);
-        optimizer_({steps_, decay}, tensor);
+        context.decay = decay;
+        optimizer_(context, tensor);
+        ++context.tensor;
         at += slot;
     }
 

@@ -1,4 +1,6 @@
 #include <gpipe/optimizer/adam.hpp>
+#include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/rates.hpp>
 #include <gpipe/optimizer/rmsprop.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 
@@ -7,6 +9,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -24,13 +28,13 @@ template <class T, class O> struct Run {
         : optimizer(which), parameters(std::move(start)),
           state(states ? states : 1, std::vector<T>(parameters.size())) {}
 
-    void operator()(std::vector<T> const& gradient, float decay = 1) {
+    void operator()(std::vector<T> const& gradient, float decay = 1, float rate = 1) {
         UpdateTensor<T, states> tensor;
         tensor.parameter = parameters.data();
         tensor.gradient = gradient.data();
         for (std::size_t s = 0; s < states; ++s) tensor.state[s] = state[s].data();
         tensor.size = parameters.size();
-        optimizer(UpdateContext{++step, decay}, tensor);
+        optimizer(UpdateContext{++step, decay, rate}, tensor);
     }
 
     O optimizer;
@@ -38,6 +42,9 @@ template <class T, class O> struct Run {
     std::vector<std::vector<T>> state;
     std::uint64_t step = 0;
 };
+
+/// Whether an optimizer's state depends on the parameters where it decays.
+template <class O, bool apart> struct Decay : O { static constexpr bool decoupled = apart; };
 
 // The updates as their papers state them, for one number. `t` counts from 1.
 struct ReferenceSGD {
@@ -180,6 +187,96 @@ TEST_CASE("without a share, weight decay changes nothing") {
     same(RMSProp{.weight_decay = 0.5f}, RMSProp{});
     same(Adam{.weight_decay = 0.5f}, Adam{});
     same(AdamW{.weight_decay = 0.5f}, AdamW{.weight_decay = 0});
+}
+
+TEST_CASE_TEMPLATE("a share of the learning rate is a smaller learning rate, in every bit", T,
+                   float, double) {
+    auto const same = [](auto whole, auto less) {
+        Run<T, decltype(whole)> a{whole, {1, -2, 3}};
+        Run<T, decltype(less)> b{less, {1, -2, 3}};
+        for (int i = 1; i < 20; ++i) {
+            std::vector<T> const gradient{T(0.1 * i), T(-0.2), T(1.0 / i)};
+            a(gradient, 0.5f, 0.3f);
+            b(gradient, 0.5f, 1);
+        }
+        CHECK(a.parameters == b.parameters);
+        CHECK(a.state == b.state);
+    };
+    float const r = 0.01f * 0.3f;
+    same(SGD{0.01f, 0.5f, 0.5f}, SGD{r, 0.5f, 0.5f});
+    same(RMSProp{.learning_rate = 0.01f, .weight_decay = 0.5f},
+         RMSProp{.learning_rate = r, .weight_decay = 0.5f});
+    same(Adam{.learning_rate = 0.01f, .weight_decay = 0.5f},
+         Adam{.learning_rate = r, .weight_decay = 0.5f});
+    same(AdamW{.learning_rate = 0.01f, .weight_decay = 0.5f},
+         AdamW{.learning_rate = r, .weight_decay = 0.5f});
+}
+
+TEST_CASE_TEMPLATE("with a rate of 0 parameters keep every bit, and the state goes on", T, float,
+                   double) {
+    auto const rests = [](auto optimizer) {
+        T const infinity = std::numeric_limits<T>::infinity();
+        std::vector<T> const start{1, T(-0.0), std::numeric_limits<T>::denorm_min(), 3};
+        Run<T, decltype(optimizer)> resting{optimizer, start};
+        Run<T, decltype(optimizer)> moving{optimizer, start};
+        for (int i = 1; i < 20; ++i) {
+            std::vector<T> const gradient{T(0.1 * i), T(-0.2), T(1.0 / i), i == 9 ? infinity : 1};
+            resting(gradient, 1, 0);
+            moving(gradient, 1, 1);
+        }
+        CHECK(std::memcmp(resting.parameters.data(), start.data(), sizeof(T) * start.size()) == 0);
+        for (std::size_t s = 0; s < resting.state.size(); ++s)
+            for (std::size_t i = 0; i < 3; ++i)
+                if (optimizer.weight_decay == 0 || decltype(optimizer)::decoupled)
+                    CHECK(resting.state[s][i] == moving.state[s][i]);
+                else
+                    CHECK(resting.state[s][i] != 0);
+    };
+    for (float const decay : {0.0f, 0.25f}) {
+        rests(Decay<SGD, false>{{.momentum = 0.5f, .weight_decay = decay}});
+        rests(Decay<RMSProp, false>{{.epsilon = 0, .weight_decay = decay}});
+        rests(Decay<Adam, false>{{.epsilon = 0, .weight_decay = decay}});
+        rests(Decay<AdamW, true>{{.epsilon = 0, .weight_decay = decay}});
+    }
+}
+
+TEST_CASE("a tensor takes the product of the shares of the groups that have it") {
+    Grouped<SGD> optimizer;
+    optimizer.groups[0] = {.first_layer = 2, .last_layer = 4, .rate = 0.5f};
+    optimizer.groups[1] = {.tensor = 1, .decay = 0.25f};
+    optimizer.groups[7] = {.type = type_id<int>, .rate = 0.125f, .decay = 0.5f};
+    for (std::uint32_t layer = 0; layer < 7; ++layer)
+        for (std::uint32_t tensor = 0; tensor < 3; ++tensor)
+            for (std::uint64_t type : {type_id<int>, type_id<float>}) {
+                UpdateContext const told = optimizer.shared({3, 0.5f, 1, layer, tensor, type});
+                bool const third = type == type_id<int>;
+                CHECK(told.step == 3);
+                CHECK(told.rate == (layer >= 2 && layer <= 4 ? 0.5f : 1) * (third ? 0.125f : 1));
+                CHECK(told.decay == 0.5f * (tensor == 1 ? 0.25f : 1) * (third ? 0.5f : 1));
+                CHECK(told.of_layer<int>() == third);
+            }
+}
+
+TEST_CASE("rates over a training begin, go and end as they say") {
+    CHECK(rates::Constant{0.5}.rate(0) == 0.5f);
+    CHECK(rates::Constant{0.5}.rate(1 << 20) == 0.5f);
+    rates::Linear const line{.first = 1, .last = 0.25, .steps = 8};
+    rates::Steps const steps{.first = 1, .factor = 0.5, .every = 4};
+    rates::WarmUpCosine const curve{.peak = 2, .warm_up = 4, .steps = 20, .last = 0.125};
+    for (std::uint64_t step = 0; step < 40; ++step) {
+        double const way = std::min(1.0, double(step) / 8);
+        CHECK(line.rate(step) == doctest::Approx(1 - 0.75 * way));
+        CHECK(steps.rate(step) == float(std::pow(0.5, double(step / 4))));
+        double const least = 2 * 0.125;
+        double const wave = std::cos(3.14159265358979 * std::min(1.0, double(step) / 20));
+        double const full = least + (2 - least) * (1 + wave) / 2;
+        CHECK(curve.rate(step) == doctest::Approx(full * std::min(1.0, double(step + 1) / 4)));
+    }
+    CHECK(line.rate(100) == 0.25f);
+    CHECK(curve.rate(20) == curve.rate(1000));
+    CHECK(rates::Steps{.first = 3, .every = 0}.rate(7) == 3);
+    CHECK(rates::Linear{.first = 3, .last = 1, .steps = 0}.rate(0) == 1);
+    CHECK(rates::WarmUpCosine{.peak = 1, .warm_up = 0, .steps = 0, .last = 0.5}.rate(0) == 0.5f);
 }
 
 TEST_CASE("Adam's first step has the length of the learning rate, whatever the gradient's") {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace gpipe {
@@ -23,5 +26,15 @@ inline constexpr std::size_t name_suffix = function_name<int>().size() - name_pr
 template <class T>
 inline constexpr std::string_view type_name = detail::function_name<T>(detail::name_prefix,
                                                                        detail::name_suffix);
+
+/// A number for a type's name, never 0 (FNV-1a).
+GPIPE_INLINE constexpr std::uint64_t type_number(std::string_view name) {
+    std::uint64_t number = 14695981039346656037u;
+    for (char const c : name)
+        number = (number ^ static_cast<unsigned char>(c)) * std::uint64_t{1099511628211};
+    return number | 1;
+}
+/// The number of type T: the same wherever the host's compiler works it out.
+template <class T> inline constexpr std::uint64_t type_id = type_number(type_name<T>);
 
 } // namespace gpipe

@@ -18,7 +18,7 @@ template <class T> struct AdamRule {
         : beta1(static_cast<T>(o.beta1)), beta2(static_cast<T>(o.beta2)),
           epsilon(static_cast<T>(o.epsilon)), shrink(shrink_by), decay(decay_by) {
         auto const t = static_cast<double>(context.step);
-        rate = static_cast<T>(static_cast<double>(o.learning_rate) /
+        rate = static_cast<T>(static_cast<double>(o.learning_rate * context.rate) /
                               (1 - std::pow(static_cast<double>(o.beta1), t)));
         scale = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(o.beta2), t)));
     }
@@ -26,7 +26,7 @@ template <class T> struct AdamRule {
         T const g = gradient + decay * p;
         m = beta1 * m + (T{1} - beta1) * g;
         v = beta2 * v + (T{1} - beta2) * g * g;
-        p = shrink * p - rate * m / (std::sqrt(v) * scale + epsilon);
+        p = rate == 0 ? p : shrink * p - rate * m / (std::sqrt(v) * scale + epsilon);
     }
 };
 
@@ -64,7 +64,8 @@ struct AdamW {
 
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(
-            *this, context, static_cast<T>(1 - learning_rate * weight_decay * context.decay), T{0});
+            *this, context,
+            static_cast<T>(1 - learning_rate * context.rate * weight_decay * context.decay), T{0});
     }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {

@@ -27,6 +27,16 @@ template <class Functor> struct Optimizer {
 struct UpdateContext {
     std::uint64_t step = 1; ///< of this update, counted from 1: the t of Adam's bias correction
     float decay = 1;        ///< this tensor's share of the weight decay (the layer's `decay[t]`)
+    /// Its share of the learning rate: 1, unless a ParameterGroup says otherwise. With a rate of 0
+    /// the parameter is to stay as it is, bit for bit, while the state goes on.
+    float rate = 1;
+    std::uint32_t layer = 0;  ///< position in the chain
+    std::uint32_t tensor = 0; ///< which of the layer's parameter tensors
+    std::uint64_t type = 0;   ///< type_id of the layer
+
+    /// Whether the tensor is one of a layer of type L. For the host: the name that a kernel's
+    /// compiler gives L may be another.
+    template <class L> constexpr bool of_layer() const { return type == type_id<L>; }
 };
 
 /// One parameter tensor as an optimizer sees it: its elements, the mean gradient of the mini-batch,

@@ -24,12 +24,13 @@ struct RMSProp {
             T const g = gradient + decay * p;
             square = keep * square + (T{1} - keep) * g * g;
             step = momentum * step + g / (std::sqrt(square) + epsilon);
-            p -= rate * step;
+            p = rate == 0 ? p : p - rate * step;
         }
     };
     template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
-        return {static_cast<T>(learning_rate), static_cast<T>(alpha), static_cast<T>(momentum),
-                static_cast<T>(epsilon), static_cast<T>(weight_decay * context.decay)};
+        return {static_cast<T>(learning_rate * context.rate), static_cast<T>(alpha),
+                static_cast<T>(momentum), static_cast<T>(epsilon),
+                static_cast<T>(weight_decay * context.decay)};
     }
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {

@@ -17,11 +17,11 @@ struct SGD {
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& velocity) const {
             T const g = gradient + decay * p;
             velocity = momentum * velocity + g;
-            p -= rate * velocity;
+            p = rate == 0 ? p : p - rate * velocity;
         }
     };
     template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
-        return {static_cast<T>(learning_rate), static_cast<T>(momentum),
+        return {static_cast<T>(learning_rate * context.rate), static_cast<T>(momentum),
                 static_cast<T>(weight_decay * context.decay)};
     }
     template <class T>

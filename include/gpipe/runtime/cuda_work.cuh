@@ -43,7 +43,7 @@ template <class T, class Optimizer> struct PrepareUpdate {
         auto const& optimizer = *static_cast<Optimizer const*>(call.optimizer);
         return {row.template tensor<T, Optimizer::states>(), reinterpret_cast<T*>(row.gradient),
                 static_cast<T>(call.state->scale), call.state->committed != 0,
-                optimizer.template rule<T>({call.state->step, row.decay})};
+                optimizer.template rule<T>(row.context(call.state->step))};
     }
 };
 

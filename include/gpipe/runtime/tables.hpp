@@ -99,15 +99,17 @@ namespace detail {
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
             tables.order[place[layer] + t] = static_cast<std::uint32_t>(at);
-            tables.updates[at++] = {spec.update,
-                                    spec.squares,
-                                    row.parameters + offset,
-                                    row.gradients + offset,
-                                    states + model.states * offset,
-                                    spec.elements,
-                                    spec.decay,
-                                    static_cast<std::uint32_t>(layer),
-                                    static_cast<std::uint32_t>(t)};
+            UpdateRow& update = tables.updates[at++];
+            update.update = spec.update;
+            update.squares = spec.squares;
+            update.parameter = row.parameters + offset;
+            update.gradient = row.gradients + offset;
+            update.state = states + model.states * offset;
+            update.elements = spec.elements;
+            update.decay = spec.decay;
+            update.layer = static_cast<std::uint32_t>(layer);
+            update.number = static_cast<std::uint32_t>(t);
+            update.type = type_number(model.infos[layer].name);
             offset += spec.bytes;
         }
     };

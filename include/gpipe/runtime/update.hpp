@@ -24,7 +24,12 @@ struct UpdateRow {
     float decay = 1;
     std::uint32_t layer = 0;  ///< in the chain
     std::uint32_t number = 0; ///< among the layer's parameter tensors
+    std::uint64_t type = 0;   ///< type_id of the layer
 
+    /// What the optimizer is told; `step` counts from 1.
+    GPIPE_HOST_DEVICE UpdateContext context(std::uint64_t step) const {
+        return {step, decay, 1, layer, number, type};
+    }
     /// As the optimizer sees it.
     template <class T, std::size_t states>
     GPIPE_HOST_DEVICE UpdateTensor<T, states> tensor() const {
@@ -50,7 +55,7 @@ void update_tensor(UpdateCall const& call, UpdateRow const& row) {
     T* const gradient = reinterpret_cast<T*>(row.gradient);
     T const factor = static_cast<T>(call.state->scale);
     for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
-    (*static_cast<Optimizer const*>(call.optimizer))({call.state->step, row.decay},
+    (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());
 }
 

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <gpipe/optimizer/optimizer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace gpipe {
+
+/// Parameter tensors that take a share of the learning rate and of the weight decay. As it is, all
+/// of them, with all of it.
+struct ParameterGroup {
+    static constexpr std::uint32_t every = static_cast<std::uint32_t>(-1);
+
+    std::uint32_t first_layer = 0;
+    std::uint32_t last_layer = every; ///< itself one of the group
+    std::uint32_t tensor = every;     ///< of each layer
+    std::uint64_t type = 0;           ///< type_id<L>: only layers of type L
+    float rate = 1;                   ///< 0: these parameters rest
+    float decay = 1;
+
+    GPIPE_HOST_DEVICE constexpr bool has(UpdateContext const& context) const {
+        return first_layer <= context.layer && context.layer <= last_layer &&
+               (tensor == every || tensor == context.tensor) && (type == 0 || type == context.type);
+    }
+};
+
+/// Optimizer O with groups of parameters, at most `most`, which may be changed between steps:
+///
+///     Training<Net, ..., Optimizer<Grouped<AdamW>>> train{
+///         net, loss, {{.learning_rate = 3e-4f}, {{.last_layer = 3, .rate = 0}}}, options};
+///     train.optimizer().groups[0].rate = 0.1f;
+///
+/// A tensor takes the product of the shares of all groups that have it, times the layer's
+/// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
+template <class O, std::size_t most = 8> struct Grouped : O {
+    static constexpr std::size_t states = O::states;
+    ParameterGroup groups[most]{};
+
+    /// What O is told of a tensor.
+    GPIPE_HOST_DEVICE UpdateContext shared(UpdateContext context) const {
+        for (ParameterGroup const& group : groups)
+            if (group.has(context)) {
+                context.rate *= group.rate;
+                context.decay *= group.decay;
+            }
+        return context;
+    }
+    template <class T>
+    GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<O, T>) {
+        return O::template rule<T>(shared(context));
+    }
+    template <class T>
+    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
+        O::operator()(shared(context), tensor);
+    }
+};
+
+} // namespace gpipe

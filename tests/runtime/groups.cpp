@@ -1,0 +1,130 @@
+// Rates and decay by layer and tensor, and what an optimizer is told of a tensor.
+#include <support/net.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Grouped, gpipe::ParameterGroup;
+using toy::Deferred, toy::Remote, gpipe::device::Host;
+
+using Linear = toy::Watched<toy::Linear<float, 5, 6>>;
+
+/// An own optimizer that is told nothing but what it asks: another rate for a type of layers.
+struct ByType : gpipe::SGD {
+    template <class T>
+    void operator()(gpipe::UpdateContext context,
+                    gpipe::UpdateTensor<T, states> tensor) const noexcept {
+        if (context.of_layer<Linear>()) context.rate *= 0.25f;
+        if (context.layer == 9 && context.tensor == 1) context.rate = 0;
+        gpipe::SGD::operator()(context, tensor);
+    }
+};
+
+/// What happens in step `i`: rates of groups change, and come to rest.
+template <class O> void set(O& optimizer, std::size_t i) {
+    optimizer.learning_rate = 1e-2f / static_cast<float>(i + 1);
+    if constexpr (requires { optimizer.groups; }) {
+        optimizer.groups[0] = {.last_layer = 4, .rate = 0.5f, .decay = i % 2 ? 0.0f : 2.0f};
+        optimizer.groups[1] = {.type = gpipe::type_id<Linear>, .rate = i == 2 ? 0.0f : 3.0f};
+        optimizer.groups[2] = {
+            .first_layer = 9, .last_layer = 9, .tensor = 0, .rate = i < 2 ? 0.0f : 1.0f};
+        optimizer.groups[7] = {.first_layer = 6, .last_layer = 6, .rate = 0};
+    }
+}
+
+/// Steps of a training that begin before others are done are those of the plain loop, in every bit.
+template <class Device, class... More, class O>
+void check(O const& optimizer, std::string const& name) {
+    using Net = toy::Net<float>;
+    using Loss = toy::MeanSquare<float, 3>;
+    using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<4>,
+                                  gpipe::Loss<Loss>, gpipe::Optimizer<O>, gpipe::schedule::Dynamic,
+                                  Device, More...>;
+    std::vector<std::size_t> const sizes{9, 4, 9, 7, 9};
+    for (auto const order : {toy::Backward::ascending, toy::Backward::descending}) {
+        toy::Watch watch;
+        toy::Reference<Net, Loss, O> plain(toy::make_net<float>(watch), {}, optimizer, 3, 4, order);
+        std::vector<double> losses;
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            set(plain.optimizer(), i);
+            toy::Data<float> const data(sizes[i], static_cast<std::uint32_t>(i));
+            losses.push_back(plain.step(data.inputs, data.targets));
+        }
+        std::size_t point = 0;
+        for (toy::NamedSchedule const& schedule : toy::schedules)
+            for (std::size_t cells = 1; cells <= 4; ++cells)
+                for (auto const& run : toy::runs<Device>()) {
+                    if (schedule.order != order || point++ % toy::one_of(5) != 0) continue;
+                    typename Train::Options options;
+                    options.samples = 9;
+                    options.seed = 3;
+                    options.cells = cells;
+                    options.schedule = schedule.policy;
+                    options.device = run;
+                    Train train(toy::make_net<float>(watch), {}, optimizer, options);
+                    std::vector<typename Train::Pending> pending;
+                    for (std::size_t i = 0; i < sizes.size(); ++i) {
+                        set(train.optimizer(), i);
+                        toy::Data<float> const data(sizes[i], static_cast<std::uint32_t>(i));
+                        pending.push_back(train.start(data.inputs, data.targets));
+                    }
+                    INFO(name, ", ", schedule.name, ", K = ", cells, ", ", toy::describe(run));
+                    for (std::size_t i = 0; i < sizes.size(); ++i)
+                        CHECK(pending[i].result().loss == losses[i]);
+                    CHECK(toy::difference(train, plain) == "");
+                }
+    }
+}
+} // namespace
+
+TEST_CASE(
+    "groups take their rates and decay, set between steps, as in a plain loop, in every bit") {
+    Grouped<gpipe::AdamW> const adam_w{{.weight_decay = 0.1f}};
+    SUBCASE("with each optimizer") {
+        check<Host>(Grouped<gpipe::SGD>{{.momentum = 0.9f, .weight_decay = 0.1f}}, "SGD");
+        check<Host>(Grouped<gpipe::RMSProp>{{.momentum = 0.5f, .weight_decay = 0.1f}}, "RMSProp");
+        check<Host>(Grouped<gpipe::Adam>{{.weight_decay = 0.1f}}, "Adam");
+        check<Host>(adam_w, "AdamW");
+        check<Host>(ByType{{.momentum = 0.9f, .weight_decay = 0.1f}}, "an own one");
+    }
+    SUBCASE("updated at once") { check<Host, gpipe::update::Immediate>(adam_w, "AdamW at once"); }
+    SUBCASE("on a device that enqueues") { check<Deferred>(adam_w, "AdamW"); }
+    SUBCASE("on a device with memory of its own") { check<Remote>(adam_w, "AdamW"); }
+}
+
+TEST_CASE("parameters that rest keep every bit, decay or not, and the others train on") {
+    using Train = toy::Training<toy::Net<float>, toy::MeanSquare<float, 3>,
+                                Grouped<gpipe::optimizer::Dynamic>, Host>;
+    for (char const* const name : {"sgd", "rmsprop", "adam", "adamw"}) {
+        Grouped<gpipe::optimizer::Dynamic> optimizer{gpipe::optimizer::find_optimizer(name)};
+        optimizer.visit([](auto& own) { own.weight_decay = 0.5f; });
+        optimizer.groups[3] = {.first_layer = 4, .last_layer = 9, .rate = 0};
+        toy::Watch watch;
+        Train train(toy::make_net<float>(watch), {}, optimizer,
+                    {.samples = 8, .seed = 3, .cells = 2, .micro_batches = 2});
+        toy::Data<float> const data(8);
+        auto const bits = [&](std::size_t layer) {
+            auto const values = train.parameter<float>(layer, 0);
+            std::vector<std::uint32_t> result(values.size());
+            std::memcpy(result.data(), values.data(), values.size_bytes());
+            return result;
+        };
+        train.parameter<float>(9, 0)[1] = -0.0f; // is 0 after p - 0 * m
+        auto const resting = bits(9), carried = bits(4), moving = bits(0);
+        for (int step = 0; step < 20; ++step) train.step(data.inputs, data.targets);
+        CAPTURE(name);
+        CHECK(bits(9) == resting);
+        CHECK(bits(4) == carried);
+        CHECK(bits(0) != moving);
+        train.optimizer().groups[3].rate = 1;
+        train.step(data.inputs, data.targets);
+        CHECK(bits(9) != resting);
+    }
+}
