@@ -90,11 +90,19 @@ void measure(Settings const& settings, std::size_t micro_batches, Summary& summa
                  {.samples = samples,
                   .micro_batches = micro_batches,
                   .device = {.threads = settings.threads}}};
+    Ours<K> checked{{},
+                    {},
+                    optimizer,
+                    {.samples = samples,
+                     .micro_batches = micro_batches,
+                     .finite_gradients = true,
+                     .device = {.threads = settings.threads}}};
     Handwritten<K, threads> handwritten{samples, micro_batches, optimizer};
     std::vector<System> systems;
     systems.push_back({"ours", [&] { return ours.step(inputs, targets).loss; }});
     systems.push_back(
         {"handwritten", [&] { return handwritten.step(inputs.data(), targets.data()); }});
+    systems.push_back({"finite", [&] { return checked.step(inputs, targets).loss; }});
 
 #if GPIPE_HAS_ONETBB
     std::vector<std::unique_ptr<OneTbb<K>>> onetbb;
@@ -139,8 +147,9 @@ void measure(Settings const& settings, std::size_t micro_batches, Summary& summa
         if (settings.json) record.print();
     };
     report("handwritten", systems[1], nullptr);
+    report("ours with finite_gradients", systems[2], nullptr);
     System const* best = nullptr;
-    for (std::size_t i = 2; i < systems.size(); ++i)
+    for (std::size_t i = 3; i < systems.size(); ++i)
         if (!best || median(systems[i].nanoseconds) < median(best->nanoseconds)) best = &systems[i];
     if (best) report("onetbb", *best, best->name.c_str());
     auto const ratio = [&](System const& system) {
@@ -149,6 +158,7 @@ void measure(Settings const& settings, std::size_t micro_batches, Summary& summa
     summary.add("ns per action", median(systems[0].nanoseconds));
     summary.add("ours / handwritten", ratio(systems[1]));
     if (best) summary.add("ours / onetbb", ratio(*best));
+    summary.add("finite_gradients / without", 1 / ratio(systems[2]));
     if (settings.json) return;
 
     auto const spread = [&](System const& system) {
@@ -158,6 +168,7 @@ void measure(Settings const& settings, std::size_t micro_batches, Summary& summa
     };
     std::printf("%2zu %4zu %8.1f", K, micro_batches, median(systems[0].nanoseconds));
     spread(systems[1]);
+    spread(systems[2]);
     if (best) {
         spread(*best);
         std::printf("  %s", best->name.c_str());
@@ -204,7 +215,7 @@ int main(int argc, char** argv) {
 
     if (!settings.json)
         std::printf("ns per action, medians of %zu rounds; ratio: ours / theirs (quartiles)\n"
-                    " K    M     ours  handwritten             onetbb\n",
+                    " K    M     ours  handwritten             finite_gradients        onetbb\n",
                     settings.rounds);
     Summary summary("overhead", settings.json);
     for (std::size_t k : settings.cells) {

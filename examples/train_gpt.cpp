@@ -223,14 +223,15 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         batch.draw(text.training(), random);
         train.optimizer().visit(
             [&](auto& own) { own.learning_rate = settings.rates().rate(step); });
-        losses.push_back(train.step(batch.inputs, batch.targets));
+        try {
+            losses.push_back(train.step(batch.inputs, batch.targets));
+        } catch (std::domain_error const& error) { // not finite
+            throw std::runtime_error(format("%s after %zu steps; try a lower --learning-rate",
+                                            error.what(), losses.size()));
+        }
         training_seconds += seconds() - started;
         if constexpr (times) bubble.add(train);
         std::uint64_t const done = step + 1;
-        if (!std::isfinite(losses.back()))
-            throw std::runtime_error(
-                format("the loss is %g after %zu steps; try a lower --learning-rate", losses.back(),
-                       losses.size()));
         if (done * 20 / settings.steps > step * 20 / settings.steps && done < settings.steps)
             held_out_loss = train.evaluate(glance.inputs, glance.targets);
         if (progress.due(done)) {

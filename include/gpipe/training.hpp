@@ -135,10 +135,13 @@ template <class Net, class... Policies> class Training {
         std::size_t cells = 0;
         std::size_t micro_batches = 0; ///< 0: 4 K
         /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu,
-        /// Mikolov and Bengio, 2013), and a step whose gradients are not finite does not count.
-        /// 0: neither. On a device that cannot read the host's memory it takes some: not part of
-        /// peak_bytes().
+        /// Mikolov and Bengio, 2013), which must be finite. 0: neither. On a device that cannot
+        /// read the host's memory it takes some: not part of peak_bytes().
         double clip_norm = 0;
+        /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
+        bool finite_gradients = false;
+        /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
+        NotFinite not_finite = NotFinite::fail;
         schedule::Dynamic schedule{};
         checkpoint::Dynamic checkpointing{};
         typename Device::Options device{};
@@ -152,7 +155,7 @@ template <class Net, class... Policies> class Training {
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           machine_(model(), chosen_cut(options), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, chosen_clip(options),
+                   checked_samples(options.samples), options.seed, chosen_checks(options),
                    Update::immediate, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
@@ -161,7 +164,8 @@ template <class Net, class... Policies> class Training {
     /// update. Returns the mean loss before the update. An exception of a layer or of the loss
     /// leaves as it was thrown, failure() tells where; parameters, optimizer state and step count
     /// are then as before. Throws std::invalid_argument for batches that do not fit,
-    /// std::domain_error if the total weight of the loss is not positive.
+    /// std::domain_error if the total weight of the loss is not positive, and, as if a layer had
+    /// thrown it, if the loss is not finite: see Options::not_finite, finite_gradients.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
         return start(inputs, targets).result();
     }
@@ -416,14 +420,24 @@ template <class Net, class... Policies> class Training {
                 static_cast<int>(planned_optimizer_.size()), planned_optimizer_.data());
     }
 
-    static double chosen_clip(Options const& options) {
+    static StepChecks chosen_checks(Options const& options) {
         double const norm = checked_clip(options.clip_norm);
         if (Update::immediate && norm > 0)
             detail::throw_error<std::invalid_argument>(
                 "gpipe: Options::clip_norm is %g, but with update::Immediate devices update their "
                 "parameters before the norm of all gradients is known",
                 norm);
-        return norm;
+        if (Update::immediate && options.finite_gradients && Device::calls_enqueue)
+            throw std::invalid_argument("gpipe: Options::finite_gradients with update::Immediate "
+                                        "is not for this device, on "
+                                        "which updates are enqueued before gradients are known");
+        if (Update::immediate && options.finite_gradients && options.not_finite == NotFinite::go_on)
+            throw std::invalid_argument(
+                "gpipe: Options::finite_gradients with NotFinite::go_on drops steps whose "
+                "gradients "
+                "are not finite, but with update::Immediate devices update their parameters before "
+                "all gradients are known");
+        return {norm, options.finite_gradients, options.not_finite};
     }
     static schedule::Dynamic chosen_schedule(Options const& options) {
         if constexpr (Chosen::knows_schedule)

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -376,5 +377,45 @@ TEST_CASE("work that fails on the device is thrown where the step is waited for,
             CHECK(refused);
             static_cast<void>(cuda_double::complaints());
             if (n > 80) return; // of the first step, and far into the second
+        }
+}
+
+TEST_CASE(
+    "what is not finite is thrown by result(), and the device has skipped the update, whether the "
+    "step was launched as a graph or not, and although the next was under way") {
+    for (std::size_t graphs : {0, 1})
+        for (int asks : {0, 1, 2}) {
+            cuda_double::Session session({.devices = 2});
+            auto o = options(graphs);
+            o.clip_norm = asks == 1 ? 1e6 : 0;
+            o.finite_gradients = asks == 2;
+            Train train(Net{}, {}, Adam{1e-2f}, o), twin(Net{}, {}, Adam{1e-2f}, o);
+            for (std::uint32_t i = 0; i < 6; ++i) {
+                auto const good = data(8, i);
+                auto bad = good;
+                bad.targets[3 * 3] = std::numeric_limits<Real>::quiet_NaN(); // of the second
+                auto first = train.start(bad.inputs, bad.targets);
+                auto second = train.start(good.inputs, good.targets);
+                CHECK_THROWS_WITH_AS(first.result(), "gpipe: the loss of micro-batch 1 is nan",
+                                     std::domain_error);
+                REQUIRE(train.failure());
+                CHECK(train.failure()->micro_batch == 1);
+                CHECK(second.result().loss == twin.step(good.inputs, good.targets).loss);
+                CHECK(train.steps() == i + 1);
+            }
+            CHECK(parameters(train) == parameters(twin));
+            if (asks == 0) continue;
+            // A finite loss of large inputs whose weights are zero; not so their gradients.
+            std::vector<Real> const zeros(5 * 6);
+            for (Train* each : {&train, &twin})
+                each->write_parameter(0, 0, std::span<Real const>(zeros));
+            auto broken = data(8, 1);
+            for (Real& x : broken.inputs) x = 3e38f;
+            for (Real& y : broken.targets) y = 1e3f;
+            CHECK_THROWS_WITH_AS(train.step(broken.inputs, broken.targets),
+                                 doctest::Contains("not finite: the sum of its squares is"),
+                                 std::domain_error);
+            CHECK(train.failure()->of == gpipe::FailureOf::gradient);
+            CHECK(parameters(train) == parameters(twin));
         }
 }

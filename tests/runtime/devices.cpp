@@ -128,7 +128,7 @@ TEST_CASE("lanes of the host wait for each other's marks, with many more threads
                     host.wait(lane, lane - 1, base + round);
                 else if (round > 1)
                     host.wait(lane, lanes - 1, base + round - 1);
-                host.launch(lane, [&] { value = value * 3 + lane; });
+                host.launch(lane, [&]() noexcept { value = value * 3 + lane; });
                 host.record(lane, base + round);
             }
             if (lane + 1 == lanes) last = value; // the others may still see it change

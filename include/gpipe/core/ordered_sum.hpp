@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <type_traits>
@@ -47,13 +48,17 @@ GPIPE_HOST_DEVICE double thread_sum(T const* data, std::size_t count, std::size_
     return sum;
 }
 
-// What one block adds: the kernel, thread by thread.
+// What one block adds: the kernel, thread by thread. Those without an element have 0, which changes
+// no sum: they are left out.
 template <class Add, class T>
 double block_sum(T const* data, std::size_t count, std::size_t block, std::size_t blocks) {
     double sums[sum_threads];
-    for (std::size_t t = 0; t < sum_threads; ++t)
-        sums[t] = thread_sum<Add>(data, count, block * sum_threads + t, blocks * sum_threads);
-    for (std::size_t half = sum_threads / 2; half > 0; half /= 2)
+    std::size_t const first = block * sum_threads;
+    std::size_t const left = count > first ? count - first : 1;
+    std::size_t const used = left < sum_threads ? std::bit_ceil(left) : sum_threads;
+    for (std::size_t t = 0; t < used; ++t)
+        sums[t] = thread_sum<Add>(data, count, first + t, blocks * sum_threads);
+    for (std::size_t half = used / 2; half > 0; half /= 2)
         for (std::size_t t = 0; t < half; ++t) sums[t] += sums[t + half];
     return sums[0];
 }

@@ -27,14 +27,14 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
 
     explicit Engine(Device& device) : Protocol(device) {}
 
-    /// To be called once: from then on a run allocates nothing. `clip`: the largest norm of the
-    /// mean gradients, or 0. `immediate`: see update::Immediate. `batch_bytes`: of a mini-batch,
+    /// To be called once: from then on a run allocates nothing. `immediate`: see
+    /// update::Immediate. `batch_bytes`: of a mini-batch,
     /// where it has to be brought to the device; by the streams from `first_feed` on, then, one for
     /// each of its tensors.
-    void prepare(Tables tables, double clip, bool immediate, std::size_t batch_bytes,
+    void prepare(Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes,
                  std::size_t first_feed) {
         tables_ = std::move(tables);
-        this->clip_ = clip;
+        this->checks_ = checks;
         this->immediate_ = immediate;
         first_feed_ = first_feed;
         for (Run& run : runs_) {
@@ -43,7 +43,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         }
         auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
         std::size_t const sums = tables_.sums;
-        exchange_ = {{sums + 1, clips() ? tables_.updates.size() : 0,
+        exchange_ = {{sums + 1, checks.squares() ? tables_.updates.size() : 0,
                       Device::reads_host && !immediate ? 0 : tables_.optimizer_bytes, batch_bytes},
                      slots,
                      allocate};
@@ -55,8 +55,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     Tables const& tables() const { return tables_; }
 
     /// Runs every action of the table whose micro-batch has samples; in training then updates the
-    /// parameters. False if a layer threw: failure() then tells which, the first in the programs'
-    /// linear order whatever the timing, and nothing was updated.
+    /// parameters. False if a layer threw, or something was not finite: failure() then tells which,
+    /// the first in the programs' linear order whatever the timing, and nothing was updated.
     bool run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         Run& run = begin_run(table, batch, arguments, false);
         if (run.times.empty())
@@ -91,7 +91,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             torn_ = torn_ || device_.launched();
             throw;
         }
-        if (!end_run(run)) return false;
+        if (!end_run(run, false)) return false;
         torn_ = false;
         return true;
     }
@@ -127,8 +127,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     std::uint64_t step_number(std::size_t slot) const { return runs_[slot].arguments.step; }
     /// Whether the step of a slot updated the parameters.
     bool committed(std::size_t slot) const { return exchange_.state(slot).committed != 0; }
-    /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that is
-    /// clipped, else 0.
+    /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that was
+    /// asked for, else 0.
     std::span<double const> totals(std::size_t slot) const {
         return {exchange_.totals(slot), tables_.sums + 1};
     }
@@ -175,7 +175,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         run.follows = follows;
         run.updated.store(false, std::memory_order_relaxed);
         base_ += marks(table.longest);
-        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->clip_, 0};
+        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->checks_.clip,
+                                           0};
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
         if (!Device::reads_host || this->immediate_)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
@@ -183,8 +184,12 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         if (!run.times.empty()) run.origin = Clock::now();
         return run;
     }
-    bool end_run(Run& run) {
+    // `done`: whether all its work is, not only its calls.
+    bool end_run(Run& run, bool done = true) {
         last_slot_ = run.arguments.slot;
+        StepState const& state = exchange_.state(run.arguments.slot);
+        if (done && !run.failed() && state.fault != StepFault::none)
+            run.failure.tell(FirstFailure::behind_actions(0), this->not_finite(state));
         if (!run.failed()) return true;
         last_failure_ = run.failure.get();
         if (!Device::calls_enqueue && run.updated.load(std::memory_order_relaxed)) torn_ = true;
@@ -328,8 +333,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         return std::chrono::duration<double>(Clock::now() - run.origin).count();
     }
 
-    using Protocol::clips, Protocol::device_, Protocol::exchange_, Protocol::tables_,
-        Protocol::torn_;
+    using Protocol::device_, Protocol::exchange_, Protocol::tables_, Protocol::torn_;
 
     Run runs_[slots];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last

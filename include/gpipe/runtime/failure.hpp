@@ -18,31 +18,39 @@ namespace gpipe {
 /// What a Failure was.
 enum class FailureOf : std::uint8_t {
     call,     ///< a layer, or the loss, threw
-    gradient, ///< that of a parameter tensor: its elements' type threw
-    update,   ///< likewise
+    loss,     ///< its value over a micro-batch is not finite
+    gradient, ///< that of a parameter tensor is not finite, or its elements' type threw
+    norm,     ///< that of all gradients is not finite
+    update,   ///< that of a parameter tensor: its elements' type threw
 };
 
-/// Where a layer (or the loss) threw. The exception itself leaves step() as it was thrown.
+/// Where a layer (or the loss) threw, or what was not finite. The exception itself leaves step() as
+/// it was thrown.
 struct Failure {
     std::size_t layer = 0;       ///< position in the chain; L for the loss
     std::string_view layer_name; ///< its type
     std::size_t cell = 0;
-    std::size_t micro_batch = 0; ///< of a call
+    std::size_t micro_batch = 0; ///< of a call or the loss; `all`: the sum over all of them
     Kind action = Kind::forward; ///< likewise
     std::exception_ptr error;
+    static constexpr std::size_t all = static_cast<std::size_t>(-1);
     FailureOf of = FailureOf::call;
     std::size_t tensor = 0; ///< of the layer's parameters, of a gradient or an update
 
     /// One line: "layer 3 (Linear<8, 8>) in the backward of micro-batch 2, cell 1", or "... in the
     /// update of parameter tensor 0, cell 1".
     std::string place() const {
-        std::string const what = of == FailureOf::update ? "update of parameter tensor "
-                                 : of == FailureOf::gradient
-                                     ? "gradient of parameter tensor "
-                                     : std::string(name(action)) + " of micro-batch ";
-        return "layer " + std::to_string(layer) + " (" + std::string(layer_name) + ") in the " +
-               what + std::to_string(of == FailureOf::call ? micro_batch : tensor) + ", cell " +
-               std::to_string(cell);
+        if (of == FailureOf::norm) return "norm of all gradients";
+        std::string const at = "layer " + std::to_string(layer) + " (" + std::string(layer_name) +
+                               (of == FailureOf::loss ? "), its value over " : ") in the ");
+        std::string const batch = micro_batch == all ? std::string("all micro-batches")
+                                                     : "micro-batch " + std::to_string(micro_batch);
+        std::string const what = of == FailureOf::loss ? batch
+                                 : of == FailureOf::call
+                                     ? std::string(name(action)) + " of " + batch
+                                     : (of == FailureOf::update ? "update" : "gradient") +
+                                           (" of parameter tensor " + std::to_string(tensor));
+        return at + what + ", cell " + std::to_string(cell);
     }
 };
 

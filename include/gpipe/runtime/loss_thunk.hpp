@@ -14,7 +14,7 @@ namespace gpipe {
 template <std::size_t metrics> struct StepResult {
     double loss = 0;
     double weight = 0; ///< total over the mini-batch
-    /// Of the mean gradients, as they were; 0 unless they are clipped by it.
+    /// Of the mean gradients, as they were; 0 unless Options::clip_norm or finite_gradients asks.
     double gradient_norm = 0;
     std::array<double, metrics> metric{};
 

@@ -44,7 +44,8 @@ template <DeviceRuntime Device> class Machine {
     /// Initializes the parameters; throws what a layer's initialize throws, and
     /// std::invalid_argument if a budget does not do.
     Machine(Model model, Array<std::size_t> first, MachineWork work, std::size_t samples,
-            std::uint64_t seed, double clip, bool immediate, typename Device::Options options);
+            std::uint64_t seed, StepChecks checks, bool immediate,
+            typename Device::Options options);
     ~Machine();
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
@@ -259,7 +260,7 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (!Device::reads_host)
             staging = step_staging(model_.infos[0].input, model_.targets,
                                    checked_product(capacity, micro_batches), micro_batches,
-                                   model_.sums, model_.optimizer_bytes, slots, clip_ > 0);
+                                   model_.sums, model_.optimizer_bytes, slots, checks_.squares());
         return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
                  model_.loss_handles},
                 first_,
@@ -401,13 +402,13 @@ template <DeviceRuntime Device> class Machine {
     [[gnu::cold]] void initialize_states() {
         if constexpr (!Device::reads_host) {
             finish();
-            StepState const state{seed_, steps_, 0, clip_, 0};
+            StepState const state{seed_, steps_, 0, checks_.clip, 0};
             for (StepState* const at : engine_.tables().states)
                 copy(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte const*>(&state),
                      sizeof state);
             doubtful_ = false;
             Tables const& tables = engine_.tables();
-            if (clip_ > 0)
+            if (checks_.squares())
                 copy(reinterpret_cast<std::byte*>(tables.order_there),
                      reinterpret_cast<std::byte const*>(tables.order.data()),
                      tables.order.size() * sizeof(std::uint32_t));
@@ -420,7 +421,7 @@ template <DeviceRuntime Device> class Machine {
     Array<Reversal> reversals_; ///< by cell, or none
     std::size_t samples_;
     std::uint64_t seed_;
-    double clip_;
+    StepChecks checks_;
     bool immediate_;
     std::uint64_t steps_ = 0;
     DeclaredCost cost_;
@@ -450,10 +451,10 @@ template <DeviceRuntime Device> class Machine {
 
 template <DeviceRuntime Device>
 Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work,
-                         std::size_t samples, std::uint64_t seed, double clip, bool immediate,
+                         std::size_t samples, std::uint64_t seed, StepChecks checks, bool immediate,
                          typename Device::Options options)
     : model_(std::move(model)), first_(std::move(first)), programs_(std::move(work.programs)),
-      reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), clip_(clip),
+      reversals_(std::move(work.reversals)), samples_(samples), seed_(seed), checks_(checks),
       immediate_(immediate), cost_(model_.costs, model_.infos, first_, reversals_),
       learner_(lowest_learner(model_.infos.data(), model_.infos.size())),
       device_(options, programs_.devices()), plan_(planned(work)), arenas_(programs_.devices()),
@@ -471,7 +472,7 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
     for (MiniBatch& batch : batches_)
         batch = MiniBatch(model_, plan_, arena_data_, !Device::reads_host);
     engine_.prepare(
-        make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), clip_,
+        make_tables(model_, plan_, arena_data_, handles_, learner_, !Device::reads_host), checks_,
         immediate_, Device::calls_enqueue ? batches_[0].staged_bytes() : 0,
         plan_.lowered.streams());
     fill_tables();

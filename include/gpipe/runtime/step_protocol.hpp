@@ -10,8 +10,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -62,7 +67,8 @@ template <DeviceRuntime Device> class StepProtocol {
   protected:
     explicit StepProtocol(Device& device) : device_(device) {}
 
-    bool clips() const { return clip_ > 0; }
+    // Of all gradients, before the commit.
+    bool sums_squares() const { return checks_.squares() && !immediate_; }
     StepState* state_of(std::size_t slot, std::size_t device) const {
         return Device::reads_host ? &exchange_.state(slot) : tables_.states[device];
     }
@@ -101,9 +107,10 @@ template <DeviceRuntime Device> class StepProtocol {
         std::size_t const last = table.stream_of_device[tables_.last_device];
         std::uint64_t const end = run.base + table.longest + 1;
         auto const meets = [&](std::size_t s) {
-            return s != last && (!Device::calls_enqueue || (clips() && updates_on(table, s)));
+            return s != last &&
+                   (!Device::calls_enqueue || (sums_squares() && updates_on(table, s)));
         };
-        for (std::size_t d = 0; d < tables_.gradients.size() && clips(); ++d)
+        for (std::size_t d = 0; d < tables_.gradients.size() && sums_squares(); ++d)
             if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
                 sum_squares(run, d, table.stream_of_device[d]);
         for (std::size_t s = 0; s < table.streams; ++s)
@@ -112,7 +119,7 @@ template <DeviceRuntime Device> class StepProtocol {
             for (std::size_t s = 0; s < table.streams; ++s)
                 if (meets(s)) device_.wait(last, s, end);
             if constexpr (!Device::reads_host)
-                if (clips())
+                if (sums_squares())
                     device_.copy(last, bytes_of(tables_.all_squares),
                                  bytes_of(exchange_.squares(run.arguments.slot)),
                                  tables_.updates.size() * sizeof(double));
@@ -182,6 +189,7 @@ template <DeviceRuntime Device> class StepProtocol {
                                 stream]() noexcept(!Device::calls_enqueue) {
             if (run.failed()) {
                 state->committed = 0;
+                state->fault = StepFault::none;
                 return;
             }
             std::size_t count = 0;
@@ -196,7 +204,8 @@ template <DeviceRuntime Device> class StepProtocol {
             call.totals = totals;
             call.stream = &device_.stream(stream);
             if (arguments.training()) call.state = state;
-            if (arguments.training() && clips()) {
+            call.fails = checks_.not_finite == NotFinite::fail;
+            if (arguments.training() && sums_squares()) {
                 bool const here = Device::reads_host;
                 call.squares = here ? exchange_.squares(arguments.slot) : tables_.all_squares;
                 call.order = here ? tables_.order.data() : tables_.order_there;
@@ -210,7 +219,8 @@ template <DeviceRuntime Device> class StepProtocol {
         if constexpr (!Device::reads_host) {
             device_.copy(stream, bytes_of(exchange_.totals(arguments.slot)),
                          bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
-                         (tables_.sums + (arguments.training() && clips())) * sizeof(double));
+                         (tables_.sums + (arguments.training() && sums_squares())) *
+                             sizeof(double));
             if (arguments.training())
                 device_.copy(stream, bytes_of(&exchange_.state(arguments.slot)), bytes_of(state),
                              sizeof(StepState));
@@ -222,12 +232,16 @@ template <DeviceRuntime Device> class StepProtocol {
                 device_.copy(stream, bytes_of(tables_.states[d]),
                              bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
         if (!tables_.has_updates(d)) return;
+        if constexpr (!Device::calls_enqueue)
+            if (immediate_ && checks_.finite_gradients) check_gradients(run, d, stream);
         UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
                               &device_.stream(stream)};
         launch_rows(run, d, stream, FailureOf::update,
                     [this, &run, call](UpdateRow const& row, std::size_t) {
                         if (immediate_) {
                             if (run.failed()) return; // gradients may be missing
+                            if constexpr (!Device::calls_enqueue)
+                                if (!call.state->committed) return;
                             run.updated.store(true, std::memory_order_relaxed);
                         }
                         row.update(call, row);
@@ -255,6 +269,63 @@ template <DeviceRuntime Device> class StepProtocol {
             }
         });
     }
+    // Where updates are immediate: before those of a device.
+    void check_gradients(Run& run, std::size_t d, std::size_t stream) {
+        sum_squares(run, d, stream);
+        device_.launch(stream, [this, &run, d]() noexcept {
+            for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i) {
+                double const squares = exchange_.squares(run.arguments.slot)[i];
+                if (!detail::is_finite(squares))
+                    return fail(run, FailureOf::gradient, i, not_finite_gradient(i, squares));
+            }
+        });
+    }
+    [[gnu::cold]] std::exception_ptr not_finite_gradient(std::size_t i, double squares) const {
+        UpdateRow const& row = tables_.updates[i];
+        char message[512];
+        std::snprintf(message, sizeof message,
+                      "gpipe: the gradient of parameter tensor %u of layer %u (%s) is not finite: "
+                      "the sum of its squares is %g",
+                      row.number, row.layer, std::string(tables_.layer_names[row.layer]).c_str(),
+                      std::fabs(squares));
+        return std::make_exception_ptr(std::domain_error(message));
+    }
+    // What the commit has found not to be finite.
+    [[gnu::cold]] Failure not_finite(StepState const& state) const {
+        std::size_t const loss = tables_.layer_names.size() - 1;
+        double const value = std::isinf(state.fault_value) ? state.fault_value
+                                                           : std::fabs(state.fault_value); // no -nan
+        if (state.fault == StepFault::gradient) {
+            std::size_t const i = tables_.order[state.fault_at];
+            UpdateRow const& row = tables_.updates[i];
+            return {row.layer,
+                    tables_.layer_names[row.layer],
+                    tables_.cell_of(row.layer),
+                    0,
+                    Kind::update,
+                    not_finite_gradient(i, value),
+                    FailureOf::gradient,
+                    row.number};
+        }
+        char message[512];
+        std::size_t m = state.fault_at;
+        if (state.fault == StepFault::norm)
+            std::snprintf(message, sizeof message, "gpipe: the norm of all gradients is %g", value);
+        else if (m < tables_.micro_batches)
+            std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
+                          value);
+        else
+            std::snprintf(message, sizeof message,
+                          "gpipe: the sum of the loss over all micro-batches is %g", value);
+        if (m >= tables_.micro_batches) m = Failure::all;
+        return {loss,
+                tables_.layer_names[loss],
+                tables_.cells.size() - 1,
+                m,
+                Kind::backward,
+                std::make_exception_ptr(std::domain_error(message)),
+                state.fault == StepFault::norm ? FailureOf::norm : FailureOf::loss};
+    }
     void fail(Run& run, FailureOf of, std::size_t i, std::exception_ptr error) noexcept {
         if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
         UpdateRow const& row = tables_.updates[i];
@@ -267,7 +338,7 @@ template <DeviceRuntime Device> class StepProtocol {
 
     Device& device_;
     Tables tables_;
-    double clip_ = 0; ///< the largest norm of the mean gradients, or 0
+    StepChecks checks_;
     Exchange<HostMemory> exchange_;
     bool immediate_ = false; ///< whether updates are
     bool torn_ = false;      ///< whether some parameters were updated, and others not

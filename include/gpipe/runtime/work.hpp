@@ -17,22 +17,39 @@ namespace gpipe {
 /// Bytes that the sum over a tensor of any size needs on a device whose calls enqueue.
 inline constexpr std::size_t squares_workspace = slot_bytes(most_sum_blocks * sizeof(double));
 
+/// What becomes of a step whose loss or gradients are not finite.
+enum class NotFinite : std::uint8_t {
+    fail, ///< it throws, before the update, and nothing has changed
+    /// Its loss is returned as it is. The parameters are updated, unless the norm of the gradients
+    /// is known, and not finite: then the step does not count.
+    go_on,
+};
+
+/// What is looked at before a step is committed.
+struct StepChecks {
+    double clip = 0; ///< the largest norm of the mean gradients, or 0
+    bool finite_gradients = false;
+    NotFinite not_finite = NotFinite::fail;
+
+    /// Whether it takes the squares of all gradients.
+    constexpr bool squares() const { return clip > 0 || finite_gradients; }
+};
+
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
-/// all, the state, the optimizer, and what it takes to find the norm of all gradients if that
-/// `clips` them.
+/// all, the state, the optimizer, and if `squares` what it takes to find the norm of all gradients.
 GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets,
                                             std::size_t samples, std::size_t micro_batches,
                                             std::size_t sums, std::size_t optimizer_bytes,
-                                            std::size_t steps, bool clips = false) {
+                                            std::size_t steps, bool squares = false) {
     return {inputs,
             targets,
             samples,
-            checked_product(checked_sum(checked_product(micro_batches + 1, sums), clips),
+            checked_product(checked_sum(checked_product(micro_batches + 1, sums), squares),
                             sizeof(double)),
             sizeof(StepState),
             optimizer_bytes,
-            clips ? squares_workspace : 0,
+            squares ? squares_workspace : 0,
             steps};
 }
 
@@ -41,13 +58,14 @@ struct CommitCall {
     double const* sums = nullptr; ///< [micro-batch][count]; of these [0] is the sum, [1] the weight
     std::size_t micro_batches = 0; ///< that had samples
     std::size_t count = 0;
-    double* totals = nullptr;     ///< [count], and the gradients' norm where that clips them
+    double* totals = nullptr;     ///< [count], and the gradients' norm if there are `squares`
     StepState* state = nullptr;   ///< null: nothing is to be committed
     void const* stream = nullptr; ///< the device's
-    /// The gradients' sums of squares, by tensor; null where nothing is clipped.
+    /// The gradients' sums of squares, by tensor; null where nobody asks.
     double const* squares = nullptr;
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
     std::size_t tensors = 0;
+    bool fails = true; ///< whether what is not finite keeps the step from being committed
 };
 
 /// The sum of the squares of a gradient's elements.
@@ -72,8 +90,12 @@ template <class Device> struct StepWork;
 
 namespace detail {
 
+GPIPE_HOST_DEVICE constexpr bool is_finite(double x) {
+    return x >= -DBL_MAX && x <= DBL_MAX;
+}
+
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
-/// the weight is positive, and the gradients' norm finite where it is asked for: then it counts.
+/// the weight is positive, and what is asked for finite: then it counts.
 GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     for (std::size_t i = 0; i < call.count; ++i) {
         call.totals[i] = 0;
@@ -81,20 +103,43 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             call.totals[i] += call.sums[m * call.count + i];
     }
     if (!call.state) return;
+    StepState& state = *call.state;
     double const weight = call.totals[1];
     bool sound = weight > 0 && weight <= DBL_MAX;
     double scale = sound ? 1 / weight : 0;
+    state.fault = StepFault::none;
+    // The first to be blamed; not where the weight is to blame.
+    auto const blame = [&](StepFault fault, std::size_t at, double value) {
+        if (!sound || !call.fails) return;
+        state.fault = fault;
+        state.fault_at = static_cast<std::uint32_t>(at);
+        state.fault_value = value;
+        sound = false;
+    };
+    if (!is_finite(call.totals[0])) {
+        std::size_t m = 0;
+        while (m < call.micro_batches && is_finite(call.sums[m * call.count])) ++m;
+        blame(StepFault::loss, m,
+              m < call.micro_batches ? call.sums[m * call.count] : call.totals[0]);
+    }
     if (call.squares) {
         double sum = 0;
         for (std::size_t t = 0; t < call.tensors; ++t) sum += call.squares[call.order[t]];
         double const norm = std::sqrt(sum) * scale;
         call.totals[call.count] = norm;
-        sound = sound && norm <= DBL_MAX;
-        if (norm > call.state->clip) scale *= call.state->clip / norm;
+        if (!is_finite(norm)) {
+            std::size_t t = 0;
+            while (t < call.tensors && is_finite(call.squares[call.order[t]])) ++t;
+            bool const one = t < call.tensors;
+            blame(one ? StepFault::gradient : StepFault::norm, t,
+                  one ? call.squares[call.order[t]] : norm);
+            sound = false;
+        }
+        if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;
     }
-    call.state->scale = scale;
-    call.state->committed = sound;
-    call.state->step += sound;
+    state.scale = scale;
+    state.committed = sound;
+    state.step += sound;
 }
 
 } // namespace detail
