@@ -4,6 +4,7 @@
 //   train_gpt --text FILE --cells 2 --micro-batches 4
 //   train_gpt --text FILE --cells 2 --schedule ZeroBubbleH1
 //   train_gpt --text FILE --device cuda --gpus 0,0
+//   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
@@ -19,6 +20,7 @@
 #include "support/json.hpp"
 #include "support/options.hpp"
 #include "support/progress.hpp"
+#include "support/saved.hpp"
 #include "support/trace.hpp"
 
 #ifdef __CUDACC__
@@ -31,6 +33,7 @@
 #include <gpipe/checkpoint/catalogue.hpp>
 #include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/state/state.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -64,6 +67,10 @@ std::string format(char const* words, auto... values) {
 struct Settings {
     std::string text;
     std::uint64_t steps = 6000;
+    std::uint64_t rate_steps = 0;
+    std::string save;
+    std::uint64_t save_every = 0;
+    bool resume = false;
     std::uint64_t batch = 8;
     std::string cells = "2";
     std::uint64_t micro_batches = 8;
@@ -86,7 +93,15 @@ struct Settings {
     void declare(support::Options& options) {
         options.text("text", "FILE", "train on the characters of this file; a tenth is held out",
                      text);
-        options.number("steps", "train for n mini-batches", steps, 1, 10'000'000);
+        options.number("steps", "train up to the n-th mini-batch since the training began", steps,
+                       1, 10'000'000);
+        options.number("rate-steps",
+                       "the learning rate's curve ends after n; 0: 6000, or as it was saved",
+                       rate_steps, 0, 10'000'000);
+        options.text("save", "FOLDER", "at the end, write what it takes to go on", save);
+        options.number("save-every", "and every n mini-batches; 0: only at the end", save_every, 0,
+                       10'000'000);
+        options.flag("resume", "go on from what is saved there, if anything is", resume);
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
         options.choice("cells", "devices; the layers are cut into a cell or several for each",
                        cells, {"1", "2", "4", "8"});
@@ -157,6 +172,7 @@ struct Settings {
         options.micro_batches = micro_batches;
         options.schedule = chosen_schedule();
         options.checkpointing = gpipe::checkpoint::find_checkpointing(checkpointing);
+        options.snapshot = save_every > 0;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
@@ -175,10 +191,10 @@ struct Settings {
     }
 #endif
 
-    gpipe::rates::WarmUpCosine rates() const {
+    gpipe::rates::WarmUpCosine rates(std::uint64_t length) const {
         return {.peak = learning_rate,
-                .warm_up = std::min(200.0, 0.1 * static_cast<double>(steps) + 1),
-                .steps = steps};
+                .warm_up = std::min(200.0, 0.1 * static_cast<double>(length) + 1),
+                .steps = length};
     }
 };
 
@@ -203,7 +219,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
     gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
     gpt::Samples batch(settings.batch, Model::context);
-    std::mt19937_64 random(settings.seed);
+    support::Progressed progressed{std::mt19937_64(settings.seed), settings.rate_steps, text};
+    if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume);
     support::BubbleMeter bubble(train.cells(), train.lanes());
     support::Progress progress(settings.steps);
     std::vector<double> losses;
@@ -218,11 +235,11 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         return static_cast<double>(losses.size() * settings.batch * Model::context) /
                training_seconds;
     };
-    for (std::uint64_t step = 0; step < settings.steps; ++step) {
+    for (std::uint64_t step = train.steps(); step < settings.steps; ++step) {
         double const started = seconds();
-        batch.draw(text.training(), random);
+        batch.draw(text.training(), progressed.random);
         train.optimizer().visit(
-            [&](auto& own) { own.learning_rate = settings.rates().rate(step); });
+            [&](auto& own) { own.learning_rate = settings.rates(progressed.curve()).rate(step); });
         try {
             losses.push_back(train.step(batch.inputs, batch.targets));
         } catch (std::domain_error const& error) { // not finite
@@ -234,6 +251,8 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         std::uint64_t const done = step + 1;
         if (done * 20 / settings.steps > step * 20 / settings.steps && done < settings.steps)
             held_out_loss = train.evaluate(glance.inputs, glance.targets);
+        if (settings.save_every > 0 && done % settings.save_every == 0)
+            gpipe::start_save(train, progressed.path(), progressed.metadata());
         if (progress.due(done)) {
             auto const recent = std::min<std::size_t>(losses.size(), 20);
             double sum = 0;
@@ -248,12 +267,13 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         }
     }
     progress.end();
+    if (!settings.save.empty()) gpipe::save(train, progressed.path(), progressed.metadata());
     if constexpr (times)
-        if (trace) trace->write(train, settings.batch, settings.schedule);
+        if (trace && !losses.empty()) trace->write(train, settings.batch, settings.schedule);
 
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
-    auto const last = std::max<std::size_t>(1, losses.size() / 10);
-    double final_loss = 0;
+    auto const last = std::min(losses.size(), std::max<std::size_t>(1, losses.size() / 10));
+    double final_loss = losses.empty() ? std::numeric_limits<double>::quiet_NaN() : 0;
     for (std::size_t i = losses.size() - last; i < losses.size(); ++i)
         final_loss += losses[i] / static_cast<double>(last);
     std::FILE* const prose = settings.json ? stderr : stdout;
@@ -265,7 +285,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
         std::string const prompt =
             settings.prompt.empty() ? std::string{text.character(0)} : settings.prompt;
         std::string const written = gpt::generate<Model>(train, text, prompt, settings.sample,
-                                                         settings.temperature, settings.seed);
+                                                         settings.temperature, train.seed());
         std::fprintf(prose, "a sample:\n%s%s\n", settings.prompt.c_str(), written.c_str());
     }
     if (settings.json) {
@@ -281,19 +301,19 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
             .add("optimizer", settings.optimizer)
             .add("device", settings.device)
             .add("threads", train.lanes())
-            .add("seed", settings.seed)
+            .add("seed", train.seed())
             .add("learning_rate", settings.learning_rate)
             .add("dropout", settings.dropout)
             .add("characters", text.size())
             .add("classes", text.classes())
             .add("layers", Model::Net::size)
             .add("parameters", Model::Net::parameters())
-            .add("first_loss", losses.front())
+            .add("first_loss", losses.empty() ? final_loss : losses.front())
             .add("final_loss", final_loss)
             .add("held_out_loss", result.loss)
             .add("held_out_accuracy", result.metric[0])
             .add("tokens_per_second", tokens_per_second())
-            .add("step_milliseconds", 1e3 * training_seconds / static_cast<double>(settings.steps))
+            .add("step_milliseconds", 1e3 * training_seconds / static_cast<double>(losses.size()))
             .add("seconds", seconds())
             .add("planned_bytes", train.planned_bytes())
             .add("used_bytes", train.used_bytes())
@@ -322,6 +342,8 @@ int main(int count, char** arguments) {
         return options.refuse("--device cuda: this program was built without CUDA; configure it "
                               "with -DGPIPE_WITH_CUDA=ON where there is an nvcc");
 #endif
+    if (settings.save.empty() && (settings.resume || settings.save_every > 0))
+        return options.refuse("--resume and --save-every need --save FOLDER");
     if (settings.device != "cuda" && !settings.gpus.empty())
         return options.refuse("--gpus goes with --device cuda only");
     if (settings.device == "cuda" && !settings.trace.empty())

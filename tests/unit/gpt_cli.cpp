@@ -24,8 +24,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <sstream>
@@ -308,6 +310,9 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--steps many",
         with_text + "--steps 1e3",
         with_text + "--steps 10x",
+        with_text + "--resume",
+        with_text + "--save-every 2",
+        with_text + "--rate-steps -1",
         with_text + "--batch 0",
         with_text + "--batch 100000",
         with_text + "--cells 0",
@@ -408,9 +413,10 @@ TEST_CASE("train_gpt's help tells of its options") {
     Ran const ran = train_gpt(folder, "--help");
     CHECK(ran.status == 0);
     CHECK(ran.err.empty());
-    for (char const* option : {"--text", "--steps", "--batch", "--cells", "--micro-batches",
-                               "--checkpointing", "--seed", "--learning-rate", "--device", "--gpus",
-                               "--json", "--schedule", "--per-device", "--trace"})
+    for (char const* option :
+         {"--text", "--steps", "--batch", "--cells", "--micro-batches", "--checkpointing", "--seed",
+          "--learning-rate", "--device", "--gpus", "--json", "--schedule", "--per-device",
+          "--trace", "--save", "--save-every", "--resume", "--rate-steps"})
         CHECK(ran.out.find(option) != std::string::npos);
     for (auto const& schedule : gpipe::schedule::catalogue(1))
         CHECK(ran.out.find(schedule.name()) != std::string::npos);
@@ -576,13 +582,66 @@ TEST_CASE("train_gpt trains with every optimizer, and plans the state of that on
     CHECK(train_gpt(folder, "--help").out.find("sgd: stochastic") != std::string::npos);
 }
 
+TEST_CASE("train_gpt that is stopped and goes on elsewhere ends as if it had not been stopped") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const run = [&](std::string const& arguments) {
+        Ran const ran = train_gpt(folder, "--text " + text +
+                                              " --batch 4 --micro-batches 2 --dropout 0.1 "
+                                              "--rate-steps 7 --schedule OneForwardOneBackward "
+                                              "--sample 0 --json " +
+                                              arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        return ran;
+    };
+    auto const saved = [&](std::string const& name) {
+        std::string const path = folder.path() + '/' + name + "/state.safetensors";
+        std::ifstream file(path, std::ios::binary);
+        return std::string{std::istreambuf_iterator<char>(file), {}};
+    };
+    Ran const whole = run("--steps 6 --save " + folder.path() + "/whole");
+    Ran const first = run("--steps 3 --resume --save " + folder.path() + "/parts");
+    CHECK(first.err.find("begins anew") != std::string::npos);
+    Ran const second = run("--steps 6 --resume --cells 4 --checkpointing always --save-every 1 "
+                           "--seed 99 --save " +
+                           folder.path() + "/parts");
+    CHECK(second.err.find("goes on behind the 3 steps") != std::string::npos);
+    CHECK(!saved("whole").empty());
+    CHECK(saved("parts") == saved("whole"));
+    CHECK(second.member("held_out_loss") == whole.member("held_out_loss"));
+    CHECK(second.member("seed") == whole.member("seed"));
+    // Nothing is left to do: it says what it said.
+    Ran const third = run("--steps 6 --resume --save " + folder.path() + "/parts");
+    CHECK(third.member("held_out_loss") == whole.member("held_out_loss"));
+    CHECK(third.member("first_loss") == "null");
+    CHECK(saved("parts") == saved("whole"));
+
+    // What does not fit is one line, and changes nothing.
+    std::string const resume = " --steps 8 --sample 0 --resume --save " + folder.path() + "/parts ";
+    std::string const other = folder.file("other", "other characters " + std::string(counting));
+    for (std::string const& arguments :
+         {"--text " + text + resume + "--rate-steps 8", "--text " + other + resume,
+          "--text " + text + resume + "--optimizer sgd",
+          "--text " + text + " --steps 1 --save " + text}) {
+        CAPTURE(arguments);
+        Ran const ran = train_gpt(folder, arguments);
+        CHECK(ran.status == 1);
+        CHECK(ran.err.find("train_gpt: ") != std::string::npos);
+    }
+    CHECK(saved("parts") == saved("whole"));
+    std::filesystem::remove_all(folder.path() + "/parts");
+    std::filesystem::remove_all(folder.path() + "/whole");
+}
+
 TEST_CASE("train_gpt learns, and writes what it learnt") {
     Folder folder;
     std::string words;
     for (int i = 0; i < 200; ++i) words += "abcdefgh\n";
     std::string const text = folder.file("text", words);
-    Ran const ran =
-        train_gpt(folder, "--text " + text + " --steps 60 --batch 8 --sample 30 --prompt fgh");
+    Ran const ran = train_gpt(folder, "--text " + text +
+                                          " --steps 60 --rate-steps 60 --batch 8 --sample 30 "
+                                          "--prompt fgh");
     CHECK(ran.status == 0);
     CHECK(ran.out.find("held-out loss 0.") == 0);
     CHECK(ran.out.find("fgh\nabcdefgh\nabcdefgh\n") != std::string::npos);

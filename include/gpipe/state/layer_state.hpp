@@ -79,7 +79,7 @@ template <class L> struct NamesOf {
         for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
         return names;
     }();
-    static_assert(plain_names(value),
+    static_assert(std::size(given) != count || plain_names(value),
                   "gpipe: parameter_names of this layer must differ, and have letters, digits, "
                   "'.', '_' and '-' only");
 };

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,7 +56,10 @@ struct StateAccess {
         std::vector<LayerState> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
-        return state(machine(train), layers, bare_name(type_name<Optimizer>));
+        std::string_view optimizer = type_name<Optimizer>;
+        if constexpr (requires { train.optimizer().chosen_name(); })
+            optimizer = train.optimizer().chosen_name();
+        return state(machine(train), layers, bare_name(optimizer));
     }
 
   private:

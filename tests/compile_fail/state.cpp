@@ -1,0 +1,31 @@
+// What a layer says of its parameters for saved states.
+// expect GPIPE_PARAMETER_WITHOUT_NAME: gpipe: parameter_names of this layer must have one name for each
+// expect GPIPE_SAME_NAMES: gpipe: parameter_names of this layer must differ, and have letters
+// expect GPIPE_NAME_LIKE_A_PATTERN: gpipe: parameter_names of this layer must differ, and have letters
+// expect GPIPE_UNKNOWN_ELEMENTS: gpipe: a parameter has elements of a type that files do not know
+#include <gpipe/state/layer_state.hpp>
+#include <support/blank_layers.hpp>
+
+#include <type_traits>
+
+struct Brief {
+    short bits;
+};
+template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
+#ifndef GPIPE_UNKNOWN_ELEMENTS
+template <> struct gpipe::DtypeOf<Brief> : std::integral_constant<gpipe::Dtype, Dtype::BF16> {};
+#endif
+
+struct Layer : blank::Linear<4> {
+    using Parameters = gpipe::Tensors<gpipe::Tensor<Brief, 4, 4>, gpipe::Tensor<float, 4>>;
+#if defined GPIPE_PARAMETER_WITHOUT_NAME
+    static constexpr char const* parameter_names[] = {"weight"};
+#elif defined GPIPE_SAME_NAMES
+    static constexpr char const* parameter_names[] = {"weight", "weight"};
+#elif defined GPIPE_NAME_LIKE_A_PATTERN
+    static constexpr char const* parameter_names[] = {"weight", "b*"};
+#else
+    static constexpr char const* parameter_names[] = {"weight", "bias"};
+#endif
+};
+static_assert(gpipe::detail::StateOfLayer::of<Layer>().parameters.count == 2);
