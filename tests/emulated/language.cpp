@@ -84,12 +84,11 @@ __global__ void count(unsigned* total, double* sum, unsigned* most) {
     unsigned const own = blockIdx.x * blockDim.x + threadIdx.x;
     atomicAdd(total, 1u);
     atomicAdd(sum, 0.5);
-    for (unsigned seen = *most; seen < own;) {
+    for (unsigned seen = atomicAdd(most, 0u); seen < own;) {
         unsigned const now = atomicCAS(most, seen, own);
         if (now == seen) break;
         seen = now;
     }
-    __threadfence();
 }
 
 __global__ void take_turns(unsigned* next, unsigned* order) {
@@ -114,7 +113,7 @@ TEST_CASE("each thread of each block runs once, whatever the shape") {
 
 TEST_CASE("threads see what others of their block did before a barrier, blocks have their own "
           "shared memory") {
-    for (unsigned threads : {1u, 2u, 31u, 64u, 256u})
+    for (unsigned threads : {1u, 2u, 31u, 64u, 100u})
         for (std::uint64_t seed = 0; seed < 5; ++seed) {
             emulation::seed(seed);
             Numbers<unsigned> const values(5 * threads);
@@ -161,7 +160,7 @@ TEST_CASE("shuffles take from the lane that CUDA's guide names, in masks and wid
 TEST_CASE("votes count the lanes of their mask alone") {
     for (unsigned yes : {0u, 0x00010001u, 0x0000FFFFu, 0xFFFFFFFFu, 0xFFFF0000u}) {
         Numbers<Voted> const results(96);
-        run(2, 96, vote, yes, results.data());
+        run(1, 96, vote, yes, results.data());
         for (unsigned t = 0; t < 96; ++t) {
             unsigned const mask = t % 32 < 16 ? 0xFFFFu : 0xFFFF0000u;
             Voted const& got = results.data()[t];

@@ -135,4 +135,3 @@ T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> val
     std::atomic_ref(*at).compare_exchange_strong(expected, value, std::memory_order_relaxed);
     return expected;
 }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
