@@ -1,7 +1,9 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 /// @def GPIPE_HOST_DEVICE
-/// Before a function that kernels may call, too. The only macro of the library.
+/// Before a function that kernels may call, too. With the version the only macro of the library.
 #ifdef __CUDACC__
 #define GPIPE_HOST_DEVICE __host__ __device__
 #else
