@@ -47,6 +47,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/registry.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
+    include/gpipe/core/version.hpp
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/cuda/half.cuh
@@ -67,6 +68,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/call.hpp
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/check.hpp
+    include/gpipe/layer/check_layer.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
     include/gpipe/layer/element.hpp

@@ -14,11 +14,6 @@ namespace gpipe {
 /// without what it needs, neighbours that do not fit, and a list in which only some layers declare
 /// a cost.
 template <class... Items> class Pipeline {
-    static_assert(sizeof...(Items) > 0, "gpipe: a Pipeline needs at least one layer");
-    static_assert(detail::Chain<Items...>::layers() <= 0xFFFFFFFF,
-                  "gpipe: the layers of this Pipeline, with all that Repeat repeats, are more than "
-                  "2^32");
-    static_assert(detail::check_chain<Items...>(), "gpipe: these layers do not form a chain");
     using Chain = detail::Chain<Items...>;
 
   public:
@@ -103,5 +98,27 @@ template <class... Items> class Pipeline {
   private:
     detail::Holder<Items...> holder_;
 };
+
+/// What a list with a mistake is, once the sentence about it has been said: that is then the only
+/// error, for this Pipeline goes on as one of a layer that fits everywhere.
+template <class... Items>
+    requires(!detail::check_chain<Items...>())
+class Pipeline<Items...> : public Pipeline<detail::AnyLayer> {
+  public:
+    constexpr Pipeline() = default;
+    template <class First, class... Rest> constexpr explicit Pipeline(First&&, Rest&&...) {}
+    template <std::size_t> using Layer = detail::AnyLayer;
+};
+
+namespace detail {
+
+// Whether Net is a Pipeline, and one without a mistake.
+template <class Net> inline constexpr bool is_pipeline = false;
+template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
+template <class Net> inline constexpr bool is_sound = false;
+template <class... Items>
+inline constexpr bool is_sound<Pipeline<Items...>> = check_chain<Items...>();
+
+} // namespace detail
 
 } // namespace gpipe

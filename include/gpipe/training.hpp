@@ -30,8 +30,23 @@ namespace gpipe {
 
 namespace detail {
 
-template <class T> inline constexpr bool is_pipeline = false;
-template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
+template <class Net, bool is_pipeline> struct CheckModel {
+    static consteval bool ok() {
+        static_assert(is_pipeline,
+                      "gpipe: the first argument of Training is the model: a gpipe::Pipeline");
+        return is_pipeline;
+    }
+};
+
+// Whether a Training is what it should be; says what is not.
+template <class Net, class... Policies> consteval bool check_training() {
+    if constexpr (!CheckModel<Net, is_pipeline<Net>>::ok())
+        return false;
+    else if constexpr (!is_sound<Net>) // has been said
+        return false;
+    else
+        return ChosenPolicies<Net, Policies...>::check();
+}
 
 struct StateAccess;    // of gpipe/state/
 struct GradientAccess; // of gpipe/check_gradients.hpp
@@ -55,8 +70,6 @@ struct GradientAccess; // of gpipe/check_gradients.hpp
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.
 template <class Net, class... Policies> class Training {
-    static_assert(detail::is_pipeline<Net>,
-                  "gpipe: the first argument of Training is the model: a gpipe::Pipeline");
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Cut = typename Chosen::Cut;
     using Schedule = typename Chosen::Schedule;
@@ -528,6 +541,52 @@ template <class Net, class... Policies> class Training {
     OptimizerFunctor_ optimizer_;
     std::string_view const planned_optimizer_ = detail::chosen_name(optimizer_);
     Machine<Device> machine_;
+};
+
+namespace detail {
+
+// A value that goes with everything.
+struct Anything {
+    template <class T> constexpr operator T() const { return T(); }
+    float& operator[](auto const&) const;
+    float& operator()(auto const&...) const;
+    friend constexpr bool operator==(Anything, auto const&) { return true; }
+    friend constexpr bool operator<(Anything, auto const&) { return true; }
+    friend constexpr bool operator<=(Anything, auto const&) { return true; }
+    friend constexpr bool operator>(Anything, auto const&) { return true; }
+    friend constexpr bool operator>=(Anything, auto const&) { return true; }
+};
+// A Training in which nothing is wrong.
+using AnyTraining = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>;
+
+} // namespace detail
+
+/// What a Training with a mistake is, once the sentence about it has been said: it takes and gives
+/// everything, so that this sentence is the only error, whatever is written with the Training.
+template <class Net, class... Policies>
+    requires(!detail::check_training<Net, Policies...>())
+class Training<Net, Policies...> : public detail::AnyTraining {
+    using Anything = detail::Anything;
+    template <class Kind, class Default>
+    using Functor = typename detail::policy_or<Kind, Default, Policies...>::functor;
+
+  public:
+    static constexpr Anything layer_count{}, device_count{}, cell_count{}, micro_batch_count{};
+    static constexpr Anything first_layers() { return {}; }
+    static constexpr Anything bubble(auto const&...) { return {}; }
+    static constexpr Anything action_costs(auto const&...) { return {}; }
+    static constexpr Anything peak_micro_batches(std::size_t) { return {}; }
+    static constexpr Anything peak_bytes(std::size_t, std::size_t) { return {}; }
+
+    Training(auto&&, auto&&, auto&&, Options);
+    ~Training();
+    Result step(auto const&, auto const&);
+    Pending start(auto const&, auto const&, auto const&...);
+    Result evaluate(auto const&, auto const&);
+    void predict(auto const&, auto const&);
+    Functor<policy::Optimizer, Optimizer<SGD>>& optimizer();
+    template <std::size_t> Anything parameters();
+    template <std::size_t> Anything gradients();
 };
 
 } // namespace gpipe

@@ -1,42 +1,52 @@
-// expect GPIPE_NO_INPUT: gpipe: a layer must name its input: using Input = gpipe::Tensor<...>
-// expect GPIPE_NO_INPUT: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_NO_OUTPUT: gpipe: a layer must name its output: using Output = gpipe::Tensor<...>
-// expect GPIPE_NO_OUTPUT: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_INPUT_IS_NO_TENSOR: gpipe: a layer must name its input: using Input = gpipe::Tensor<
-// expect GPIPE_NO_FORWARD: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\) const
-// expect GPIPE_NO_FORWARD: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_FORWARD_NOT_CONST: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
-// expect GPIPE_FORWARD_RETURNS: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
+// expect GPIPE_NO_INPUT: gpipe: layer Index \(L\) must name its input: using Input = gpipe::Tensor<...>
+// expect GPIPE_NO_INPUT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_NO_OUTPUT: gpipe: layer Index \(L\) must name its output: using Output = gpipe::Tensor<...>
+// expect GPIPE_NO_OUTPUT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_INPUT_IS_NO_TENSOR: gpipe: layer Index \(L\) must name its input: using Input = gpipe::Tensor<
+// expect GPIPE_NO_FORWARD: gpipe: layer Index \(L\) has no forward: void forward\(auto& context, auto x, auto y\) const
+// expect GPIPE_NO_FORWARD: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_FORWARD_NOT_CONST: gpipe: the forward of layer Index \(L\) is not const: void forward\(
+// expect GPIPE_FORWARD_RETURNS: gpipe: the forward of layer Index \(L\) returns something
 // expect GPIPE_FORWARD_WRITABLE_INPUT: x is a view of const elements
-// expect GPIPE_FORWARD_WRITABLE_INPUT: gpipe: a layer needs: void forward
-// expect GPIPE_FORWARD_PRIVATE: gpipe: a layer needs: void forward\(auto& context, auto x, auto y\)
-// expect GPIPE_NO_BACKWARD: gpipe: a layer needs: void backward\(auto& context, auto x, auto dy, auto dx
-// expect GPIPE_NO_BACKWARD: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_BACKWARD_RETURNS: gpipe: a layer needs: void backward\(auto& context, auto x, auto dy
-// expect GPIPE_READS_NEITHER: gpipe: a layer needs: void backward\(auto& context, auto dy, auto dx\)
-// expect GPIPE_READS_OUTPUT: gpipe: a layer needs: void backward\(auto& context, auto y, auto dy, auto dx
-// expect GPIPE_READS_BOTH: gpipe: a layer needs: void backward\(auto& context, auto x, auto y, auto dy, a
-// expect GPIPE_NO_INITIALIZE: gpipe: a layer with Parameters needs: void initialize\(auto& context\) const
-// expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_INTEGER_PARAMETERS: gpipe: Parameters must be tensors of elements that carry a gradient
-// expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_NO_CLASS: gpipe: a layer must be a copyable class
-// expect GPIPE_NOT_COPYABLE: gpipe: a layer must be a copyable class
-// expect GPIPE_ONE_HALF: gpipe: the halves of a layer's backward are both: void input_gradient\(auto&
-// expect GPIPE_ONE_HALF: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_OTHER_HALF: gpipe: the halves of a layer's backward are both: void input_gradient\(auto&
-// expect GPIPE_HALF_TAKES_DX: gpipe: the halves of a layer's backward are both: void input_gradient\(a
-// expect GPIPE_HALF_RETURNS: gpipe: the halves of a layer's backward are both: void input_gradient\(au
-// expect GPIPE_HALF_READS: gpipe: the halves of a layer's backward are both: void input_gradient\(auto
-// expect GPIPE_HALF_WRONG_BESIDE_WHOLE: gpipe: the halves of a layer's backward are both: void input_g
+// expect GPIPE_FORWARD_WRITABLE_INPUT: gpipe: the forward of layer Index \(L\) takes other arguments
+// expect GPIPE_FORWARD_SHORT: gpipe: the forward of layer Index \(L\) takes other arguments
+// expect GPIPE_FORWARD_PRIVATE: gpipe: the forward of layer Index \(L\) takes other arguments, or is private
+// expect GPIPE_NO_BACKWARD: gpipe: layer Index \(L\) has no backward: void backward\(auto& context, auto x, auto dy, a
+// expect GPIPE_NO_BACKWARD: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_BACKWARD_NOT_CONST: gpipe: the backward of layer Index \(L\) is not const: void backward\(
+// expect GPIPE_BACKWARD_RETURNS: gpipe: the backward of layer Index \(L\) returns something
+// expect GPIPE_BACKWARD_NO_DX: gpipe: the backward of layer Index \(L\) takes one argument less: dx is missing, or
+// expect GPIPE_BACKWARD_READS_MORE: or what backward_reads says that it reads
+// expect GPIPE_BACKWARD_REFUSES_NONE: gpipe: layer Index \(L\) declares accepts_none, but its backward does not take gpipe::none
+// expect GPIPE_BACKWARD_ARGUMENTS: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto x, auto dy, auto dx\)
+// expect GPIPE_READS_NEITHER: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto dy, auto dx\)
+// expect GPIPE_READS_OUTPUT: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto y, auto dy, auto dx\)
+// expect GPIPE_READS_BOTH: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto x, auto y, auto dy, a
+// expect GPIPE_NO_INITIALIZE: gpipe: layer Index \(L\) has Parameters, but no initialize: void initialize\(auto& context\) const
+// expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_INITIALIZE_NOT_CONST: gpipe: the initialize of layer Index \(L\) is not const: void initialize\(
+// expect GPIPE_INITIALIZE_ARGUMENTS: gpipe: the initialize of layer Index \(L\) takes other arguments, returns something or is private
+// expect GPIPE_INTEGER_PARAMETERS: gpipe: the Parameters of layer Index \(L\) must be tensors of elements that carry a gradient
+// expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_DECAY_SHORT: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
+// expect GPIPE_DECAY_SHORT_IN_TEMPLATE: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
+// expect GPIPE_NO_CLASS: gpipe: layer Index \(L\) is no copyable class, as a layer must be
+// expect GPIPE_NOT_COPYABLE: gpipe: layer Index \(L\) is no copyable class, as a layer must be
+// expect GPIPE_ONE_HALF: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_OTHER_HALF: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_HALF_TAKES_DX: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_HALF_RETURNS: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_HALF_READS: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_HALF_WRONG_BESIDE_WHOLE: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
+// expect GPIPE_ONE_HALF: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_DEFERS_NOTHING: gpipe: Deferred is what a layer's input_gradient leaves for its weight_g
-// expect GPIPE_DEFERS_NOTHING: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_FINAL: gpipe: a layer must not be final: which functions it has is seen by deriving fr
-// expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of a layer whether it is: static constexpr
-// expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1UL?, L=Mistake)
-// expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: recompute_is_cheap says of a layer whether it is: static
-// expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4UL?, L=Mistake)
-// expect GPIPE_INSIDE_REPEAT: gpipe: a layer needs: void forward
+// expect GPIPE_DEFERS_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
+// expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static constexpr
+// expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static
+// expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4, L=Mistake)
+// expect GPIPE_INSIDE_REPEAT: gpipe: layer Index \(L\) has no forward
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 
@@ -133,6 +143,10 @@ struct Mistake : Four {
 struct Mistake : Four {
     void forward(auto&, WriteView, WriteView) const {}
 };
+#elif defined(GPIPE_FORWARD_SHORT)
+struct Mistake : Four {
+    void forward(auto&, auto) const {}
+};
 #elif defined(GPIPE_FORWARD_PRIVATE)
 class Mistake : public Four {
     void forward(auto&, auto, auto) const {}
@@ -143,22 +157,61 @@ struct Mistake : Forward {};
 struct Mistake : Forward {
     bool backward(auto&, auto, auto, auto) const { return true; }
 };
+#elif defined(GPIPE_BACKWARD_NOT_CONST)
+struct Mistake : Forward {
+    void backward(auto&, auto, auto, auto) {}
+};
+#elif defined(GPIPE_BACKWARD_NO_DX)
+struct Mistake : Forward {
+    void backward(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_BACKWARD_READS_MORE)
+struct Mistake : Four {
+    static constexpr auto backward_reads = gpipe::Reads::both;
+};
+#elif defined(GPIPE_BACKWARD_REFUSES_NONE)
+struct Mistake : Forward {
+    static constexpr bool accepts_none = true;
+    template <class C> void backward(C&, ReadView, ReadView, WriteView) const {}
+};
+#elif defined(GPIPE_BACKWARD_ARGUMENTS)
+struct Mistake : Forward {
+    void backward(auto&, auto, auto, auto, auto) const {}
+};
 #elif defined(GPIPE_READS_NEITHER)
 struct Mistake : Four {
     static constexpr auto backward_reads = gpipe::Reads::neither;
 };
 #elif defined(GPIPE_READS_OUTPUT)
-struct Mistake : Neither {
+struct Mistake : Forward {
     static constexpr auto backward_reads = gpipe::Reads::output;
+    void backward(auto&, auto, auto, auto, auto) const {}
 };
 #elif defined(GPIPE_READS_BOTH)
-struct Mistake : Four {
+struct Mistake : Neither {
     static constexpr auto backward_reads = gpipe::Reads::both;
 };
 #elif defined(GPIPE_NO_INITIALIZE)
 struct Mistake : Four {
     using Parameters = Tensor;
 };
+#elif defined(GPIPE_INITIALIZE_NOT_CONST)
+struct Mistake : Four {
+    using Parameters = Tensor;
+    void initialize(auto&) {}
+};
+#elif defined(GPIPE_INITIALIZE_ARGUMENTS)
+struct Mistake : Four {
+    using Parameters = Tensor;
+    void initialize() const {}
+};
+#elif defined(GPIPE_DECAY_SHORT)
+struct Mistake : Whole {
+    static constexpr float decay[] = {1};
+};
+#elif defined(GPIPE_DECAY_SHORT_IN_TEMPLATE)
+template <int> struct Template : Whole { static constexpr float decay[] = {1}; };
+struct Mistake : Template<1> {};
 #elif defined(GPIPE_INTEGER_PARAMETERS)
 struct Mistake : Four {
     using Parameters = gpipe::Tensors<Tensor, gpipe::Tensor<int, 4>>;

@@ -1,12 +1,14 @@
 // expect GPIPE_NO_TARGET: gpipe: a loss must name its target: using Target = gpipe::Tensor<...>
 // expect GPIPE_NO_TARGET: CheckLoss<(Mistake, |.*L=Mistake)
 // expect GPIPE_TARGET_IS_NO_TENSOR: gpipe: a loss must name its target: using Target = gpipe::Tensor
-// expect GPIPE_SIGNATURE: gpipe: a loss needs: gpipe::LossValue<n> operator\(\)\(auto& context, auto y
+// expect GPIPE_SIGNATURE: gpipe: the loss \(L\) takes other arguments: gpipe::LossValue<n> operator\(\)\(auto& context, auto y
 // expect GPIPE_SIGNATURE: CheckLoss<(Mistake, |.*L=Mistake)
-// expect GPIPE_RESULT: gpipe: a loss needs: gpipe::LossValue<n> operator\(\)\(auto& context, auto y
-// expect GPIPE_NOT_CONST: gpipe: a loss needs: gpipe::LossValue<n> operator\(\)\(auto& context, auto y
-// expect GPIPE_OTHER_SHAPE: gpipe: a loss needs: gpipe::LossValue<n> operator\(\)\(auto& context, auto y
-// expect GPIPE_WRITABLE_OUTPUT: y and dy have the shape of the last layer's output
+// expect GPIPE_RESULT: gpipe: the loss \(L\) returns something else than a gpipe::LossValue<n>
+// expect GPIPE_NOT_CONST: gpipe: the operator\(\) of the loss \(L\) is not const
+// expect GPIPE_OTHER_SHAPE: gpipe: the loss \(L\) takes other arguments.*the shape of the last layer's output, Output
+// expect GPIPE_OTHER_SHAPE: (Output=|CheckLoss<.*)gpipe::Tensor<float, 4>
+// expect GPIPE_WRITABLE_OUTPUT: gpipe: the loss \(L\) takes other arguments
+// expect GPIPE_REFUSES_NONE: gpipe: the loss \(L\) declares accepts_none, but does not take gpipe::none for dy
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 
@@ -51,6 +53,12 @@ struct Mistake {
 struct Mistake {
     using Target = ::Target;
     template <class C> Value operator()(C&, WriteView, ReadView, WriteView) const { return {}; }
+};
+#elif defined(GPIPE_REFUSES_NONE)
+struct Mistake {
+    using Target = ::Target;
+    static constexpr bool accepts_none = true;
+    template <class C> Value operator()(C&, ReadView, ReadView, WriteView) const { return {}; }
 };
 #else
 struct Mistake {

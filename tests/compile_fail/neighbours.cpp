@@ -1,23 +1,33 @@
-// expect GPIPE_NEXT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_NEXT: CheckNeighbours<(1, Four, Eight>|.*Index=1UL?, Left=Four, Right=Eight)
-// expect GPIPE_ELEMENT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_ELEMENT: CheckNeighbours<(1, Four, Doubles>|.*Index=1UL?, Left=Four, Right=Doubles)
-// expect GPIPE_RANK: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_RANK: CheckNeighbours<(1, Four, Square>|.*Index=1UL?, Left=Four, Right=Square)
-// expect GPIPE_COUNT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_COUNT: CheckNeighbours<(1, Four, Pair>|.*Index=1UL?, Left=Four, Right=Pair)
-// expect GPIPE_BEFORE_REPEAT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_BEFORE_REPEAT: CheckNeighbours<(1, Four, Widen>|.*Index=1UL?, Left=Four, Right=Widen)
-// expect GPIPE_INSIDE_REPEAT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_INSIDE_REPEAT: CheckNeighbours<(3, Widen, Four>|.*Index=3UL?, Left=Widen, Right=Four)
-// expect GPIPE_ACROSS_REPETITIONS: gpipe: the output of layer Index \(Left\) is not the input of the
-// expect GPIPE_ACROSS_REPETITIONS: CheckNeighbours<(3, Widen, Four>|.*Left=Widen, Right=Four)
-// expect GPIPE_ONE_REPEATED: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_ONE_REPEATED: CheckNeighbours<(2, Widen, Widen>|.*Index=2UL?, Left=Widen)
-// expect GPIPE_AFTER_REPEAT: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_AFTER_REPEAT: CheckNeighbours<(8, Four, Eight>|.*Index=8UL?, Left=Four, Right=Eight)
-// expect GPIPE_BETWEEN_REPEATS: gpipe: the output of layer Index \(Left\) is not the input of the next
-// expect GPIPE_BETWEEN_REPEATS: CheckNeighbours<(4, Four, Eight>|.*Index=4UL?, Left=Four, Right=Eight)
+// expect GPIPE_NEXT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_NEXT: CheckNeighbours<(1, Four, Eight, |.*Index=1, Left=Four, Right=Eight, )
+// expect GPIPE_NEXT: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 8>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 8>[],])
+// expect GPIPE_ELEMENT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_ELEMENT: CheckNeighbours<(1, Four, Doubles, |.*Index=1, Left=Four, Right=Doubles, )
+// expect GPIPE_ELEMENT: (gpipe::Tensor<float, 4>, gpipe::Tensor<double, 4>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<double, 4>[],])
+// expect GPIPE_RANK: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_RANK: CheckNeighbours<(1, Four, Square, |.*Index=1, Left=Four, Right=Square, )
+// expect GPIPE_RANK: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 2, 2>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 2, 2>[],])
+// expect GPIPE_COUNT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_COUNT: CheckNeighbours<(1, Four, Pair, |.*Index=1, Left=Four, Right=Pair, )
+// expect GPIPE_COUNT: (gpipe::Tensor<float, 4>, gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4> ?>[],])
+// expect GPIPE_BEFORE_REPEAT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_BEFORE_REPEAT: CheckNeighbours<(1, Four, Widen, |.*Index=1, Left=Four, Right=Widen, )
+// expect GPIPE_BEFORE_REPEAT: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 5>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 5>[],])
+// expect GPIPE_INSIDE_REPEAT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_INSIDE_REPEAT: CheckNeighbours<(3, Widen, Four, |.*Index=3, Left=Widen, Right=Four, )
+// expect GPIPE_INSIDE_REPEAT: (gpipe::Tensor<float, 6>, gpipe::Tensor<float, 4>>|Output=gpipe::Tensor<float, 6>, Input=gpipe::Tensor<float, 4>[],])
+// expect GPIPE_ACROSS_REPETITIONS: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_ACROSS_REPETITIONS: CheckNeighbours<(3, Widen, Four, |.*Index=3, Left=Widen, Right=Four, )
+// expect GPIPE_ACROSS_REPETITIONS: (gpipe::Tensor<float, 6>, gpipe::Tensor<float, 4>>|Output=gpipe::Tensor<float, 6>, Input=gpipe::Tensor<float, 4>[],])
+// expect GPIPE_ONE_REPEATED: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_ONE_REPEATED: CheckNeighbours<(2, Widen, Widen, |.*Index=2, Left=Widen, Right=Widen, )
+// expect GPIPE_ONE_REPEATED: (gpipe::Tensor<float, 6>, gpipe::Tensor<float, 5>>|Output=gpipe::Tensor<float, 6>, Input=gpipe::Tensor<float, 5>[],])
+// expect GPIPE_AFTER_REPEAT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_AFTER_REPEAT: CheckNeighbours<(8, Four, Eight, |.*Index=8, Left=Four, Right=Eight, )
+// expect GPIPE_AFTER_REPEAT: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 8>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 8>[],])
+// expect GPIPE_BETWEEN_REPEATS: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_BETWEEN_REPEATS: CheckNeighbours<(4, Four, Eight, |.*Index=4, Left=Four, Right=Eight, )
+// expect GPIPE_BETWEEN_REPEATS: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 8>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 8>[],])
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 
@@ -43,7 +53,7 @@ struct Pair : blank::Map<4> {
 struct GroupOfOne : blank::Map<4> {
     using Input = gpipe::Tensors<blank::Floats<4>>;
 };
-template struct gpipe::CheckNeighbours<0, Four, GroupOfOne>;
+static_assert(gpipe::CheckNeighbours<0, Four, GroupOfOne>::ok());
 using Net = gpipe::Pipeline<Four, GroupOfOne, Repeat<1, FourToFive, Widen>, Repeat<1, Narrow>,
                             Repeat<2, FiveToFour, FourToFive>>;
 static_assert(Net::size == 9);

@@ -2,9 +2,9 @@
 // expect GPIPE_MAY_THROW: CheckOptimizer<(Mistake>|.*O=Mistake)
 // expect GPIPE_NO_STATES: gpipe: an optimizer must say how many arrays it keeps for each parameter tens
 // expect GPIPE_NO_STATES: CheckOptimizer<(Mistake>|.*O=Mistake)
-// expect GPIPE_SIGNATURE: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
-// expect GPIPE_NOT_CONST: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
-// expect GPIPE_RETURNS: gpipe: an optimizer needs: template <class T> void operator\(\)\(gpipe::Upd
+// expect GPIPE_SIGNATURE: gpipe: the operator\(\) of the optimizer \(O\) takes other arguments: template <class T> void
+// expect GPIPE_NOT_CONST: gpipe: the operator\(\) of the optimizer \(O\) is not const: template <class T> void
+// expect GPIPE_RETURNS: gpipe: the operator\(\) of the optimizer \(O\) returns something: template <class T> void
 // expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
 // expect GPIPE_NOT_TRIVIAL: gpipe: an optimizer must be trivially copyable to be copied to this device
 // expect GPIPE_NOT_TRIVIAL_IMMEDIATE: gpipe: with update::Immediate an optimizer must be trivially cop

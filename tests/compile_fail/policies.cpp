@@ -3,15 +3,15 @@
 // expect GPIPE_NO_LOSS: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
 // expect GPIPE_NO_POLICIES: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
 // expect GPIPE_UNKNOWN: gpipe: policy Index is none that this template knows
-// expect GPIPE_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1UL?, Policy=Unknown)
-// expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2UL?, Policy=int)
+// expect GPIPE_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1, Policy=Unknown)
+// expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2, Policy=int)
 // expect GPIPE_NO_POLICY: gpipe: policy Index is none that this template knows
-// expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1UL?, Policy=OtherKind)
+// expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1, Policy=OtherKind)
 // expect GPIPE_UNKNOWN_KIND: gpipe: policy Index is none that this template knows
 // expect GPIPE_TWICE: gpipe: policy Index is given twice: there is one of each kind
-// expect GPIPE_TWICE: CheckPolicyOnce<(2, gpipe::MicroBatches<8>|.*Index=2UL?, Policy=gpipe::MicroBat)
+// expect GPIPE_TWICE: CheckPolicyOnce<(2, gpipe::MicroBatches<8>|.*Index=2, Policy=gpipe::MicroBat)
 // expect GPIPE_CELLS_AND_BALANCE: gpipe: policy Index is given twice: there is one of each kind
-// expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2UL?, Policy=gpipe::Balanc)
+// expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2, Policy=gpipe::Balanc)
 // expect GPIPE_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 #include <gpipe/training.hpp>

@@ -2,21 +2,21 @@
 // step.
 // expect GPIPE_OTHER_LAYERS: gpipe: the reversal of Policy is not for the layers of this cell
 // expect GPIPE_NO_SUCH_LAYER: gpipe: the reversal of Policy names, at this step, a layer that this cell does not
-// expect GPIPE_NO_SUCH_LAYER: CheckReversal<.*(, 0, 0>|cell=0UL?, step=0UL?)
+// expect GPIPE_NO_SUCH_LAYER: CheckReversal<.*(, 0, 0>|cell=0, step=0)
 // expect GPIPE_REVERSED: gpipe: the reversal of Policy runs, at this step, a layer again behind its backward
-// expect GPIPE_REVERSED: CheckReversal<.*(, 0, 4>|cell=0UL?, step=4UL?)
+// expect GPIPE_REVERSED: CheckReversal<.*(, 0, 4>|cell=0, step=4)
 // expect GPIPE_NO_INPUT: gpipe: the reversal of Policy runs, at this step, a layer again whose input is nowhere
-// expect GPIPE_NO_INPUT: CheckReversal<.*(, 0, 0>|cell=0UL?, step=0UL?)
+// expect GPIPE_NO_INPUT: CheckReversal<.*(, 0, 0>|cell=0, step=0)
 // expect GPIPE_TWICE: gpipe: the reversal of Policy keeps, at this step, a layer whole that is so already
-// expect GPIPE_TWICE: CheckReversal<.*(, 0, 2>|cell=0UL?, step=2UL?)
+// expect GPIPE_TWICE: CheckReversal<.*(, 0, 2>|cell=0, step=2)
 // expect GPIPE_ORDER: gpipe: the reversal of Policy keeps something, at this step, of a layer before
-// expect GPIPE_ORDER: CheckReversal<.*(, 0, 0>|cell=0UL?, step=0UL?)
+// expect GPIPE_ORDER: CheckReversal<.*(, 0, 0>|cell=0, step=0)
 // expect GPIPE_IN_VAIN: gpipe: the reversal of Policy does not take up, at this step, what the forward before
-// expect GPIPE_IN_VAIN: CheckReversal<.*(, 0, 4>|cell=0UL?, step=4UL?)
+// expect GPIPE_IN_VAIN: CheckReversal<.*(, 0, 4>|cell=0, step=4)
 // expect GPIPE_OUT_OF_TURN: gpipe: the reversal of Policy runs, at this step, a backward that is not that of the
-// expect GPIPE_OUT_OF_TURN: CheckReversal<.*(, 0, 2>|cell=0UL?, step=2UL?)
+// expect GPIPE_OUT_OF_TURN: CheckReversal<.*(, 0, 2>|cell=0, step=2)
 // expect GPIPE_NOT_WHOLE: gpipe: the reversal of Policy runs, at this step, a backward of a layer that is not
-// expect GPIPE_NOT_WHOLE: CheckReversal<.*(, 0, 2>|cell=0UL?, step=2UL?)
+// expect GPIPE_NOT_WHOLE: CheckReversal<.*(, 0, 2>|cell=0, step=2)
 // expect GPIPE_MISSING: gpipe: the reversal of Policy leaves out a backward
 // expect GPIPE_NO_REVERSAL: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_NO_SEGMENT: gpipe: EverySegment<n> needs segments of at least one layer

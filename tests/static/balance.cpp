@@ -75,6 +75,6 @@ static_assert(gpipe::first_invalid_cost(
 
 } // namespace
 
-template struct gpipe::CheckCut<gpipe::Balance<2, 1, 3>, 6>;
-template struct gpipe::CheckCut<gpipe::Cells<6>, 6>;
-template struct gpipe::CheckCut<gpipe::Cells<gpipe::dynamic>, 6>;
+static_assert(gpipe::CheckCut<gpipe::Balance<2, 1, 3>, 6>::ok());
+static_assert(gpipe::CheckCut<gpipe::Cells<6>, 6>::ok());
+static_assert(gpipe::CheckCut<gpipe::Cells<gpipe::dynamic>, 6>::ok());

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/version.hpp>
 
 #include <bit>
 #include <cstddef>

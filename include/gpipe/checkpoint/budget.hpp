@@ -24,6 +24,15 @@ concept BudgetPolicy = requires(C const& policy) {
     { policy.budget() } -> std::same_as<Budget>;
 };
 
+/// The numbers of Optimal<bytes, samples>.
+template <std::size_t bytes, std::size_t samples> struct CheckOptimal {
+    static consteval bool ok() {
+        static_assert(bytes > 0, "gpipe: Optimal<bytes, samples> needs bytes");
+        static_assert(samples > 0, "gpipe: Optimal<bytes, samples> needs samples in a micro-batch");
+        return bytes > 0 && samples > 0;
+    }
+};
+
 namespace checkpoint {
 
 /// The fastest reversals with which every device fits into so many bytes: all that it has, which is
@@ -40,8 +49,8 @@ namespace checkpoint {
 /// Options::checkpointing, and without samples they are those of Options::samples. Otherwise
 /// micro-batches of more are refused at construction, with std::invalid_argument.
 template <std::size_t bytes_ = dynamic, std::size_t samples_ = dynamic> struct Optimal {
-    static_assert(bytes_ > 0, "gpipe: Optimal<bytes, samples> needs bytes");
-    static_assert(samples_ > 0, "gpipe: Optimal<bytes, samples> needs samples in a micro-batch");
+    static constexpr bool sound = CheckOptimal<bytes_, samples_>::ok();
+    static_assert(sound || true); // says it wherever the type is used
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "optimal";
     static constexpr Budget budget() { return {true, bytes_, samples_}; }

@@ -3,6 +3,7 @@
 #include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/policy.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -11,22 +12,28 @@ namespace gpipe {
 
 /// That a policy offers what a checkpointing policy must.
 template <class C> struct CheckCheckpointing {
-    static constexpr bool chosen = std::is_same_v<C, checkpoint::Dynamic>;
-    static constexpr bool offers = chosen || CheckpointingPass<C> || reverses_cells<C>;
-    static constexpr bool ok = offers && (chosen || std::is_empty_v<C>);
-    static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr gpipe::Programs "
-                          "lower(gpipe::Programs const& schedule)");
-    static_assert(!offers || ok,
-                  "gpipe: a checkpointing policy whose numbers are dynamic is an object: among the "
-                  "policies stands gpipe::checkpoint::Dynamic, and the object in "
-                  "Options::checkpointing");
+    static consteval bool ok() {
+        constexpr bool chosen = std::is_same_v<C, checkpoint::Dynamic>;
+        constexpr bool offers = chosen || CheckpointingPass<C> || reverses_cells<C>;
+        constexpr bool constant = chosen || !offers || std::is_empty_v<C>;
+        static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr "
+                              "gpipe::Programs lower(gpipe::Programs const& schedule)");
+        static_assert(constant,
+                      "gpipe: a checkpointing policy whose numbers are dynamic is an object: among "
+                      "the policies stands gpipe::checkpoint::Dynamic, and the object in "
+                      "Options::checkpointing");
+        return offers && constant && detail::sound_policy<C>;
+    }
 };
 
 /// That a policy which has one for each cell has as many as there are cells.
 template <class Policy, std::size_t policies, std::size_t cells> struct CheckPoliciesOfCells {
-    static constexpr bool ok = policies == cells;
-    static_assert(ok, "gpipe: PerCell has more or fewer checkpointing policies than there are "
+    static consteval bool ok() {
+        static_assert(policies == cells,
+                      "gpipe: PerCell has more or fewer checkpointing policies than there are "
                       "cells");
+        return policies == cells;
+    }
 };
 
 namespace detail {
@@ -34,7 +41,7 @@ namespace detail {
 template <class C, std::size_t> inline constexpr bool fits_cells = true;
 template <class... Policies, std::size_t cells>
 inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
-    CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok;
+    CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok();
 
 } // namespace detail
 
@@ -42,35 +49,43 @@ inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
 /// does not. One sentence for each ReversalProblem.
 template <class Policy, ReversalProblem problem, std::size_t cell, std::size_t step>
 struct CheckReversal {
-    static constexpr bool ok = problem == ReversalProblem::sound;
-    static_assert(problem != ReversalProblem::empty,
-                  "gpipe: the reversal of Policy is not for the layers of this cell");
-    static_assert(problem != ReversalProblem::no_such_layer,
-                  "gpipe: the reversal of Policy names, at this step, a layer that this cell does "
-                  "not have");
-    static_assert(problem != ReversalProblem::reversed,
-                  "gpipe: the reversal of Policy runs, at this step, a layer again behind its "
-                  "backward");
-    static_assert(problem != ReversalProblem::no_input,
-                  "gpipe: the reversal of Policy runs, at this step, a layer again whose input is "
-                  "nowhere kept");
-    static_assert(problem != ReversalProblem::twice,
-                  "gpipe: the reversal of Policy keeps, at this step, a layer whole that is so "
-                  "already");
-    static_assert(problem != ReversalProblem::in_vain,
-                  "gpipe: the reversal of Policy does not take up, at this step, what the forward "
-                  "before it has computed");
-    static_assert(problem != ReversalProblem::order,
-                  "gpipe: the reversal of Policy keeps something, at this step, of a layer before "
-                  "what it keeps of a later one is released");
-    static_assert(problem != ReversalProblem::out_of_turn,
-                  "gpipe: the reversal of Policy runs, at this step, a backward that is not that "
-                  "of the last layer left");
-    static_assert(problem != ReversalProblem::not_whole,
-                  "gpipe: the reversal of Policy runs, at this step, a backward of a layer that is "
-                  "not kept whole");
-    static_assert(problem != ReversalProblem::missing,
-                  "gpipe: the reversal of Policy leaves out a backward");
+    static consteval bool ok() {
+        static_assert(problem != ReversalProblem::empty,
+                      "gpipe: the reversal of Policy is not for the layers of this cell");
+        static_assert(
+            problem != ReversalProblem::no_such_layer,
+            "gpipe: the reversal of Policy names, at this step, a layer that this cell does "
+            "not have");
+        static_assert(problem != ReversalProblem::reversed,
+                      "gpipe: the reversal of Policy runs, at this step, a layer again behind its "
+                      "backward");
+        static_assert(
+            problem != ReversalProblem::no_input,
+            "gpipe: the reversal of Policy runs, at this step, a layer again whose input is "
+            "nowhere kept");
+        static_assert(problem != ReversalProblem::twice,
+                      "gpipe: the reversal of Policy keeps, at this step, a layer whole that is so "
+                      "already");
+        static_assert(
+            problem != ReversalProblem::in_vain,
+            "gpipe: the reversal of Policy does not take up, at this step, what the forward "
+            "before it has computed");
+        static_assert(
+            problem != ReversalProblem::order,
+            "gpipe: the reversal of Policy keeps something, at this step, of a layer before "
+            "what it keeps of a later one is released");
+        static_assert(
+            problem != ReversalProblem::out_of_turn,
+            "gpipe: the reversal of Policy runs, at this step, a backward that is not that "
+            "of the last layer left");
+        static_assert(
+            problem != ReversalProblem::not_whole,
+            "gpipe: the reversal of Policy runs, at this step, a backward of a layer that is "
+            "not kept whole");
+        static_assert(problem != ReversalProblem::missing,
+                      "gpipe: the reversal of Policy leaves out a backward");
+        return problem == ReversalProblem::sound;
+    }
 };
 
 /// The first cell that a policy reverses wrongly, and how.

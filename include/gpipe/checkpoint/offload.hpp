@@ -6,6 +6,21 @@
 #include <cstddef>
 #include <string_view>
 
+namespace gpipe {
+
+/// That Offload<Policy> knows which tensors Policy keeps.
+template <class Policy> struct CheckOffload {
+    static consteval bool ok() {
+        constexpr bool reverses = detail::reverses_in_cell<Policy>;
+        static_assert(reverses, "gpipe: Offload takes Never, ExceptLast or a policy that reverses "
+                                "one cell by itself, with: gpipe::Reversal "
+                                "reversal(gpipe::CellToReverse const& cell) const");
+        return reverses && detail::sound_policy<Policy>;
+    }
+};
+
+} // namespace gpipe
+
 namespace gpipe::checkpoint {
 
 /// What Policy keeps from a cell's forward to its reversal, the cell's input included, waits in the
@@ -20,9 +35,8 @@ namespace gpipe::checkpoint {
 /// is the host's has nothing to gain: there it is one copy more.
 template <class Policy> struct Offload {
     using policy_kind = policy::Checkpointing;
-    static_assert(gpipe::detail::reverses_in_cell<Policy>,
-                  "gpipe: Offload takes Never, ExceptLast or a policy that reverses one cell by "
-                  "itself, with: gpipe::Reversal reversal(gpipe::CellToReverse const& cell) const");
+    static constexpr bool sound = CheckOffload<Policy>::ok();
+    static_assert(sound || true); // says it wherever the type is used
     static constexpr std::string_view name = "offload";
     [[no_unique_address]] Policy policy{};
 

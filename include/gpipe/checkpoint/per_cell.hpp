@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/policy.hpp>
 #include <gpipe/core/type_list.hpp>
 
 #include <cstddef>
@@ -49,23 +50,36 @@ template <class... Policies> constexpr std::size_t first_not_in_cell() {
 
 /// That policy `Index` of a PerCell decides about one cell.
 template <std::size_t Index, class Policy> struct CheckPolicyInCell {
-    static constexpr bool ok = detail::reverses_in_cell<Policy>;
-    static constexpr bool is_always = std::is_same_v<Policy, checkpoint::Always>;
-    static_assert(!is_always, "gpipe: Always runs again what the cell holds as well, whatever its "
-                              "reversal: PerCell takes ExceptLast instead");
-    static_assert(is_always || ok,
-                  "gpipe: PerCell takes Never, ExceptLast and policies that reverse one cell by "
-                  "itself, with: gpipe::Reversal reversal(gpipe::CellToReverse const& cell) const");
+    static consteval bool ok() {
+        constexpr bool reverses = detail::reverses_in_cell<Policy>;
+        constexpr bool is_always = std::is_same_v<Policy, checkpoint::Always>;
+        static_assert(!is_always, "gpipe: Always runs again what the cell holds as well, whatever "
+                                  "its reversal: PerCell takes ExceptLast instead");
+        static_assert(is_always || reverses,
+                      "gpipe: PerCell takes Never, ExceptLast and policies that reverse one cell "
+                      "by itself, with: gpipe::Reversal reversal(gpipe::CellToReverse const& cell) "
+                      "const");
+        return reverses;
+    }
+};
+/// That a PerCell has policies.
+template <std::size_t policies> struct CheckPolicyCount {
+    static consteval bool ok() {
+        static_assert(policies > 0, "gpipe: PerCell needs a policy for each cell");
+        return policies > 0;
+    }
 };
 
 namespace detail {
 
 template <class... Policies> consteval bool check_policies_in_cells() {
     constexpr std::size_t wrong = first_not_in_cell<Policies...>();
-    if constexpr (wrong < sizeof...(Policies))
-        return CheckPolicyInCell<wrong, typename List<Policies...>::template at<wrong>>::ok;
+    if constexpr (sizeof...(Policies) == 0)
+        return CheckPolicyCount<sizeof...(Policies)>::ok();
+    else if constexpr (wrong < sizeof...(Policies))
+        return CheckPolicyInCell<wrong, typename List<Policies...>::template at<wrong>>::ok();
     else
-        return true;
+        return (sound_policy<Policies> && ...);
 }
 
 } // namespace detail
@@ -78,8 +92,8 @@ template <class... Policies> struct PerCell {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "per-cell";
     static constexpr std::size_t count = sizeof...(Policies);
-    static_assert(count > 0, "gpipe: PerCell needs a policy for each cell");
-    static_assert(detail::check_policies_in_cells<Policies...>());
+    static constexpr bool sound = gpipe::detail::check_policies_in_cells<Policies...>();
+    static_assert(sound || true); // says it wherever the type is used
 
     static constexpr Reversal reversal(CellToReverse const& cell) {
         using Reverses = Reversal (*)(CellToReverse const&);

@@ -10,6 +10,18 @@
 #include <cstddef>
 #include <string_view>
 
+namespace gpipe {
+
+/// The layers in a segment of EverySegment<n>.
+template <std::size_t n> struct CheckSegment {
+    static consteval bool ok() {
+        static_assert(n > 0, "gpipe: EverySegment<n> needs segments of at least one layer");
+        return n > 0;
+    }
+};
+
+} // namespace gpipe
+
 /// Checkpointing policies that reverse each cell by itself. As with the extents of mdspan, their
 /// numbers are constants or `dynamic`, and then given to the object.
 namespace gpipe::checkpoint {
@@ -17,7 +29,8 @@ namespace gpipe::checkpoint {
 /// Segments of n layers inside of each cell, the last one of what is left: the forward keeps their
 /// inputs; each, the last first, is run again right before its backwards.
 template <std::size_t n> struct EverySegment {
-    static_assert(n > 0, "gpipe: EverySegment<n> needs segments of at least one layer");
+    static constexpr bool sound = CheckSegment<n>::ok();
+    static_assert(sound || true); // says it wherever the type is used
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "every-segment";
     static constexpr Reversal reversal(CellToReverse const& cell) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 /// @def GPIPE_HOST_DEVICE
 /// Before a function that kernels may call, too.
 #ifdef __CUDACC__

@@ -32,19 +32,31 @@ template <class Kind, class Default, class... Policies>
 using policy_or =
     typename List<Policies..., Default>::template at<find_policy<Kind, Policies...>()>;
 
+// False of a policy that has said what is wrong with its own arguments (`sound`): nothing is then
+// made of it, and its sentence stays the only one.
+template <class P> inline constexpr bool sound_policy = true;
+template <class P>
+    requires requires { P::sound; }
+inline constexpr bool sound_policy<P> = P::sound;
+
 } // namespace detail
 
 /// That policy `Index` is one of the known kinds.
 template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
-    static_assert(known, "gpipe: policy Index is none that this template knows: Cells or Balance, "
-                         "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, an "
-                         "update, a transport, a device");
-    static constexpr bool ok = known;
+    static consteval bool ok() {
+        static_assert(known,
+                      "gpipe: policy Index is none that this template knows: Cells or Balance, "
+                      "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, an "
+                      "update, a transport, a device");
+        return known;
+    }
 };
 /// That policy `Index` is the first of its kind.
 template <std::size_t Index, class Policy, bool first> struct CheckPolicyOnce {
-    static_assert(first, "gpipe: policy Index is given twice: there is one of each kind");
-    static constexpr bool ok = first;
+    static consteval bool ok() {
+        static_assert(first, "gpipe: policy Index is given twice: there is one of each kind");
+        return first;
+    }
 };
 
 namespace detail {
@@ -79,10 +91,10 @@ template <class Policies, class... Kinds> consteval bool check_policies() {
     constexpr auto verdict = PolicyChecks<Policies, Kinds...>::find();
     if constexpr (verdict.unknown < Policies::size)
         return CheckPolicy<verdict.unknown, typename Policies::template at<verdict.unknown>,
-                           false>::ok;
+                           false>::ok();
     else if constexpr (verdict.twice < Policies::size)
         return CheckPolicyOnce<verdict.twice, typename Policies::template at<verdict.twice>,
-                               false>::ok;
+                               false>::ok();
     else
         return true;
 }

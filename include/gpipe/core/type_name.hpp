@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/version.hpp>
 
 #include <cstddef>
 #include <cstdint>

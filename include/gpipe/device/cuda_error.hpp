@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>

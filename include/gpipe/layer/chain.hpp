@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/layer/check_layer.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/layer/item.hpp>
 #include <gpipe/layer/thunk.hpp>
@@ -32,7 +33,7 @@ namespace detail {
 // Whether what A gives is what B takes; true where CheckLayer says what is missing.
 template <class A, class B> consteval bool layers_fit() {
     if constexpr (NamesOutput<A> && NamesInput<B>)
-        return std::is_same_v<as_tensors<typename A::Output>, as_tensors<typename B::Input>>;
+        return same_tensors<typename A::Output, typename B::Input>;
     else
         return true;
 }
@@ -150,6 +151,13 @@ template <class... Items> struct Chain {
         return total;
     }
 
+    // Whether an item is a Repeat of nothing, which has its own sentence.
+    static constexpr bool repeats_nothing() {
+        for (std::size_t i = 0; i < items; ++i)
+            if (extents[i].count * extents[i].group == 0) return true;
+        return false;
+    }
+
     // One value per leaf.
     template <class Of> static constexpr auto table() {
         using Value = typename Of::Value;
@@ -242,20 +250,53 @@ template <class Chain, std::size_t layer, class... Items>
 using LayerAt = typename ItemOf<typename List<Items...>::template at<Chain::position(layer).item>>::
     Group::template at<Chain::position(layer).place>;
 
-// Turns the first fault into its sentence.
-template <class... Items> consteval bool check_chain() {
+template <std::size_t layers> struct CheckNotEmpty {
+    static consteval bool ok() {
+        static_assert(layers > 0, "gpipe: a Pipeline needs at least one layer");
+        return layers > 0;
+    }
+};
+
+template <std::size_t layers> struct CheckLayerCount {
+    static consteval bool ok() {
+        static_assert(layers <= 0xFFFFFFFF, "gpipe: the layers of this Pipeline, with all that "
+                                            "Repeat repeats, are more than 2^32");
+        return layers <= 0xFFFFFFFF;
+    }
+};
+
+// Turns the first fault into its sentence. Whether there is none.
+template <class... Items> consteval bool check_layers() {
     using Shape = Chain<Items...>;
     constexpr auto verdict = Shape::check();
     if constexpr (verdict.layer < Shape::layers())
-        return CheckLayer<verdict.layer, LayerAt<Shape, verdict.layer, Items...>>::ok;
+        return CheckLayer<verdict.layer, LayerAt<Shape, verdict.layer, Items...>>::ok();
     else if constexpr (verdict.neighbours < Shape::layers())
         return CheckNeighbours<verdict.neighbours, LayerAt<Shape, verdict.neighbours, Items...>,
-                               LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok;
+                               LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok();
     else if constexpr (verdict.cost < Shape::layers())
-        return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok;
+        return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
     else
         return true;
 }
+template <class... Items> consteval bool check_chain() {
+    if constexpr (sizeof...(Items) == 0)
+        return CheckNotEmpty<sizeof...(Items)>::ok();
+    else if constexpr (Chain<Items...>::repeats_nothing())
+        return false;
+    else if constexpr (!CheckLayerCount<Chain<Items...>::layers()>::ok())
+        return false;
+    else
+        return check_layers<Items...>();
+}
+
+// What stands for a layer of a list that is none.
+struct AnyLayer {
+    using Input = Tensor<float>;
+    using Output = Input;
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
 
 } // namespace detail
 } // namespace gpipe

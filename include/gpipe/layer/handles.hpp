@@ -62,10 +62,13 @@ template <class L> using handles_of = typename HandlesOf<L>::type;
 
 template <class H, class Stream>
 [[gnu::cold]] void* make_handle(void const* stream, std::byte* workspace) {
-    static_assert(std::constructible_from<H, Stream const&, std::byte*>,
-                  "gpipe: a handle type needs a constructor H(Stream const&, std::byte* workspace) "
-                  "for the device's Stream");
-    return new H(*static_cast<Stream const*>(stream), workspace);
+    constexpr bool fits = std::constructible_from<H, Stream const&, std::byte*>;
+    static_assert(fits, "gpipe: a handle type needs a constructor H(Stream const&, std::byte* "
+                        "workspace) for the device's Stream");
+    if constexpr (fits)
+        return new H(*static_cast<Stream const*>(stream), workspace);
+    else
+        return nullptr;
 }
 template <class H> [[gnu::cold]] void destroy_handle(void* object) {
     delete static_cast<H*>(object);

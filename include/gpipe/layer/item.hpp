@@ -56,12 +56,20 @@ struct Holder<T0, T1, T2, T3, T4, T5, T6, T7, Ts...> {
 
 } // namespace detail
 
+/// That a Repeat<n, Layers...> repeats something.
+template <std::size_t n, std::size_t layers> struct CheckRepeat {
+    static consteval bool ok() {
+        static_assert(n > 0 && layers > 0,
+                      "gpipe: Repeat needs a count of at least 1 and at least one layer");
+        return n > 0 && layers > 0;
+    }
+};
+
 /// The layers `Layers...` in order, n times over: one type for a stack of equal blocks, so that the
 /// time to compile does not depend on n. The repetitions share the run-time members given here;
 /// each has parameters of its own.
 template <std::size_t n, class... Layers> struct Repeat : detail::Holder<Layers...> {
-    static_assert(n > 0 && sizeof...(Layers) > 0,
-                  "gpipe: Repeat needs a count of at least 1 and at least one layer");
+    static_assert(CheckRepeat<n, sizeof...(Layers)>::ok() || true); // one error, not two
     using detail::Holder<Layers...>::Holder;
 };
 
@@ -90,6 +98,14 @@ template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
         static_cast<Repeat<n, Layers...> const*>(item)->put_addresses(layers);
         return layers[place];
     }
+};
+// Nothing to speak of: the Repeat has said so.
+template <std::size_t n> struct ItemOf<Repeat<n>> : SingleItem {
+    static_assert(sizeof(Repeat<n>) > 0);
+    static constexpr std::size_t count = 0;
+    using Group = List<>;
+    using First = void;
+    using Last = void;
 };
 
 } // namespace detail

@@ -98,25 +98,59 @@ template <class Loss, class Net, class DY> consteval bool measures() {
 }
 
 template <class Loss, class Net> consteval bool loss_fits() {
-    if constexpr (NamesTarget<Loss>)
-        return measures<Loss, Net, OutputGradientOf<Net>>() &&
-               (!accepts_none<Loss> || measures<Loss, Net, None>());
+    return measures<Loss, Net, OutputGradientOf<Net>>() &&
+           (!accepts_none<Loss> || measures<Loss, Net, None>());
+}
+
+// Whether it can be called, const or not, whatever it returns.
+template <class Loss, class Net, class DY = OutputGradientOf<Net>>
+concept CallsLoss = std::is_invocable_v < Loss&,
+        LossContext<Loss, AnyStream>
+&, OutputReadViews<Net>, BatchViews<typename Loss::Target, Access::read>, DY > ;
+
+// What is wrong with a loss: the first of these.
+enum class LossFault { none, no_target, not_const, returns, refuses_none, arguments };
+template <class Loss, class Net> consteval LossFault loss_fault() {
+    if constexpr (!NamesTarget<Loss>)
+        return LossFault::no_target;
+    else if constexpr (loss_fits<Loss, Net>())
+        return LossFault::none;
+    else if constexpr (measures<Loss, Net, OutputGradientOf<Net>>())
+        return LossFault::refuses_none;
+    else if constexpr (CallsLoss<Loss const, Net>)
+        return LossFault::returns;
+    else if constexpr (CallsLoss<Loss, Net>)
+        return LossFault::not_const;
     else
-        return true;
+        return LossFault::arguments;
 }
 
 } // namespace detail
 
 /// What a type must offer to be the loss of a chain; Net is the Pipeline.
-template <class L, class Net> struct CheckLoss {
-    static_assert(
-        detail::NamesTarget<L>,
-        "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the shape of "
-        "one sample");
-    static_assert(detail::loss_fits<L, Net>(),
-                  "gpipe: a loss needs: gpipe::LossValue<n> operator()(auto& context, auto y, auto "
-                  "target, auto dy) const; y and dy have the shape of the last layer's output");
-    static constexpr bool ok = true;
+template <class L, class Net, class Output = typename Net::Output> struct CheckLoss {
+    static consteval bool ok() {
+        using detail::LossFault;
+        constexpr LossFault fault = detail::loss_fault<L, Net>();
+        static_assert(fault != LossFault::no_target,
+                      "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the "
+                      "shape of one sample");
+        static_assert(fault != LossFault::not_const,
+                      "gpipe: the operator() of the loss (L) is not const: gpipe::LossValue<n> "
+                      "operator()(auto& context, auto y, auto target, auto dy) const");
+        static_assert(fault != LossFault::returns,
+                      "gpipe: the loss (L) returns something else than a gpipe::LossValue<n>: "
+                      "gpipe::LossValue<n> operator()(auto& context, auto y, auto target, auto dy) "
+                      "const");
+        static_assert(fault != LossFault::refuses_none,
+                      "gpipe: the loss (L) declares accepts_none, but does not take gpipe::none "
+                      "for dy");
+        static_assert(fault != LossFault::arguments,
+                      "gpipe: the loss (L) takes other arguments: gpipe::LossValue<n> "
+                      "operator()(auto& context, auto y, auto target, auto dy) const; y and dy "
+                      "have the shape of the last layer's output, Output");
+        return fault == LossFault::none;
+    }
 };
 
 } // namespace gpipe

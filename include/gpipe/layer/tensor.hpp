@@ -10,25 +10,37 @@
 
 namespace gpipe {
 
+/// What a Tensor may be.
+template <class T, std::size_t... Extents> struct CheckTensor {
+    static consteval bool ok() {
+        constexpr bool holds =
+            std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_volatile_v<T>;
+        static_assert(holds,
+                      "gpipe: the element of a Tensor must be trivially copyable, and not const");
+        constexpr bool positive = ((Extents > 0) && ...);
+        static_assert(positive, "gpipe: every extent of a Tensor must be positive");
+        constexpr bool aligned = alignof(T) <= slot_alignment;
+        static_assert(aligned, "gpipe: the element of a Tensor is aligned to more than 256 bytes: "
+                               "every tensor begins at a multiple of those, and of no more");
+        constexpr bool small =
+            checked_product(checked_product({Extents...}), sizeof(T)) <= most_bytes;
+        static_assert(small, "gpipe: the extents of this Tensor multiply to more bytes than memory "
+                             "has addresses");
+        return holds && positive && aligned && small;
+    }
+};
+
 /// The shape and element type of one tensor, as a type. As a layer's input, output, saved or
 /// scratch tensor it describes one sample, and a micro-batch adds a leading extent; as a parameter
 /// it is whole. No extents: one element.
 template <class T, std::size_t... Extents> struct Tensor {
-    static_assert(std::is_trivially_copyable_v<T> && std::is_same_v<T, std::remove_cv_t<T>>,
-                  "gpipe: the element of a Tensor must be trivially copyable, and not const");
-    static_assert(((Extents > 0) && ...), "gpipe: every extent of a Tensor must be positive");
-    static_assert(alignof(T) <= slot_alignment,
-                  "gpipe: the element of a Tensor is aligned to more than 256 bytes: every tensor "
-                  "begins at a multiple of those, and of no more");
+    static_assert(CheckTensor<T, Extents...>::ok() || true); // one error, not two
 
     using Element = T;
     static constexpr std::size_t rank = sizeof...(Extents);
     static constexpr std::array<std::size_t, rank> extents{Extents...};
     static constexpr std::size_t size = checked_product({Extents...});
     static constexpr std::size_t bytes = checked_product(size, sizeof(T));
-    static_assert(
-        bytes <= most_bytes,
-        "gpipe: the extents of this Tensor multiply to more bytes than memory has addresses");
 };
 
 /// Several tensors, in order. `Tensors<A>` and `A` mean the same wherever a layer names its types.
@@ -51,6 +63,8 @@ template <class T> struct AsTensors { using type = Tensors<T>; };
 template <class... Ts> struct AsTensors<Tensors<Ts...>> { using type = Tensors<Ts...>; };
 template <> struct AsTensors<void> { using type = Tensors<>; };
 template <class T> using as_tensors = typename AsTensors<T>::type;
+template <class A, class B>
+inline constexpr bool same_tensors = std::is_same_v<as_tensors<A>, as_tensors<B>>;
 
 } // namespace detail
 

@@ -65,6 +65,8 @@ concept NamesOutput = requires {
     template <class L>                                                                             \
         requires(!std::is_class_v<L> || std::is_final_v<L>)                                        \
     inline constexpr bool names_##member<L> = false;
+GPIPE_NAMES(initialize)
+GPIPE_NAMES(forward)
 GPIPE_NAMES(backward)
 GPIPE_NAMES(input_gradient)
 GPIPE_NAMES(weight_gradient)

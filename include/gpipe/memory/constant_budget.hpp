@@ -8,12 +8,16 @@
 
 namespace gpipe {
 
-/// That reversals fit into the budget of a policy. The template arguments name the device that
-/// lacks the most, and the least budget that would do.
-template <class Policy, bool fits, std::size_t device, std::size_t least_bytes> struct CheckBudget {
-    static constexpr bool ok = fits;
-    static_assert(ok, "gpipe: this device does not fit into the bytes of Policy, however often "
+/// That reversals fit into the bytes of a policy. The template arguments name the device that lacks
+/// the most, and the least budget that would do; 0 if all devices fit.
+template <class Policy, std::size_t device, std::size_t least_bytes, std::size_t bytes>
+struct CheckBudget {
+    static consteval bool ok() {
+        static_assert(least_bytes <= bytes,
+                      "gpipe: this device does not fit into the bytes of Policy, however often "
                       "layers run again: it needs least_bytes for the samples of Policy");
+        return least_bytes <= bytes;
+    }
 };
 
 // fit_budget() in parts, each a constant of its own: a compiler limits the steps of one evaluation,

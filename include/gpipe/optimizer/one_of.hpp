@@ -67,7 +67,7 @@ namespace optimizer {
 /// peak_bytes() hold for the one with most), trains bit by bit as with that one, and cannot change
 /// to another. By name: see optimizers() in catalogue.hpp.
 template <class... Os> class OneOf {
-    static_assert((CheckOptimizer<Os>::ok && ...));
+    static_assert((CheckOptimizer<Os>::ok() && ...));
     static_assert((std::default_initializable<Os> && ...),
                   "gpipe: optimizers that are chosen from need a default constructor");
     using Indices = std::index_sequence_for<Os...>;

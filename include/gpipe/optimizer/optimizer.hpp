@@ -119,41 +119,62 @@ template <class O> constexpr std::string_view chosen_name(O const& optimizer) {
         return type_name<O>;
 }
 
-template <class O> consteval bool names_states() {
-    return requires { std::integral_constant<std::size_t, O::states>{}; };
-}
-// Each is true where an earlier check already says what is missing.
-template <class O> consteval bool updates() {
-    if constexpr (names_states<O>())
-        return requires(O const o, UpdateContext context, UpdateTensor<float, O::states> tensor) {
-            { o(context, tensor) } -> std::same_as<void>;
-        };
+template <class O, std::size_t states>
+concept CallsOptimizer = requires(O optimizer, UpdateContext context,
+                                  UpdateTensor<float, states> tensor) {
+    optimizer(context, tensor);
+};
+
+// What is wrong with an optimizer: the first of these.
+enum class OptimizerFault { none, not_copyable, no_states, not_const, returns, throws, arguments };
+template <class O> consteval OptimizerFault optimizer_fault() {
+    if constexpr (!std::copyable<O>)
+        return OptimizerFault::not_copyable;
+    else if constexpr (!requires { std::integral_constant<std::size_t, O::states>{}; })
+        return OptimizerFault::no_states;
+    else if constexpr (OptimizerFunctor<O>)
+        return OptimizerFault::none;
+    else if constexpr (requires(O const o, UpdateContext c, UpdateTensor<float, O::states> t) {
+                           { o(c, t) } -> std::same_as<void>;
+                       })
+        return OptimizerFault::throws;
+    else if constexpr (CallsOptimizer<O const, O::states>)
+        return OptimizerFault::returns;
+    else if constexpr (CallsOptimizer<O, O::states>)
+        return OptimizerFault::not_const;
     else
-        return true;
-}
-template <class O> consteval bool updates_noexcept() {
-    if constexpr (names_states<O>() && updates<O>())
-        return OptimizerFunctor<O>;
-    else
-        return true;
+        return OptimizerFault::arguments;
 }
 
 } // namespace detail
 
 /// What a type must offer to be an optimizer.
 template <class O> struct CheckOptimizer {
-    static_assert(std::copyable<O>, "gpipe: an optimizer must be copyable");
-    static_assert(detail::names_states<O>(),
-                  "gpipe: an optimizer must say how many arrays it keeps for each parameter "
-                  "tensor: static constexpr std::size_t states");
-    static_assert(
-        detail::updates<O>(),
-        "gpipe: an optimizer needs: template <class T> void "
-        "operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) const noexcept");
-    static_assert(!std::copyable<O> || detail::updates_noexcept<O>(),
-                  "gpipe: an optimizer may not throw, for updates run after the commit of a step: "
-                  "declare its operator() noexcept");
-    static constexpr bool ok = true;
+    static consteval bool ok() {
+        using detail::OptimizerFault;
+        constexpr OptimizerFault fault = detail::optimizer_fault<O>();
+        static_assert(fault != OptimizerFault::not_copyable,
+                      "gpipe: an optimizer must be copyable");
+        static_assert(fault != OptimizerFault::no_states,
+                      "gpipe: an optimizer must say how many arrays it keeps for each parameter "
+                      "tensor: static constexpr std::size_t states");
+        static_assert(fault != OptimizerFault::not_const,
+                      "gpipe: the operator() of the optimizer (O) is not const: template <class T> "
+                      "void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) const "
+                      "noexcept");
+        static_assert(fault != OptimizerFault::returns,
+                      "gpipe: the operator() of the optimizer (O) returns something: template "
+                      "<class T> void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, "
+                      "states>) const noexcept");
+        static_assert(fault != OptimizerFault::arguments,
+                      "gpipe: the operator() of the optimizer (O) takes other arguments: template "
+                      "<class T> void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, "
+                      "states>) const noexcept");
+        static_assert(fault != OptimizerFault::throws,
+                      "gpipe: an optimizer may not throw, for updates run after the commit of a "
+                      "step: declare its operator() noexcept");
+        return fault == OptimizerFault::none;
+    }
 };
 
 } // namespace gpipe

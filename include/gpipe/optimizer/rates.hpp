@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 #include <cmath>
 #include <cstdint>
 #include <numbers>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 namespace gpipe {
 
 namespace policy {

@@ -22,10 +22,62 @@
 
 namespace gpipe::detail {
 
-// What stands for a missing loss once its sentence is said.
 struct NoLoss {
     using Target = Tensors<>;
-    LossValue<> operator()(auto&&...) const { return {}; }
+};
+// What stands for a loss in a Training with a mistake.
+struct AnyLoss {
+    using Target = Tensor<float>;
+    LossValue<> operator()(auto&, auto, auto, auto) const { return {}; }
+};
+
+// M micro-batches of so many cells; either may be dynamic.
+template <std::size_t count, std::size_t cells> struct CheckMicroBatches {
+    static consteval bool ok() {
+        static_assert(count > 0, "gpipe: MicroBatches<M> needs at least one micro-batch");
+        constexpr bool few =
+            count == dynamic || cells == dynamic || checked_product(count, cells) <= most_forwards;
+        static_assert(few, "gpipe: MicroBatches<M> of so many cells are more forwards than "
+                           "programs can hold: 2^27");
+        return count > 0 && few;
+    }
+};
+
+// That there are a loss and an optimizer, and that the device can work with them.
+template <class Device, class Update, class Loss, class Net, class Optimizer> struct CheckParts {
+    static consteval bool ok() {
+        constexpr bool has_loss = !std::is_same_v<Loss, NoLoss>;
+        static_assert(has_loss,
+                      "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
+        if constexpr (!has_loss)
+            return false;
+        else if constexpr (!CheckLoss<Loss, Net>::ok() || !CheckOptimizer<Optimizer>::ok())
+            return false;
+        else
+            return fits_device();
+    }
+
+  private:
+    static consteval bool fits_device() {
+        constexpr bool has_kernels = !Device::calls_enqueue || requires {
+            sizeof(StepWork<Device>);
+        };
+        constexpr bool loss_enqueues = !Device::calls_enqueue || !returns_value<Loss, Net>;
+        constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
+        static_assert(has_kernels,
+                      "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
+                      "nvcc");
+        static_assert(!has_kernels || loss_enqueues,
+                      "gpipe: on this device a loss returns nothing: its work writes sum, weight "
+                      "and metrics to context.value()");
+        static_assert(Device::reads_host || trivial,
+                      "gpipe: an optimizer must be trivially copyable to be copied to this device");
+        static_assert(!Device::reads_host || !Update::immediate || trivial,
+                      "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
+                      "step that is under way has its own");
+        return has_kernels && loss_enqueues &&
+               (trivial || (Device::reads_host && !Update::immediate));
+    }
 };
 
 // Whether what a checkpointing policy does is in its type.
@@ -58,37 +110,6 @@ template <class Net, class... Policies> struct ChosenPolicies {
     using MicroBatchesPolicy =
         policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
 
-    static_assert(check_policies<List<Policies...>, policy::Cut, policy::MicroBatches, policy::Loss,
-                                 policy::Optimizer, policy::Schedule, policy::Checkpointing,
-                                 policy::Update, policy::Transport, policy::Device>());
-    static_assert(!std::is_same_v<LossFunctor, NoLoss>,
-                  "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
-    static_assert(std::is_same_v<LossFunctor, NoLoss> || CheckLoss<LossFunctor, Net>::ok);
-    static_assert(
-        !Device::calls_enqueue || requires { sizeof(StepWork<Device>); },
-        "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through nvcc");
-    static_assert(!Device::calls_enqueue || !returns_value<LossFunctor, Net>,
-                  "gpipe: on this device a loss returns nothing: its work writes sum, weight and "
-                  "metrics to context.value()");
-    static_assert(CheckOptimizer<OptimizerFunctor>::ok);
-    static_assert(Device::reads_host || std::is_trivially_copyable_v<OptimizerFunctor>,
-                  "gpipe: an optimizer must be trivially copyable to be copied to this device");
-    static_assert(!Update::immediate || std::is_trivially_copyable_v<OptimizerFunctor>,
-                  "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
-                  "step that is under way has its own");
-    static_assert(check_trainable<Net>());
-    static_assert(CheckCut<Cut, Net::size, per_device>::ok);
-    static_assert(CheckScheduleFunction<Schedule>::ok);
-    static_assert(CheckCheckpointing<Checkpointing>::ok);
-    static_assert(MicroBatchesPolicy::count != 0,
-                  "gpipe: MicroBatches<M> needs at least one micro-batch");
-    static constexpr bool few_micro_batches =
-        MicroBatchesPolicy::count == dynamic || device_count == dynamic ||
-        checked_product({MicroBatchesPolicy::count, device_count, per_device}) <= most_forwards;
-    static_assert(few_micro_batches,
-                  "gpipe: MicroBatches<M> of so many cells are more forwards than "
-                  "programs can hold: 2^27");
-
     static constexpr std::size_t cell_count = knows_schedule && device_count != dynamic
                                                   ? checked_product(device_count, per_device)
                                                   : dynamic;
@@ -100,7 +121,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
 
     // Whether the programs have been proven, as constants.
     static constexpr bool proven = [] {
-        if constexpr (constant && few_micro_batches && CheckCut<Cut, Net::size, per_device>::ok)
+        if constexpr (constant)
             return proven_as_constant<Schedule, device_count, micro_batch_count>;
         else
             return false;
@@ -221,7 +242,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static consteval bool check_budget() {
         if constexpr (BudgetPolicy<Checkpointing>) {
             constexpr auto const& fit = constant_fit<Fitted>;
-            return CheckBudget<Checkpointing, fit.fits, fit.device, fit.least_bytes>::ok;
+            return CheckBudget < Checkpointing, fit.device, fit.fits ? 0 : fit.least_bytes,
+                   Fitted::bytes > ::ok();
         } else {
             return true;
         }
@@ -243,25 +265,18 @@ template <class Net, class... Policies> struct ChosenPolicies {
             constexpr ReversalsVerdict found =
                 verify(reversals(), cut(cell_count, Net::costs()).data());
             return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
-                                 found.verdict.position>::ok;
+                                 found.verdict.position>::ok();
         } else {
             return true;
         }
     }
-    // Without a sound number of cells or micro-batches, which has its own sentence, there is
-    // nothing to prove.
     static consteval bool check_programs() {
-        if constexpr (cell_count == dynamic || micro_batch_count == dynamic || cell_count == 0 ||
-                      micro_batch_count == 0 || !few_micro_batches)
-            return true;
-        else if constexpr (!ScheduleFunction<Schedule>)
+        if constexpr (cell_count == dynamic || micro_batch_count == dynamic)
             return true;
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
             return false;
         else if constexpr (!constant)
             return true;
-        else if constexpr (!CheckCheckpointing<Checkpointing>::ok)
-            return false;
         else if constexpr (!fits_cells<Checkpointing, cell_count>)
             return false;
         else if constexpr (BudgetPolicy<Checkpointing> && !proven)
@@ -274,7 +289,28 @@ template <class Net, class... Policies> struct ChosenPolicies {
                 std::conditional_t<reverses_cells<Checkpointing>, OverCells, Checkpointing>,
                 device_count, micro_batch_count>();
     }
-    static_assert(check_programs());
+    // Says what is wrong, and that alone: what is behind it would only say it again.
+    static consteval bool check() {
+        if constexpr (!check_policies<List<Policies...>, policy::Cut, policy::MicroBatches,
+                                      policy::Loss, policy::Optimizer, policy::Schedule,
+                                      policy::Checkpointing, policy::Update, policy::Transport,
+                                      policy::Device>())
+            return false;
+        else if constexpr (!CheckParts<Device, Update, LossFunctor, Net, OptimizerFunctor>::ok())
+            return false;
+        else if constexpr (!check_trainable<Net>())
+            return false;
+        else if constexpr (!CheckCut<Cut, Net::size, per_device>::ok())
+            return false;
+        else if constexpr (!CheckCheckpointing<Checkpointing>::ok())
+            return false;
+        else if constexpr (!CheckScheduleFunction<Schedule>::ok())
+            return false;
+        else if constexpr (!CheckMicroBatches<micro_batch_count, cell_count>::ok())
+            return false;
+        else
+            return check_programs();
+    }
 };
 
 } // namespace gpipe::detail

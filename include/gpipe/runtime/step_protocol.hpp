@@ -293,8 +293,9 @@ template <DeviceRuntime Device> class StepProtocol {
     // What the commit has found not to be finite.
     [[gnu::cold]] Failure not_finite(StepState const& state) const {
         std::size_t const loss = tables_.layer_names.size() - 1;
-        double const value = std::isinf(state.fault_value) ? state.fault_value
-                                                           : std::fabs(state.fault_value); // no -nan
+        double const value = std::isinf(state.fault_value)
+                                 ? state.fault_value
+                                 : std::fabs(state.fault_value); // no -nan
         if (state.fault == StepFault::gradient) {
             std::size_t const i = tables_.order[state.fault_at];
             UpdateRow const& row = tables_.updates[i];

@@ -90,9 +90,7 @@ template <class Device> struct StepWork;
 
 namespace detail {
 
-GPIPE_HOST_DEVICE constexpr bool is_finite(double x) {
-    return x >= -DBL_MAX && x <= DBL_MAX;
-}
+GPIPE_HOST_DEVICE constexpr bool is_finite(double x) { return x >= -DBL_MAX && x <= DBL_MAX; }
 
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
 /// the weight is positive, and what is asked for finite: then it counts.

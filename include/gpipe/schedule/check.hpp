@@ -12,22 +12,28 @@ namespace gpipe {
 
 /// That a policy offers what a schedule must.
 template <class Schedule> struct CheckScheduleFunction {
-    static constexpr bool ok =
-        std::is_same_v<Schedule, schedule::Dynamic> || ScheduleFunction<Schedule>;
-    static constexpr bool object = ScheduleObject<Schedule>;
-    static_assert(ok || object, "gpipe: a schedule needs: static constexpr gpipe::Programs "
-                                "programs(std::size_t devices, std::size_t micro_batches)");
-    static_assert(ok || !object,
-                  "gpipe: a schedule whose numbers are dynamic is an object: among the policies "
-                  "stands gpipe::schedule::Dynamic, and the object in Options::schedule");
+    static consteval bool ok() {
+        constexpr bool given =
+            std::is_same_v<Schedule, schedule::Dynamic> || ScheduleFunction<Schedule>;
+        constexpr bool object = !given && ScheduleObject<Schedule>;
+        static_assert(
+            !object, "gpipe: a schedule whose numbers are dynamic is an object: among the policies "
+                     "stands gpipe::schedule::Dynamic, and the object in Options::schedule");
+        static_assert(given || object, "gpipe: a schedule needs: static constexpr gpipe::Programs "
+                                       "programs(std::size_t devices, std::size_t micro_batches)");
+        return given;
+    }
 };
 
 /// That there are enough micro-batches for a schedule.
 template <class Schedule, std::size_t devices, std::size_t micro_batches, std::size_t least>
 struct CheckMicroBatchesOf {
-    static constexpr bool ok = micro_batches >= least;
-    static_assert(ok, "gpipe: the schedule needs more micro-batches than there are: at least "
-                      "`least` for so many devices");
+    static consteval bool ok() {
+        static_assert(micro_batches >= least,
+                      "gpipe: the schedule needs more micro-batches than there are: at least as "
+                      "many as `least` says, for so many devices");
+        return micro_batches >= least;
+    }
 };
 
 /// That the programs of a policy (a schedule, or a checkpointing pass over its programs) train
@@ -37,47 +43,59 @@ struct CheckMicroBatchesOf {
 template <class Policy, Problem problem, std::size_t device, std::size_t position, Kind kind,
           std::size_t cell, std::size_t micro_batch>
 struct CheckPrograms {
-    static constexpr bool ok = problem == Problem::sound;
-    static_assert(problem != Problem::shape,
-                  "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
-                  "that were asked for");
-    static_assert(problem != Problem::no_such_device,
-                  "gpipe: the programs of Policy put this cell on a device that does not exist");
-    static_assert(problem != Problem::idle_device,
-                  "gpipe: the programs of Policy leave this device without a cell");
-    static_assert(problem != Problem::no_such_cell,
-                  "gpipe: the programs of Policy name a cell or micro-batch that does not exist, "
-                  "at this device and position");
-    static_assert(problem != Problem::wrong_device,
-                  "gpipe: the programs of Policy hold, at this device and position, an action of a "
-                  "cell that is on another device");
-    static_assert(problem != Problem::unsupported,
-                  "gpipe: the programs of Policy hold, at this device and position, a kind of "
-                  "action that has no place there");
-    static_assert(problem != Problem::twice,
-                  "gpipe: the programs of Policy hold the same action twice, the second time at "
-                  "this device and position");
-    static_assert(problem != Problem::missing,
-                  "gpipe: an action is missing from the programs of Policy: this kind, cell and "
-                  "micro-batch, on this device");
-    static_assert(problem != Problem::too_early,
-                  "gpipe: the programs of Policy hold, at this device and position, an action "
-                  "before another of this device that it needs");
-    static_assert(problem != Problem::too_late,
-                  "gpipe: the programs of Policy hold, at this device and position, a recompute "
-                  "behind its backward");
-    static_assert(problem != Problem::deadlock,
-                  "gpipe: the programs of Policy deadlock: at this device and position the action "
-                  "waits for ever");
-    static_assert(problem != Problem::mismatched,
-                  "gpipe: in the programs of Policy the receive at this device and position meets "
-                  "the send of another tensor");
-    static_assert(problem != Problem::overwritten,
-                  "gpipe: in the programs of Policy the action at this device and position "
-                  "overwrites a tensor that is still needed");
-    static_assert(problem != Problem::no_such_slot,
-                  "gpipe: in the programs of Policy the receive at this device and position names "
-                  "a slot that does not exist");
+    static consteval bool ok() {
+        static_assert(
+            problem != Problem::shape,
+            "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
+            "that were asked for");
+        static_assert(
+            problem != Problem::no_such_device,
+            "gpipe: the programs of Policy put this cell on a device that does not exist");
+        static_assert(problem != Problem::idle_device,
+                      "gpipe: the programs of Policy leave this device without a cell");
+        static_assert(
+            problem != Problem::no_such_cell,
+            "gpipe: the programs of Policy name a cell or micro-batch that does not exist, "
+            "at this device and position");
+        static_assert(
+            problem != Problem::wrong_device,
+            "gpipe: the programs of Policy hold, at this device and position, an action of a "
+            "cell that is on another device");
+        static_assert(problem != Problem::unsupported,
+                      "gpipe: the programs of Policy hold, at this device and position, a kind of "
+                      "action that has no place there");
+        static_assert(
+            problem != Problem::twice,
+            "gpipe: the programs of Policy hold the same action twice, the second time at "
+            "this device and position");
+        static_assert(
+            problem != Problem::missing,
+            "gpipe: an action is missing from the programs of Policy: this kind, cell and "
+            "micro-batch, on this device");
+        static_assert(problem != Problem::too_early,
+                      "gpipe: the programs of Policy hold, at this device and position, an action "
+                      "before another of this device that it needs");
+        static_assert(
+            problem != Problem::too_late,
+            "gpipe: the programs of Policy hold, at this device and position, a recompute "
+            "behind its backward");
+        static_assert(
+            problem != Problem::deadlock,
+            "gpipe: the programs of Policy deadlock: at this device and position the action "
+            "waits for ever");
+        static_assert(
+            problem != Problem::mismatched,
+            "gpipe: in the programs of Policy the receive at this device and position meets "
+            "the send of another tensor");
+        static_assert(problem != Problem::overwritten,
+                      "gpipe: in the programs of Policy the action at this device and position "
+                      "overwrites a tensor that is still needed");
+        static_assert(
+            problem != Problem::no_such_slot,
+            "gpipe: in the programs of Policy the receive at this device and position names "
+            "a slot that does not exist");
+        return problem == Problem::sound;
+    }
 };
 
 namespace detail {
@@ -85,7 +103,8 @@ namespace detail {
 template <class Policy, class Verdict> consteval bool programs_ok(Verdict) {
     constexpr auto verdict = Verdict::value;
     return CheckPrograms<Policy, verdict.problem, verdict.device, verdict.position,
-                         verdict.action.kind, verdict.action.cell, verdict.action.micro_batch>::ok;
+                         verdict.action.kind, verdict.action.cell,
+                         verdict.action.micro_batch>::ok();
 }
 
 // The proof of constant programs in parts, each a constant of its own.
@@ -162,7 +181,7 @@ inline constexpr bool proven_as_constant = K* cells_per_device<Schedule>* M <= m
 template <class Schedule, std::size_t K, std::size_t M> consteval bool check_schedule() {
     constexpr std::size_t least = least_micro_batches<Schedule>(K);
     if constexpr (M < least)
-        return CheckMicroBatchesOf<Schedule, K, M, least>::ok;
+        return CheckMicroBatchesOf<Schedule, K, M, least>::ok();
     else if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;
     else
