@@ -1,10 +1,13 @@
 // What it costs to compile a whole Training, by the number of distinct layer types and by compiler:
 // seconds and peak memory, beside the same layers' bodies as plain functions, and a stack of 1,000
 // equal blocks beside one of 4; and by schedule, each proven for K = 8 and M = 64, beside GPipe.
+// With --include instead: the README's program, header-only and with the compiled part, and 256
+// distinct layer types, beside the same with the headers of another commit.
 #include "support/compilers.hpp"
 #include "support/generate.hpp"
 #include "support/list.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 
 #include "support/output.hpp" // examples/
 
@@ -12,6 +15,8 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,8 +31,8 @@ struct Settings {
     std::size_t micro_batches = 32;
     std::size_t rounds = 1;
     std::size_t repeat_rounds = 5;
-    std::string include =
-        (std::filesystem::path(__FILE__).parent_path().parent_path() / "include").string();
+    std::filesystem::path root = std::filesystem::path(__FILE__).parent_path().parent_path();
+    std::string include; ///< of another commit
     std::string options;
     std::string bodies = "calls";
     bool plans = false;
@@ -43,7 +48,22 @@ struct Subject {
     std::vector<double> processor{};
     std::vector<double> wall{};
     double megabytes = 0;
+    std::string include{}; ///< empty: ours
+    std::string options{};
 };
+
+// The first program in README.md.
+std::string readme_program(std::filesystem::path const& root) {
+    std::ifstream readme(root / "README.md");
+    std::string program;
+    bool inside = false;
+    for (std::string line; std::getline(readme, line);) {
+        if (inside && line == "```") return program;
+        if (inside) program += line + '\n';
+        if (line == "```cpp") inside = true;
+    }
+    throw std::runtime_error("there is no program in " + (root / "README.md").string());
+}
 
 class Bench {
   public:
@@ -83,6 +103,52 @@ class Bench {
         report(repeats[1], "Repeat<4>", repeats[0]);
         if (settings_.layers.size() > 1) report_growth(subjects);
         return run_schedules();
+    }
+
+    // The same sources with our headers and with others. False if the compiler fails.
+    bool run_against(Summary& summary) {
+        auto const same = [](Subject subject, char const* name, std::string const& include,
+                             char const* option) {
+            subject.name = name;
+            subject.include = include;
+            subject.options = option;
+            return subject;
+        };
+        Subject const program = write("header-only", "readme", 0, readme_program(settings_.root));
+        std::vector<Subject> programs{
+            same(program, "the README's program, before", settings_.include, ""), program,
+            same(program, "the README's program, with the compiled part", "", "-DGPIPE_COMPILED")};
+        programs[1].name = "the README's program, header-only";
+        std::vector<Subject> parts;
+        if (compiler_.suffix == ".cpp") // with nvcc the host compiler makes it
+            parts.push_back(
+                write("the compiled part, once", "part", 0,
+                      "#include \"" + (settings_.root / "cmake/compiled.cpp").string() + "\"\n"));
+        std::vector<Subject> layers;
+        for (std::size_t count : settings_.layers) {
+            std::string const text = std::to_string(count);
+            Subject const ours = write(text + " layer types", "layers" + text, count,
+                                       distinct_layers(count, shape()));
+            layers.push_back(
+                same(ours, (text + " layer types, before").c_str(), settings_.include, ""));
+            layers.push_back(ours);
+        }
+        if (!settings_.json)
+            std::printf("%s\n  %-46s %8s %8s %8s\n", compiler_.name.c_str(), "", "user+sys", "wall",
+                        "MiB");
+        if (!compile_all(programs, settings_.repeat_rounds) ||
+            !compile_all(parts, settings_.rounds) || !compile_all(layers, settings_.rounds))
+            return false;
+        auto const tell = [&](Subject const& subject, Subject const& before) {
+            report(subject, "before", before);
+            if (&subject != &before)
+                summary.add(compiler_.name + ", " + subject.name + " / before",
+                            median(subject.processor) / median(before.processor));
+        };
+        for (Subject const& subject : programs) tell(subject, programs[0]);
+        for (Subject const& part : parts) report(part, "before", programs[0]);
+        for (std::size_t i = 0; i < layers.size(); ++i) tell(layers[i], layers[i - i % 2]);
+        return true;
     }
 
   private:
@@ -125,8 +191,12 @@ class Bench {
     bool compile_all(std::vector<Subject>& subjects, std::size_t rounds) const {
         for (std::size_t round = 0; round < rounds; ++round)
             for (Subject& subject : subjects) {
-                auto const used = compile(compiler_, settings_.include, settings_.options,
-                                          subject.file, directory_ / "object.o");
+                auto const used =
+                    compile(compiler_,
+                            subject.include.empty() ? (settings_.root / "include").string()
+                                                    : subject.include,
+                            settings_.options + ' ' + subject.options, subject.file,
+                            directory_ / "object.o");
                 if (used.status != 0) {
                     std::fprintf(stderr, "compile_time: %s fails on %s\n", compiler_.name.c_str(),
                                  subject.name.c_str());
@@ -154,7 +224,8 @@ class Bench {
             record.compare("seconds (user + system)", subject.processor, baseline, other.processor);
             record.print();
         } else {
-            std::printf("  %-26s %8.2f %8.2f %8.0f %8.2f of %s\n", subject.name.c_str(),
+            std::printf("  %-*s %8.2f %8.2f %8.0f %8.2f of %s\n",
+                        settings_.include.empty() ? 26 : 46, subject.name.c_str(),
                         median(subject.processor), median(subject.wall), subject.megabytes,
                         median(subject.processor) / median(other.processor), baseline);
             std::fflush(stdout);
@@ -197,12 +268,13 @@ class Bench {
 
 int main(int argc, char** argv) {
     Settings settings;
-    std::string layers = "16,64,256,1024";
+    std::string layers;
     std::string compilers = "g++,clang++,nvcc";
     support::Options options("compile_time",
                              "Seconds and memory that it takes to compile a whole Training, by the "
                              "number of\ndistinct layer types, by schedule and by compiler.");
-    options.text("layers", "L,...", "numbers of distinct layer types", layers);
+    options.text("layers", "L,...",
+                 "numbers of distinct layer types; 16,64,256,1024, with --include 256", layers);
     options.text("compilers", "NAME,...", "compilers, of g++, clang++, nvcc; those found",
                  compilers);
     options.number("cells", "K", settings.cells, 1, 4);
@@ -214,18 +286,22 @@ int main(int argc, char** argv) {
                    "the work of layers as calls of functions elsewhere, or in part as loops",
                    settings.bodies, {"calls", "loops"});
     options.flag("plan", "have the memory planned at compile time, too", settings.plans);
-    options.text("include", "DIRECTORY", "where gpipe/gpipe.hpp is", settings.include);
+    options.text("include", "DIRECTORY",
+                 "compare with the headers of another commit, where its gpipe/gpipe.hpp is",
+                 settings.include);
     options.text("options", "WORDS", "further options of the compilers", settings.options);
     options.text("keep", "DIRECTORY", "write the sources there and keep them", settings.keep);
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {
+        if (layers.empty()) layers = settings.include.empty() ? "16,64,256,1024" : "256";
         settings.layers = numbers("--layers", layers, {}, 1'000'000);
         settings.compilers = words("--compilers", compilers, {"g++", "clang++", "nvcc"});
         for (std::size_t count : settings.layers)
             if (count < settings.cells)
                 throw support::UsageError("--layers takes numbers of at least --cells");
-        if (!std::filesystem::exists(settings.include + "/gpipe/gpipe.hpp"))
+        if (!settings.include.empty() &&
+            !std::filesystem::exists(settings.include + "/gpipe/gpipe.hpp"))
             throw support::UsageError("there is no gpipe/gpipe.hpp in '" + settings.include + "'");
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
@@ -244,6 +320,7 @@ int main(int argc, char** argv) {
     }
     bool good = true;
     bool any = false;
+    Summary summary("compile_time", settings.json);
     for (std::string const& name : settings.compilers) try {
             auto const compiler = find_compiler(name);
             if (!compiler) {
@@ -251,11 +328,13 @@ int main(int argc, char** argv) {
                 continue;
             }
             any = true;
-            good = Bench(settings, *compiler, directory).run() && good;
+            Bench bench(settings, *compiler, directory);
+            good = (settings.include.empty() ? bench.run() : bench.run_against(summary)) && good;
         } catch (std::exception const& error) {
             std::fprintf(stderr, "compile_time: %s\n", error.what());
             good = false;
         }
     if (!keeps) std::filesystem::remove_all(directory);
+    if (good && !settings.include.empty()) summary.print();
     return any && good ? 0 : 1;
 }

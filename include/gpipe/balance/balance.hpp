@@ -3,11 +3,11 @@
 #include <gpipe/balance/partition.hpp>
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/dynamic.hpp>
+#include <gpipe/core/error.hpp>
 
 #include <array>
 #include <cstddef>
 #include <stdexcept>
-#include <string>
 
 namespace gpipe {
 
@@ -66,11 +66,9 @@ template <std::size_t... Sizes> struct Balance {
     static constexpr void cut(double const*, std::size_t layers, std::size_t count,
                               std::size_t* first) {
         check_balance(sizes.data(), cells, layers);
-        if (count != cells) {
-            throw std::invalid_argument("gpipe: the balance has " + std::to_string(cells) +
-                                        " entries, but " + std::to_string(count) +
-                                        " cells were asked for");
-        }
+        if (count != cells)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: the balance has %zu entries, but %zu cells were asked for", cells, count);
         first[0] = 0;
         std::size_t const* const size = sizes.data();
         for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + size[k];

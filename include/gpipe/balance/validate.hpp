@@ -2,13 +2,13 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/version.hpp>
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 
 namespace gpipe {
 
@@ -51,19 +51,20 @@ GPIPE_INLINE constexpr void check_cells(std::size_t layers, std::size_t cells) {
     if (cells == 0)
         throw std::invalid_argument(
             "gpipe: the number of cells is zero; a pipeline has at least one");
-    if (cells > layers) {
-        throw std::invalid_argument("gpipe: " + std::to_string(cells) +
-                                    " cells are more than the " + std::to_string(layers) +
-                                    " layers of the pipeline; every cell holds at least one layer");
-    }
+    if (cells > layers)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: %zu cells are more than the %zu layers of the pipeline; every cell holds at "
+            "least one layer",
+            cells, layers);
 }
 
 /// Throws std::invalid_argument unless every cost is finite and not negative.
 GPIPE_INLINE constexpr void check_costs(double const* costs, std::size_t layers) {
     std::size_t const l = first_invalid_cost(costs, layers);
     if (l != layers)
-        throw std::invalid_argument("gpipe: the cost of layer " + std::to_string(l) + " is " +
-                                    cost_fault(costs[l]) + "; costs are finite and not negative");
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the cost of layer %zu is %s; costs are finite and not negative", l,
+            cost_fault(costs[l]));
 }
 
 /// Throws std::invalid_argument unless `sizes` are the sizes of non-empty cells that hold `layers`
@@ -74,16 +75,15 @@ GPIPE_INLINE constexpr void check_balance(std::size_t const* sizes, std::size_t 
         throw std::invalid_argument(
             "gpipe: the balance is empty; a pipeline has at least one cell");
     std::size_t const k = first_empty_cell(sizes, cells);
-    if (k != cells) {
-        throw std::invalid_argument("gpipe: entry " + std::to_string(k) +
-                                    " of the balance is zero; every cell holds at least one layer");
-    }
+    if (k != cells)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: entry %zu of the balance is zero; every cell holds at least one layer", k);
     std::size_t const sum = balance_sum(sizes, cells);
-    if (sum != layers) {
-        throw std::invalid_argument("gpipe: the balance sums to " + std::to_string(sum) +
-                                    " but the pipeline has " + std::to_string(layers) +
-                                    " layers; Cells<K> finds a balance by itself");
-    }
+    if (sum != layers)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the balance sums to %zu but the pipeline has %zu layers; Cells<K> finds a "
+            "balance by itself",
+            sum, layers);
 }
 
 } // namespace gpipe

@@ -13,12 +13,13 @@ namespace gpipe {
 template <class T> class Array {
   public:
     constexpr Array() = default;
-    constexpr explicit Array(std::size_t size)
+    // Not inline what allocates: a hundred functions that plan would hold it, and no step does it.
+    [[gnu::noinline]] constexpr explicit Array(std::size_t size)
         : data_(size ? new T[size]() : nullptr), size_(size) {}
-    constexpr Array(std::size_t size, T const& value) : Array(size) {
+    [[gnu::noinline]] constexpr Array(std::size_t size, T const& value) : Array(size) {
         for (std::size_t i = 0; i < size; ++i) data_[i] = value;
     }
-    constexpr Array(Array const& other) : Array(other.size_) {
+    [[gnu::noinline]] constexpr Array(Array const& other) : Array(other.size_) {
         for (std::size_t i = 0; i < size_; ++i) data_[i] = other.data_[i];
     }
     constexpr Array(Array&& other) noexcept
