@@ -55,6 +55,7 @@ struct Run {
     std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
     Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
     std::chrono::steady_clock::time_point origin; ///< what they count from
+    std::atomic<std::uint64_t> preemptions = 0;   ///< of all lanes, where actions are timed
 
     bool failed() const { return failure.exists(); }
 };
@@ -293,8 +294,9 @@ template <DeviceRuntime Device> class StepProtocol {
     // What the commit has found not to be finite.
     [[gnu::cold]] Failure not_finite(StepState const& state) const {
         std::size_t const loss = tables_.layer_names.size() - 1;
-        double const value = std::isinf(state.fault_value) ? state.fault_value
-                                                           : std::fabs(state.fault_value); // no -nan
+        double const value = std::isinf(state.fault_value)
+                                 ? state.fault_value
+                                 : std::fabs(state.fault_value); // no -nan
         if (state.fault == StepFault::gradient) {
             std::size_t const i = tables_.order[state.fault_at];
             UpdateRow const& row = tables_.updates[i];
