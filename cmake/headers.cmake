@@ -139,6 +139,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/policies.hpp
+    include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/table.hpp

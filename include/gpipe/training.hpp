@@ -187,9 +187,9 @@ template <class Net, class... Policies> class Training {
     /// may be changed as soon as this returns. For ones in a GPU's memory it waits until they are
     /// read, behind all that is by now on the default stream of that GPU, and on streams that wait
     /// for it; what other streams write (cudaStreamNonBlocking) must have been written, here and in
-    /// evaluate() and predict(). What goes wrong later is thrown by result(), or by the next call if
-    /// the handle is gone. On a host the step is done when this returns, unless
-    /// updates are immediate and there are several lanes: then the others may be in it yet.
+    /// evaluate() and predict(). What goes wrong later is thrown by result(), or by the next call
+    /// if the handle is gone. On a host the step is done when this returns, unless updates are
+    /// immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
         Pending pending(&machine_, &finish);
         machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
@@ -318,13 +318,19 @@ template <class Net, class... Policies> class Training {
     /// time_actions().
     Array<ActionTime> const& times() const { return machine_.times(); }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
-    /// After a training step with the bytes that were in use.
+    /// After a training step with the bytes that were in use. Says how often a lane lost its core.
+    /// Throws std::logic_error if there is no timed run.
     Timeline timeline(std::string_view title = {}) const {
         Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
         for (ActionTime const& time : times())
             if (time.ran)
                 result.add({time.action, programs().device_of(time.action.cell), time.lane,
                             time.start, time.end});
+        if (result.size() == 0)
+            throw std::logic_error(
+                "gpipe: there is no timed run to show: call time_actions() before "
+                "the step that timeline() is for");
+        result.preemptions(machine_.preemptions());
         result.memory(used_memory());
         return result;
     }

@@ -13,6 +13,7 @@
 #include <limits>
 #include <random>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 using gpipe::cuda::Buffer;
@@ -76,10 +77,13 @@ TEST_CASE("the commit on a GPU is the host's in every bit") {
     CudaStream const name(stream.get(), captures);
     for (double weight : {1.0, 0.3, 0.0, -1.0, infinity, std::nan("")})
         for (std::size_t micro_batches : {0, 1, 2, 7, 64})
-            for (std::size_t count : {2, 3, 7}) {
+            for (auto const [count, finite] :
+                 {std::pair<std::size_t, bool>{2, true}, {3, true}, {7, true}, {3, false}}) {
                 std::vector<double> sums(micro_batches * count + count); // totals at the end
                 for (double& v : sums) v = numbers(random);
                 for (std::size_t m = 0; m < micro_batches; ++m) sums[m * count + 1] = weight;
+                bool const spoilt = !finite && micro_batches > 1; // the loss of the second
+                if (spoilt) sums[count] = -infinity;
                 gpipe::StepState const state{7, 3, 0.5, 1};
                 Buffer const on_gpu(0, sums.size() * sizeof(double));
                 Buffer const state_on_gpu(0, sizeof state);
@@ -100,7 +104,13 @@ TEST_CASE("the commit on a GPU is the host's in every bit") {
                 CHECK(theirs.step == 3 + theirs.committed);
                 CHECK(theirs.scale == own[0].scale);
                 CHECK(theirs.committed == own[0].committed);
-                CHECK(own[0].committed == (micro_batches > 0 && weight > 0 && weight < infinity));
+                bool const positive = micro_batches > 0 && weight > 0 && weight < infinity;
+                CHECK(own[0].committed == (positive && !spoilt));
+                CHECK(theirs.fault == own[0].fault);
+                CHECK((own[0].fault == gpipe::StepFault::loss) == (positive && spoilt));
+                if (!positive || !spoilt) continue;
+                CHECK(theirs.fault_at == 1);
+                CHECK(theirs.fault_value == -infinity);
             }
 }
 

@@ -6,7 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <stdexcept>
 #include <vector>
+
+#include <sched.h>
 
 namespace {
 
@@ -47,8 +50,12 @@ TEST_CASE("after a training step the timeline has the bytes in use, within what 
                     CAPTURE(k);
                     CAPTURE(schedule.name());
                     Train train = make(k, schedule, policy, threads);
-                    CHECK(train.timeline().memory().empty()); // nothing ran
+                    CHECK_THROWS_WITH_AS(train.timeline(), doctest::Contains("call time_actions()"),
+                                         std::logic_error);
+                    train.step(inputs, targets); // is not timed
+                    CHECK_THROWS_AS(train.timeline(), std::logic_error);
                     train.time_actions();
+                    CHECK_THROWS_AS(train.timeline(), std::logic_error);
                     train.step(inputs, targets);
                     gpipe::Timeline const timeline = train.timeline("a step");
                     CHECK(timeline.size() == train.programs().size());
@@ -134,4 +141,33 @@ TEST_CASE("what a run's actions take is predicted from its layers") {
     CHECK(extra > 0);
     CHECK(make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1).extra_forwards()[0] ==
           0);
+}
+
+TEST_CASE(
+    "a run of more lanes than cores says that they lost theirs, one on a lane of its own does not "
+    "say so of what came before") {
+    cpu_set_t all, one;
+    REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core)
+        if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0); // threads to come, too
+    Train train = make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 2);
+    train.time_actions();
+    // Who waits for the other lane lets it have the core, in some step or other.
+    std::uint64_t lost = 0;
+    for (int i = 0; i < 100'000 && lost == 0; ++i) {
+        train.step(inputs, targets);
+        lost = train.timeline().preemptions();
+    }
+    CHECK(lost > 0);
+    CHECK(sched_setaffinity(0, sizeof all, &all) == 0);
+    Train alone = make(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1);
+    alone.time_actions();
+    std::uint64_t least = 1;
+    for (int i = 0; i < 100'000 && least > 0; ++i) {
+        alone.step(inputs, targets);
+        least = alone.timeline().preemptions();
+    }
+    CHECK(least == 0); // nobody else wants the core in every step of some microseconds
 }

@@ -5,6 +5,7 @@
 #include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/compare.hpp>
+#include <gpipe/trace/svg.hpp>
 #include <gpipe/trace/text.hpp>
 #include <gpipe/trace/unsplit.hpp>
 
@@ -349,6 +350,23 @@ TEST_CASE("timelines below each other have one scale, and their titles") {
                                            "device 0   F0 B0 ..\n"
                                            "long: makespan 6, bubble 0 %\n"
                                            "device 0   F0 .. B0 .. .. ..\n");
+}
+
+TEST_CASE("a picture of lanes that lost their cores says so, with a title and without") {
+    Programs const programs = GPipe::programs(2, 3);
+    for (std::string const title : {"", "a run"}) {
+        Timeline timeline = drawn(programs, title);
+        auto const text = [&] { return gpipe::trace::text(timeline); };
+        auto const svg = [&] { return gpipe::trace::svg(timeline); };
+        std::string const words = "lanes lost their core ";
+        CHECK(text().find(words) == std::string::npos);
+        CHECK(svg().find(words) == std::string::npos);
+        timeline.preemptions(1);
+        CHECK(text().find(words + "1 time: none was free for each") != std::string::npos);
+        timeline.preemptions(23);
+        for (std::string const& picture : {text(), svg()})
+            CHECK(picture.find(words + "23 times: none was free for each") != std::string::npos);
+    }
 }
 
 TEST_CASE("pictures of nothing are empty rows") {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/device/device.hpp>
+#include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/step_protocol.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
@@ -141,6 +142,10 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         for (Run& run : runs_) run.times = Array<ActionTime>(actions);
     }
     Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
+    /// How often a lane lost its core in that run; a device that enqueues does not know.
+    std::uint64_t preemptions() const {
+        return runs_[last_slot_].preemptions.load(std::memory_order_relaxed);
+    }
 
     /// Throws if an update was interrupted.
     void check_whole() const {
@@ -181,6 +186,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         if (!Device::reads_host || this->immediate_)
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
         for (ActionTime& time : run.times) time = {};
+        run.preemptions.store(0, std::memory_order_relaxed);
         if (!run.times.empty()) run.origin = Clock::now();
         return run;
     }
@@ -200,6 +206,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         RunArguments const& arguments = run.arguments;
+        [[maybe_unused]] std::uint64_t const preempted =
+            timed && !Device::enqueues ? detail::preemptions() : 0;
         Step const* near = step; // for the handler, so that `step` may stay in a register
         try {
             this->begin(run, table, lane);
@@ -227,6 +235,8 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
         } catch (...) { // a device that enqueues refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
+        if constexpr (timed && !Device::enqueues)
+            run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
         return !run.failed();
     }
 

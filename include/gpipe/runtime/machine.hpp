@@ -159,6 +159,7 @@ template <DeviceRuntime Device> class Machine {
 
     void time_actions();
     Array<ActionTime> const& times() const { return engine_.times(); }
+    std::uint64_t preemptions() const { return engine_.preemptions(); }
 
     /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
     template <class Cost> Lanes merged(Cost const& cost) const {

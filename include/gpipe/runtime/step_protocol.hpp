@@ -55,6 +55,7 @@ struct Run {
     std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
     Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
     std::chrono::steady_clock::time_point origin; ///< what they count from
+    std::atomic<std::uint64_t> preemptions = 0;   ///< of all lanes, where actions are timed
 
     bool failed() const { return failure.exists(); }
 };

@@ -60,7 +60,10 @@ class TextCanvas {
     }
 
     void draw(Writer& out, Timeline const& timeline) const {
-        if (!timeline.title().empty()) out << timeline.title() << ": " << summary(timeline) << '\n';
+        if (!timeline.title().empty())
+            out << timeline.title() << ": " << summary(timeline) << '\n';
+        else if (timeline.preemptions() > 0)
+            out << preempted(timeline) << '\n';
         Labelled const labelled(timeline, static_cast<double>(label_) / scale_);
         for (std::size_t d = 0; d < timeline.devices(); ++d) {
             std::string const actions = row(timeline, labelled, d);

@@ -6,6 +6,7 @@
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string_view>
 
@@ -70,6 +71,11 @@ class Timeline {
         memory_ = static_cast<Array<MemoryCurve>&&>(curves);
     }
 
+    /// Of a run: how often a lane wanted to go on, and its core was given to another thread. Then
+    /// there were not as many free cores as lanes, and the times are longer than they need be.
+    constexpr void preemptions(std::uint64_t times) { preemptions_ = times; }
+    constexpr std::uint64_t preemptions() const { return preemptions_; }
+
     constexpr std::size_t devices() const { return devices_; }
     constexpr std::size_t cells() const { return cells_; }
     constexpr std::size_t micro_batches() const { return micro_batches_; }
@@ -126,6 +132,7 @@ class Timeline {
     double makespan_ = 0;
     double busy_ = 0;
     bool offloads_ = false;
+    std::uint64_t preemptions_ = 0;
     Array<std::size_t> device_of_;
     Array<TimelineEntry> entries_;
     Array<MemoryCurve> memory_;

@@ -97,13 +97,23 @@ GPIPE_INLINE MemoryCurve const& largest(Timeline const& timeline) {
     return *most;
 }
 
-// "makespan 18, bubble 33.3 %", and, if known, "at most 12.3 MiB planned on a device"
+// "lanes lost their core 9 times: none was free for each"
+GPIPE_INLINE std::string preempted(Timeline const& timeline) {
+    Writer out;
+    out << "lanes lost their core " << timeline.preemptions()
+        << (timeline.preemptions() == 1 ? " time" : " times") << ": none was free for each";
+    return out.take();
+}
+
+// "makespan 18, bubble 33.3 %", and, if known, "at most 12.3 MiB planned on a device", and what
+// preempted() says
 GPIPE_INLINE std::string summary(Timeline const& timeline) {
     Writer out;
     out << "makespan " << significant(timeline.makespan()) << ", bubble "
         << Decimal{100 * timeline.bubble(), 1} << " %";
     if (!timeline.memory().empty())
         out << ", at most " << bytes(largest(timeline).planned) << " planned on a device";
+    if (timeline.preemptions() > 0) out << ", " << preempted(timeline);
     return out.take();
 }
 
