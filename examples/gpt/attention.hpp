@@ -46,6 +46,8 @@ struct Attention {
     /// It keeps as much as Mlp, for little more than half of the work.
     static constexpr bool recompute_is_cheap = true;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
+    static constexpr char const* parameter_names[] = {"norm.gain", "norm.shift", "qkv",
+                                                      "projection", "bias"};
 
     Dropout dropout{};
 

@@ -53,6 +53,7 @@ struct Embedding {
         gpipe::Tensors<gpipe::Tensor<T, vocabulary, width>, gpipe::Tensor<T, context, width>>;
     static constexpr double cost = static_cast<double>(context * width);
     static constexpr float decay[] = {0, 0};
+    static constexpr char const* parameter_names[] = {"tokens", "positions"};
 
     void initialize(auto& ctx) const {
         auto const [tokens, positions] = ctx.parameters();

@@ -84,6 +84,7 @@ struct Head {
         2.0 * context * width *
         (vocabulary > 256 ? vocabulary : std::min<std::size_t>(vocabulary, 96));
     static constexpr float decay[] = {0, 0, 1};
+    static constexpr char const* parameter_names[] = {"norm.gain", "norm.shift", "weight"};
 
     std::size_t classes = vocabulary;
     T bound = 30;

@@ -57,6 +57,8 @@ struct Mlp {
     using Handles = typename Operations::Handles;
     static constexpr double cost = 4.0 * context * width * hidden;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
+    static constexpr char const* parameter_names[] = {"norm.gain", "norm.shift", "up", "down",
+                                                      "bias"};
 
     Dropout dropout{};
 

@@ -608,6 +608,7 @@ TEST_CASE("train_gpt that is stopped and goes on elsewhere ends as if it had not
                            folder.path() + "/parts");
     CHECK(second.err.find("goes on behind the 3 steps") != std::string::npos);
     CHECK(!saved("whole").empty());
+    CHECK(saved("whole").find("\"layer.0001.qkv\"") != std::string::npos);
     CHECK(saved("parts") == saved("whole"));
     CHECK(second.member("held_out_loss") == whole.member("held_out_loss"));
     CHECK(second.member("seed") == whole.member("seed"));
