@@ -142,6 +142,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_protocol.hpp
+    include/gpipe/runtime/summary.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/update.hpp
@@ -197,6 +198,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/svg_curves.hpp
     include/gpipe/trace/svg_shapes.hpp
     include/gpipe/trace/text.hpp
+    include/gpipe/trace/text_table.hpp
     include/gpipe/trace/timeline.hpp
     include/gpipe/trace/unsplit.hpp
     include/gpipe/trace/writer.hpp

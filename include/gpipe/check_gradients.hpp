@@ -246,7 +246,7 @@ struct GradientAccess {
 };
 
 template <class Device>
-GradientReport check_layers(Machine<Device>& machine, std::vector<LayerElements> const& elements,
+GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const& elements,
                             std::span<TensorPointer const> inputs,
                             std::span<TensorPointer const> targets, std::size_t samples,
                             GradientCheckOptions const& options) {
@@ -303,12 +303,8 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Target> targets,
                                GradientCheckOptions const& options = {}) {
     std::size_t const samples = detail::GradientAccess::samples(train, inputs, targets);
-    constexpr auto leaves = Net::template leaf_table<detail::ElementsOf>();
-    std::vector<detail::LayerElements> elements(Net::size);
-    Net::for_each_layer(
-        [&](std::size_t layer, std::size_t leaf) { elements[layer] = leaves[leaf]; });
-    return detail::check_layers(detail::GradientAccess::machine(train), elements, inputs.tensors(),
-                                targets.tensors(), samples, options);
+    return detail::check_layers(detail::GradientAccess::machine(train), elements_of<Net>(),
+                                inputs.tensors(), targets.tensors(), samples, options);
 }
 
 } // namespace gpipe

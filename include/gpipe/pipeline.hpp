@@ -27,6 +27,14 @@ template <class... Items> class Pipeline {
     using Input = typename Layer<0>::Input;
     using Output = typename Layer<size - 1>::Output;
 
+    /// Where the type of layer `index` is written.
+    static constexpr std::size_t leaf_of(std::size_t index) {
+        auto const position = Chain::position(index);
+        std::size_t leaf = position.place;
+        for (std::size_t i = 0; i < position.item; ++i) leaf += Chain::extents[i].group;
+        return leaf;
+    }
+
     /// Calls f(layer, leaf) for each layer in order.
     template <class F> static constexpr void for_each_layer(F f) { Chain::for_each_layer(f); }
     /// The same for the first `most` repetitions in each Repeat.

@@ -12,6 +12,7 @@
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/policies.hpp>
+#include <gpipe/runtime/summary.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
@@ -207,6 +208,19 @@ template <class Net, class... Policies> class Training {
         return pending;
     }
 
+    /// What a step begins with: forward and backward of a mini-batch, with the random numbers of
+    /// the next step. Leaves the mean gradients (clipped, where a step clips them) and changes
+    /// nothing else: parameters, optimizer state and the number of steps are as before. Returns and
+    /// throws what step() does.
+    Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
+        std::size_t const samples = checked_step(inputs, targets);
+        auto const sums =
+            machine_.gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+        std::array<double, 3 + metrics> total{};
+        std::copy(sums.begin(), sums.end(), total.begin());
+        return detail::mean<metrics>(total);
+    }
+
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_batch(inputs, targets, "targets");
@@ -229,13 +243,33 @@ template <class Net, class... Policies> class Training {
     OptimizerFunctor_& optimizer() { return optimizer_; }
     OptimizerFunctor_ const& optimizer() const { return optimizer_; }
 
+    /// Layer `index` as it is; all repetitions in a Repeat share one.
+    template <std::size_t index> typename Net::template Layer<index> const& layer() const {
+        return *static_cast<typename Net::template Layer<index> const*>(
+            net_.leaf_objects()[Net::leaf_of(index)]);
+    }
+    LossFunctor const& loss() const { return loss_; }
+    /// Calls change(layer), which may set its run-time members, once no step is under way: from the
+    /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.
+    template <std::size_t index, class F> void change_layer(F&& change) {
+        settled().forget_steps();
+        using Layer = typename Net::template Layer<index>;
+        static_cast<F&&>(change)(const_cast<Layer&>(layer<index>())); // net_ is no constant
+    }
+    /// The same with the loss.
+    template <class F> void change_loss(F&& change) {
+        settled().forget_steps();
+        static_cast<F&&>(change)(loss_);
+    }
+
     /// The parameters of layer `index` as its context gives them, writable between steps; where the
     /// host can read the device's memory.
     template <std::size_t index> auto parameters() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             settled().layer(index).parameters);
     }
-    /// The mean gradients of the last step; unspecified after a step that failed.
+    /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
+    /// failed.
     template <std::size_t index> auto gradients() requires(Device::host_reads) {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             settled().layer(index).gradients);
@@ -272,6 +306,11 @@ template <class Net, class... Policies> class Training {
     std::size_t tensors(std::size_t layer) const {
         check_layer(machine_, layer);
         return machine_.model().infos[layer].parameters.count;
+    }
+
+    /// Layers, shapes, parameters, cells and bytes as a text of two tables.
+    std::string summary() const {
+        return gpipe::summary(machine_.model().infos, elements_of<Net>(), plan());
     }
 
     /// Where the last step, evaluate or predict failed, if it did.

@@ -409,12 +409,12 @@ TEST_CASE("a report prints as a table with a sentence") {
     std::ostringstream text;
     text << report;
     CHECK(text.str() ==
-          "layer  type                          tensor        checked  left out  worst entry      "
-          "       analytic       numeric     error\n"
-          "    0  Scale                         input 0            20         1  3 of sample 1    "
-          "            0.5           0.5   1.0e-09  ok\n"
-          "    1  A<very, long, type, of, a...  parameter 1        20         0  7                "
-          "              1           0.5   5.0e-01  WRONG: backward gives something else\n"
+          "layer  type                          tensor       checked  left out  worst entry    "
+          "analytic  numeric    error\n"
+          "    0  Scale                         input 0           20         1  3 of sample 1  "
+          "     0.5      0.5  1.0e-09  ok\n"
+          "    1  A<very, long, type, of, a...  parameter 1       20         0  7              "
+          "       1      0.5  5.0e-01  WRONG: backward gives something else\n"
           "1 of 2 tensors is wrong.\n");
     CHECK_FALSE(report.passed());
 }

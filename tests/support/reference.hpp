@@ -105,6 +105,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
     Reference& operator=(Reference const&) = delete;
 
     Optimizer& optimizer() { return optimizer_; }
+    template <std::size_t index> auto& layer() {
+        using Layer = typename Net::template Layer<index>;
+        return *static_cast<Layer*>(const_cast<void*>(net_.leaf_objects()[leaf_[index]]));
+    }
 
     /// The mean loss; parameters are updated.
     double step(Inputs const& inputs, Targets const& targets) {

@@ -178,6 +178,11 @@ class Cuda {
         wait(hub_.get());
         return first;
     }
+    /// Steps are captured anew: their calls are no longer what they were.
+    void forget_graphs() {
+        hub_.synchronize();
+        graphs_.clear();
+    }
     /// Whether what is enqueued does not run, but is noted for a graph.
     bool captures() const { return capture_.on(); }
     /// Whether that cannot become a graph any more: every call fails then, whoever is to blame.

@@ -180,6 +180,11 @@ class Graphs {
         return find(key.samples)->graphs.emplace_back(key, std::move(graph)).second;
     }
 
+    /// Forgets all of them. None may run.
+    void clear() {
+        for (Size& size : sizes_) size.graphs.clear();
+    }
+
   private:
     struct Size {
         std::size_t samples = 0;

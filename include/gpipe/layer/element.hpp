@@ -1,9 +1,12 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <array>
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
 namespace gpipe {
@@ -31,10 +34,18 @@ struct ElementType {
 struct TensorType {
     ElementType element;
     std::size_t count = 0;
+    std::string_view name; ///< of the elements' type
+    std::size_t const* extents = nullptr;
+    std::size_t rank = 0;
 };
 struct TensorTypes {
     TensorType const* first = nullptr;
     std::size_t count = 0;
+};
+
+/// What the tensors of a layer consist of.
+struct LayerElements {
+    TensorTypes input, output, parameters;
 };
 
 namespace detail {
@@ -64,17 +75,14 @@ template <class T> constexpr ElementType element_type() {
 template <class Group> struct TypesOf;
 template <class... Ts> struct TypesOf<Tensors<Ts...>> {
     static constexpr std::array<TensorType, sizeof...(Ts)> value{
-        TensorType{element_type<typename Ts::Element>(), Ts::size}...};
+        TensorType{element_type<typename Ts::Element>(), Ts::size, type_name<typename Ts::Element>,
+                   Ts::extents.data(), Ts::rank}...};
 };
 template <class Group> constexpr TensorTypes types_of() {
     auto const& types = TypesOf<as_tensors<Group>>::value;
     return {types.data(), types.size()};
 }
 
-/// What the tensors of a layer consist of.
-struct LayerElements {
-    TensorTypes input, output, parameters;
-};
 // For Pipeline::leaf_table.
 struct ElementsOf {
     using Value = LayerElements;
@@ -85,4 +93,14 @@ struct ElementsOf {
 };
 
 } // namespace detail
+
+/// By layer of Net, a Pipeline.
+template <class Net> Array<LayerElements> elements_of() {
+    auto const leaves = Net::template leaf_table<detail::ElementsOf>();
+    Array<LayerElements> elements(Net::size);
+    Net::for_each_layer(
+        [&](std::size_t layer, std::size_t leaf) { elements[layer] = leaves[leaf]; });
+    return elements;
+}
+
 } // namespace gpipe

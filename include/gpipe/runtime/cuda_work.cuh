@@ -26,13 +26,13 @@ template <class T, class Optimizer> struct UpdateElement {
     UpdateTensor<T, Optimizer::states> tensor;
     T* gradient;
     T factor;
-    bool committed;
+    bool committed, updates;
     decltype(Optimizer{}.template rule<T>(UpdateContext{})) rule;
 
     __device__ void operator()(std::size_t i) const {
         if (!committed) return;
         gradient[i] *= factor;
-        apply_rule(rule, tensor, i);
+        if (updates) apply_rule(rule, tensor, i);
     }
 };
 template <class T, class Optimizer> struct PrepareUpdate {
@@ -41,8 +41,11 @@ template <class T, class Optimizer> struct PrepareUpdate {
 
     __device__ UpdateElement<T, Optimizer> operator()() const {
         auto const& optimizer = *static_cast<Optimizer const*>(call.optimizer);
-        return {row.template tensor<T, Optimizer::states>(), reinterpret_cast<T*>(row.gradient),
-                static_cast<T>(call.state->scale), call.state->committed != 0,
+        return {row.template tensor<T, Optimizer::states>(),
+                reinterpret_cast<T*>(row.gradient),
+                static_cast<T>(call.state->scale),
+                call.state->committed != 0,
+                call.updates,
                 optimizer.template rule<T>(row.context(call.state->step))};
     }
 };

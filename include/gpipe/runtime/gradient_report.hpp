@@ -1,10 +1,10 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/trace/text_table.hpp>
 
 #include <cstddef>
 #include <cstdio>
-#include <initializer_list>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -46,45 +46,29 @@ struct GradientReport {
 
 /// As a table, with a sentence below.
 GPIPE_INLINE std::string to_string(GradientReport const& report) {
-    std::string text;
-    auto const line = [&](std::initializer_list<std::string> cells) {
-        constexpr int widths[] = {5, -28, -12, 7, 8, -18, 12, 12, 8};
-        int const* width = widths;
-        for (std::string const& cell : cells) {
-            char buffer[64];
-            std::snprintf(buffer, sizeof buffer, "%s%*s", width == widths ? "" : "  ", *width,
-                          cell.c_str());
-            text += buffer;
-            ++width;
-        }
-    };
-    auto const number = [](char const* format, auto value) {
-        char buffer[32];
-        std::snprintf(buffer, sizeof buffer, format, value);
-        return std::string(buffer);
-    };
-    line({"layer", "type", "tensor", "checked", "left out", "worst entry", "analytic", "numeric",
-          "error"});
-    text += '\n';
+    trace::TextTable table("rllrrlrrrl", {"layer", "type", "tensor", "checked", "left out",
+                                          "worst entry", "analytic", "numeric", "error", ""});
     std::size_t unchecked = 0;
     for (GradientRow const& row : report.rows) {
         bool const seen = row.checked > 0 || !row.fault.empty();
         unchecked += !seen;
-        std::string name(row.name);
-        if (name.size() > 28) name = name.substr(0, 25) + "...";
-        auto const value = [&](char const* format, double of) {
-            return seen ? number(format, of) : std::string("-");
+        auto const number = [&](char const* format, double value) {
+            char buffer[32];
+            std::snprintf(buffer, sizeof buffer, format, value);
+            return seen ? buffer : std::string("-");
         };
-        line({number("%zu", row.layer), name, row.tensor, number("%zu", row.checked),
-              number("%zu", row.left_out), seen ? row.entry : "-", value("%.5g", row.analytic),
-              value("%.5g", row.numeric), value("%.1e", row.error)});
-        text += row.fault.empty() ? seen ? "  ok" : "  not checked" : "  WRONG: ";
-        text += row.fault;
-        text += '\n';
+        table.add({std::to_string(row.layer), trace::short_name(row.name, 28), row.tensor,
+                   std::to_string(row.checked), std::to_string(row.left_out),
+                   seen ? row.entry : "-", number("%.5g", row.analytic),
+                   number("%.5g", row.numeric), number("%.1e", row.error),
+                   !row.fault.empty() ? "WRONG: " + std::string(row.fault)
+                   : seen             ? "ok"
+                                      : "not checked"});
     }
-    text += report.passed() ? "No gradient of " : number("%zu", report.faults()) + " of ";
-    text += number("%zu", report.rows.size()) + " tensors is wrong";
-    if (unchecked > 0) text += ", " + number("%zu", unchecked) + " could not be checked";
+    std::string text = table.text();
+    text += report.passed() ? "No gradient of " : std::to_string(report.faults()) + " of ";
+    text += std::to_string(report.rows.size()) + " tensors is wrong";
+    if (unchecked > 0) text += ", " + std::to_string(unchecked) + " could not be checked";
     return text + ".\n";
 }
 

@@ -73,6 +73,16 @@ template <DeviceRuntime Device> class Machine {
     /// Waits for all steps. Throws what was wrong with one that nobody listens to.
     void finish();
 
+    /// Forward and backward as in the next step, which leaves the mean gradients and nothing else.
+    /// The loss's numbers; throws as start().
+    std::span<double const> gradients(Pointers inputs, Pointers targets, std::size_t samples,
+                                      void const* optimizer);
+    /// Forgets what steps were kept as: layers, or the loss, are others now.
+    void forget_steps() {
+        finish();
+        if constexpr (requires { device_.forget_graphs(); }) device_.forget_graphs();
+    }
+
     /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
     /// for each part of at most samples() samples, or the outputs are written to `others`.
     template <class Add>
@@ -134,7 +144,7 @@ template <DeviceRuntime Device> class Machine {
         std::exception_ptr error;
         std::size_t const stream = plans_[0].training.stream_of_device[device];
         device_.run(1, [&](std::size_t) {
-            device_.launch(stream, [&] {
+            device_.launch(stream, [&]() noexcept {
                 try {
                     f(device_.stream(stream));
                 } catch (...) {
@@ -527,6 +537,18 @@ void Machine<Device>::run(StepTable const& table, MiniBatch const& batch,
                           RunArguments const& arguments) {
     follows_ = false;
     if (!engine_.run(table, batch, arguments)) std::rethrow_exception(engine_.failure()->error);
+}
+
+template <DeviceRuntime Device>
+std::span<double const> Machine<Device>::gradients(Pointers inputs, Pointers targets,
+                                                   std::size_t samples, void const* optimizer) {
+    finish();
+    batches_[0].take(inputs, targets, 0, samples, true, 0);
+    if (doubtful_) initialize_states();
+    doubtful_ = Device::calls_enqueue; // the device counts this for a step
+    run(lane_plan().training, batches_[0], {seed_, steps_, optimizer, true, samples, 0, false});
+    initialize_states();
+    return engine_.totals(0);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

@@ -30,6 +30,7 @@ struct RunArguments {
     bool measures = true;            ///< whether the loss is called
     std::size_t samples = 0;
     std::size_t slot = 0; ///< of the steps that are under way
+    bool updates = true;  ///< of a training: whether parameters are updated
 
     bool training() const { return optimizer != nullptr; }
 };
@@ -94,7 +95,8 @@ template <DeviceRuntime Device> class StepProtocol {
                 device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
         }
         if constexpr (!Device::reads_host)
-            if (!(Device::calls_enqueue && arguments.training())) // start() has fed it
+            // start() has fed a step.
+            if (!(Device::calls_enqueue && arguments.training() && arguments.updates))
                 for (MiniBatch::Copy const& copy : run.batch->copies())
                     device_.copy(table.stream_of_device[copy.device], copy.to, copy.from,
                                  copy.bytes);
@@ -131,7 +133,8 @@ template <DeviceRuntime Device> class StepProtocol {
             if (s != last && table.serves(lane, s) && (updates_on(table, s) || has_state(table, s)))
                 device_.wait(s, last, end + 1);
         if constexpr (Device::calls_enqueue)
-            if (!device_.captures()) torn_ = true; // until all of it is enqueued
+            if (!device_.captures() && run.arguments.updates)
+                torn_ = true; // until all of it is enqueued
         for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
             if (table.serves(lane, table.stream_of_device[d]))
                 update(run, d, table.stream_of_device[d]);
@@ -145,7 +148,8 @@ template <DeviceRuntime Device> class StepProtocol {
         if constexpr (!Device::reads_host)
             if (stream != last) device_.wait(stream, last, run.base + table.longest + 1);
         if constexpr (Device::calls_enqueue)
-            if (!device_.captures()) torn_ = true; // until all of it is enqueued
+            if (!device_.captures() && run.arguments.updates)
+                torn_ = true; // until all of it is enqueued
         update(run, d, stream);
     }
     bool updates_on(StepTable const& table, std::size_t stream) const {
@@ -236,14 +240,14 @@ template <DeviceRuntime Device> class StepProtocol {
         if constexpr (!Device::calls_enqueue)
             if (immediate_ && checks_.finite_gradients) check_gradients(run, d, stream);
         UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
-                              &device_.stream(stream)};
+                              &device_.stream(stream), run.arguments.updates};
         launch_rows(run, d, stream, FailureOf::update,
                     [this, &run, call](UpdateRow const& row, std::size_t) {
                         if (immediate_) {
                             if (run.failed()) return; // gradients may be missing
                             if constexpr (!Device::calls_enqueue)
                                 if (!call.state->committed) return;
-                            run.updated.store(true, std::memory_order_relaxed);
+                            if (call.updates) run.updated.store(true, std::memory_order_relaxed);
                         }
                         row.update(call, row);
                     });

@@ -55,6 +55,7 @@ void update_tensor(UpdateCall const& call, UpdateRow const& row) {
     T* const gradient = reinterpret_cast<T*>(row.gradient);
     T const factor = static_cast<T>(call.state->scale);
     for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
+    if (!call.updates) return;
     (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());
 }

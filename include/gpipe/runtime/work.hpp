@@ -80,6 +80,7 @@ struct UpdateCall {
     void const* optimizer = nullptr;
     StepState const* state = nullptr;
     void const* stream = nullptr; ///< the device's
+    bool updates = true;          ///< else only the gradient becomes a mean
 };
 
 /// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall),

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/layer/element.hpp>
+#include <gpipe/memory/memory_plan.hpp>
+#include <gpipe/runtime/model.hpp>
+#include <gpipe/trace/text_table.hpp>
+
+#include <cstddef>
+#include <string>
+
+namespace gpipe {
+
+namespace detail {
+
+// "64x128 float, 2 int"; what each tensor's elements are where it is not as the one before.
+GPIPE_INLINE std::string shapes(TensorTypes types) {
+    std::string text;
+    for (std::size_t t = 0; t < types.count; ++t) {
+        TensorType const& type = types.first[t];
+        std::string shape = type.rank == 0 ? "1" : "";
+        for (std::size_t e = 0; e < type.rank; ++e)
+            shape += (e > 0 ? "x" : "") + std::to_string(type.extents[e]);
+        bool const last = t + 1 == types.count || types.first[t + 1].name != type.name;
+        text += (t > 0 ? ", " : "") + shape + (last ? " " + std::string(type.name) : "");
+    }
+    return types.count > 0 ? text : "-";
+}
+
+} // namespace detail
+
+/// What a training consists of, as text: its layers with what a sample is at their ends, their
+/// parameters, and their cells; then the bytes of each device by what they are for, as planned.
+[[gnu::cold]] GPIPE_INLINE std::string summary(Array<LayerInfo> const& layers,
+                                               Array<LayerElements> const& elements,
+                                               MemoryPlan const& plan) {
+    Programs const& programs = plan.lowered.programs;
+    trace::TextTable chain("rlrrllrrl", {"layer", "type", "cell", "device", "input", "output",
+                                         "parameters", "bytes", "shapes"});
+    std::size_t parameters = 0, bytes = 0;
+    for (std::size_t c = 0; c < programs.cells(); ++c)
+        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
+            LayerInfo const& layer = layers[i];
+            std::size_t own = 0;
+            for (std::size_t t = 0; t < layer.parameters.count; ++t)
+                own += layer.parameters.bytes[t];
+            chain.add({std::to_string(i), trace::short_name(layer.name, 40), std::to_string(c),
+                       std::to_string(programs.device_of(c)), detail::shapes(elements[i].input),
+                       detail::shapes(elements[i].output), trace::grouped(layer.parameter_elements),
+                       trace::grouped(own), detail::shapes(elements[i].parameters)});
+            parameters += layer.parameter_elements;
+            bytes += own;
+        }
+    chain.add(
+        {"", "in all", "", "", "", "", trace::grouped(parameters), trace::grouped(bytes), ""});
+
+    trace::TextTable memory("lrrrrrrrrr",
+                            {"bytes planned", "layers", "parameters", "gradients", "optimizer",
+                             "boundaries", "activations", "staging", "handles", "in all"});
+    auto const add = [&](std::string name, std::size_t count, DeviceBytes const& of) {
+        std::vector<std::string> row{std::move(name), std::to_string(count)};
+        for (std::size_t const number : {of.parameters, of.gradients, of.optimizer, of.boundary,
+                                         of.activations, of.staging, of.handles, of.total()})
+            row.push_back(trace::grouped(number));
+        memory.add(std::move(row));
+    };
+    DeviceBytes all;
+    for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+        DeviceBytes const& device = plan.devices[d];
+        std::size_t count = 0;
+        for (std::size_t c = 0; c < programs.cells(); ++c)
+            if (programs.device_of(c) == d) count += plan.first[c + 1] - plan.first[c];
+        add("device " + std::to_string(d), count, device);
+        all.parameters += device.parameters;
+        all.gradients += device.gradients;
+        all.optimizer += device.optimizer;
+        all.boundary += device.boundary;
+        all.activations += device.activations;
+        all.staging += device.staging;
+        all.handles += device.handles;
+    }
+    add("in all", layers.size(), all);
+    std::string text = chain.text() + "\n" + memory.text();
+    if (plan.host + plan.snapshot > 0)
+        text += "host memory for copies: " + trace::grouped(plan.host + plan.snapshot) + " bytes\n";
+    auto const count = [](std::size_t number, std::string const& of) {
+        return std::to_string(number) + " " + of + (number == 1 ? "" : "s");
+    };
+    return text + count(programs.devices(), "device") + ", " + count(programs.cells(), "cell") +
+           ", M = " + std::to_string(programs.micro_batches()) + ", " +
+           count(plan.capacity, "sample") + " at most in a micro-batch\n";
+}
+
+} // namespace gpipe
