@@ -20,16 +20,18 @@ namespace {
 
 using namespace benchmark;
 
-using Model = gpt::Gpt2On<gpt::CudaOperations>;
-using Train =
-    gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
-                    gpipe::Loss<Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
-                    gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
+template <gpt::Precision precision> using ModelIn = gpt::Gpt2On<gpt::CudaOperationsIn<precision>>;
+template <class Model>
+using TrainOf = gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
+                                gpipe::MicroBatches<gpipe::dynamic>,
+                                gpipe::Loss<typename Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
+                                gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
 
 struct Settings {
     std::size_t batch = 8;
     std::size_t micro_batches = 8;
     std::string checkpointing = "default";
+    std::string precision = "fp32";
     std::size_t warm_up = 3;
     std::size_t rounds = 10;
     std::size_t gpu = 0;
@@ -48,11 +50,12 @@ gpipe::checkpoint::Dynamic policy(std::string const& name) {
     return gpipe::checkpoint::ExceptLast{};
 }
 
-void measure(Settings const& settings, std::size_t cells) {
+template <class Model> void measure(Settings const& settings, std::size_t cells) {
+    using Train = TrainOf<Model>;
     std::string const checkpointing = settings.policy(cells);
     Train train{Model::net(), Model::loss(),
                 gpipe::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f},
-                Train::Options{
+                typename Train::Options{
                     .samples = settings.batch,
                     .seed = 1,
                     .cells = cells,
@@ -85,6 +88,7 @@ void measure(Settings const& settings, std::size_t cells) {
         record.add("system", "gpipe").add("K", cells).add("M", settings.micro_batches);
         record.add("N", settings.batch).add("context", Model::context);
         record.add("checkpointing", checkpointing).add("parameters", Model::Net::parameters());
+        record.add("precision", settings.precision);
         record.add("step_milliseconds", middle);
         record.add("step_milliseconds_q1", quantile(milliseconds, 0.25));
         record.add("step_milliseconds_q3", quantile(milliseconds, 0.75));
@@ -115,6 +119,8 @@ int main(int argc, char** argv) {
                    1024);
     options.choice("checkpointing", "default: never for one cell, except-last for more",
                    settings.checkpointing, {"default", "never", "always", "except-last"});
+    options.choice("precision", "of products; tf32: of factors rounded for tensor cores",
+                   settings.precision, {"fp32", "tf32"});
     options.number("warm-up", "steps that are not measured", warm_up, 0, 1000);
     options.number("rounds", "steps that are; their median is printed", rounds, 1, 100'000);
     options.number("gpu", "its number", gpu, 0, 1023);
@@ -123,12 +129,16 @@ int main(int argc, char** argv) {
     settings.batch = batch, settings.micro_batches = micro_batches;
     settings.warm_up = warm_up, settings.rounds = rounds, settings.gpu = gpu;
     try {
-        auto const list = numbers("--cells", cells, {}, Model::Net::size);
+        auto const list = numbers("--cells", cells, {}, ModelIn<gpt::Precision::fp32>::Net::size);
         gpipe::cuda::device_count(); // or there is nothing to measure
         if (!settings.json)
             std::printf(" K    M  checkpointing  ms/step  tokens/s      planned         used  "
                         "loss\n");
-        for (std::size_t const k : list) measure(settings, k);
+        for (std::size_t const k : list)
+            if (settings.precision == "tf32")
+                measure<ModelIn<gpt::Precision::tf32>>(settings, k);
+            else
+                measure<ModelIn<gpt::Precision::fp32>>(settings, k);
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     } catch (std::exception const& error) {

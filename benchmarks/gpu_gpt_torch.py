@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step of GPT-2's smallest shape in plain PyTorch, eager, float: what gpu_gpt compares with.
+"""A training step of GPT-2's smallest shape in plain PyTorch, by default eager, float: what gpu_gpt compares with.
 
 The same network (pre-norm blocks, GELU in its tanh form, no bias where ours has none, a head with
 weights of its own), the same mini-batch size cut into the same micro-batches, whose gradients add up,
@@ -75,8 +75,8 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("gpu_gpt_torch: there is no GPU here that PyTorch can use")
     torch.manual_seed(1)
-    torch.set_float32_matmul_precision("highest")  # no TF32, as in gpu_gpt
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
+    torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
     device = torch.device("cuda", options.gpu)
     model = build(torch).to(device)
     decays = [p for name, p in model.named_parameters() if p.dim() == 2 and "tokens" not in name and "positions" not in name]
@@ -85,15 +85,20 @@ def main():
     optimizer = torch.optim.AdamW(
         [{"params": decays, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=options.fused_optimizer)
+    parameters = sum(p.numel() for p in model.parameters())
+    if options.compile:
+        model = torch.compile(model)
     tokens = torch.randint(0, 50257, (options.batch, CONTEXT + 1), device=device)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for part in tokens.chunk(options.micro_batches):
-            logits = model(part[:, :-1])
-            loss = torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum") / (options.batch * CONTEXT)
+            # Parameters, their gradients and the optimizer stay float under bf16, too.
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.precision == "bf16"):
+                logits = model(part[:, :-1])
+                loss = torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum") / (options.batch * CONTEXT)
             loss.backward()
             total = total + loss.detach()
         optimizer.step()
@@ -113,11 +118,11 @@ def main():
     record = {
         "benchmark": "gpu_gpt", "system": "PyTorch " + torch.__version__, "K": 1,
         "M": options.micro_batches, "N": options.batch, "context": CONTEXT, "checkpointing": "never",
-        "parameters": sum(p.numel() for p in model.parameters()), "step_milliseconds": middle,
+        "parameters": parameters, "step_milliseconds": middle,
         "step_milliseconds_q1": quarters[0], "step_milliseconds_q3": quarters[2],
         "tokens_per_second": 1e3 * options.batch * CONTEXT / middle, "planned_bytes": None,
         "used_bytes": torch.cuda.max_memory_allocated(device), "first_loss": losses[0], "last_loss": losses[-1],
-        "attention": options.attention,
+        "attention": options.attention, "precision": options.precision, "compiled": options.compile,
     }
     if options.json:
         print(json.dumps(record))
@@ -136,6 +141,8 @@ def parse():
     parser.add_argument("--batch", type=int, default=8, help="samples in a mini-batch")
     parser.add_argument("--micro-batches", type=int, default=8, help="cut it into so many; must divide it")
     parser.add_argument("--attention", choices=["plain", "fused"], default="plain", help="scores in memory, as gpu_gpt, or PyTorch's kernel")
+    parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="of products; bf16: of activations, too (autocast)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network; the first steps take minutes")
     parser.add_argument("--fused-optimizer", action="store_true", help="PyTorch's one-kernel AdamW")
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
     parser.add_argument("--rounds", type=int, default=10, help="steps that are; their median is printed")

@@ -86,7 +86,7 @@ template <class Each> struct Prepared {
 };
 
 // Operations that are enqueued for one call of a layer.
-template <class Context> class CudaOn {
+template <class Context, Precision precision> class CudaOn {
   public:
     explicit CudaOn(Context const& context) : context_(context) {}
 
@@ -94,7 +94,8 @@ template <class Context> class CudaOn {
     void multiply(Extents extents, std::type_identity_t<Factor<T>> a,
                   std::type_identity_t<Factor<T>> b, T* c, std::size_t stride, bool add = false,
                   std::type_identity_t<T> scale = T{1}) const {
-        gpt::multiply<T>(gpipe::cuda::blas(context_), {}, extents, a, b, c, stride, add, scale);
+        gpt::multiply<T>(gpipe::cuda::blas(context_), precision, {}, extents, a, b, c, stride, add,
+                         scale);
     }
     template <class Each> void for_each_index(std::size_t count, Each each) const {
         gpipe::cuda::for_each_index(context_.stream(), count, Prepared<Each>{each});
@@ -128,8 +129,8 @@ template <class Context> class CudaOn {
     void multiply_each(Products products, Extents extents, std::type_identity_t<Factor<T>> a,
                        std::type_identity_t<Factor<T>> b, T* c, std::size_t stride,
                        std::type_identity_t<T> scale = T{1}) const {
-        gpt::multiply<T>(gpipe::cuda::blas(context_), products, extents, a, b, c, stride, false,
-                         scale);
+        gpt::multiply<T>(gpipe::cuda::blas(context_), precision, products, extents, a, b, c, stride,
+                         false, scale);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
@@ -161,8 +162,9 @@ template <class Context> class CudaOn {
 } // namespace detail
 
 /// What layers are made of, as cuBLAS and kernels: each call enqueues, and nothing else. Sums have
-/// one order, and no two threads add to one number: results do not depend on timing.
-struct CudaOperations {
+/// one order, and no two threads add to one number: results do not depend on timing. With `tf32`
+/// the products of floats of the layers that are made of them are rounded so.
+template <Precision precision> struct CudaOperationsIn {
     using Handles = gpipe::Handles<gpipe::cuda::Blas>;
     /// What multiplies, for the user to read.
     static std::string kernels() {
@@ -173,13 +175,14 @@ struct CudaOperations {
         return "cuBLAS " + std::to_string(version[0]) + '.' + std::to_string(version[1]) + '.' +
                std::to_string(version[2]);
     }
-    template <class Context> static detail::CudaOn<Context> on(Context const& context) {
-        return detail::CudaOn<Context>(context);
+    template <class Context> static detail::CudaOn<Context, precision> on(Context const& context) {
+        return detail::CudaOn<Context, precision>(context);
     }
     /// Per sample, for attend and attend_backward.
     template <class T, std::size_t context, std::size_t heads>
     static constexpr std::size_t
         score_elements = 2 * detail::heads_at_once<T, context, heads>() * context* context;
 };
+using CudaOperations = CudaOperationsIn<Precision::fp32>;
 
 } // namespace gpt

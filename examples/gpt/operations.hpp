@@ -29,7 +29,6 @@ namespace gpt {
 
 /// On the host, in host_operations.hpp.
 struct HostOperations;
-/// On GPUs, in cuda_operations.cuh.
-struct CudaOperations;
+// On GPUs, in cuda_operations.cuh: CudaOperationsIn<precision>.
 
 } // namespace gpt

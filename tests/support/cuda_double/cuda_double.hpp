@@ -11,9 +11,9 @@
 // streams are used only where a test allows it.
 //
 // Not there: time, priorities (kept, but no work is preferred), managed memory, graphs within
-// graphs, real kernels. All threads of the host count as one where accesses are ordered (and share
-// cudaStreamPerThread), an error that CUDA cannot recover from ends all devices, and work that is
-// not declared (a function of the host) is not checked.
+// graphs, kernels (tests/support/emulation has them). All threads of the host count as one where
+// accesses are ordered (and share cudaStreamPerThread), an error that CUDA cannot recover from ends
+// all devices, and work that is not declared (a function of the host) is not checked.
 
 #include <cuda_runtime_api.h>
 

@@ -1,0 +1,187 @@
+// Products on a GPU in FP32 and TF32: for every form, stride and number of products as close to the
+// exact ones as the precision promises, and a model that is trained in TF32 has the same bits
+// however it is run.
+#include "support/gpu_memory.hpp"
+
+#include <gpt/cuda_operations.cuh>
+#include <gpt/model.hpp>
+
+#include <gpipe/gpipe.cuh>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace {
+
+using gpipe::cuda::Buffer;
+using gpt::Precision;
+
+// A matrix of `rows` times `columns` as a factor: how it lies, and how it is read. Numbers between
+// its rows are not to be read or written.
+template <class T> struct Matrix {
+    std::size_t rows, columns, stride, step;
+    bool transposed;
+    std::vector<T> values;
+
+    Matrix(std::size_t r, std::size_t c, bool turned, std::size_t count, std::size_t gap)
+        : rows(r), columns(c), stride((turned ? r : c) + gap),
+          step((turned ? c : r) * stride + gap), transposed(turned), values(count * step) {}
+    std::size_t at(std::size_t n, std::size_t r, std::size_t c) const {
+        return n * step + (transposed ? c * stride + r : r * stride + c);
+    }
+    void fill(unsigned seed) {
+        std::mt19937 random{seed};
+        std::normal_distribution<double> normal;
+        values.assign(values.size(), T(NAN));
+        for (std::size_t n = 0; n < values.size() / step; ++n)
+            for (std::size_t r = 0; r < rows; ++r)
+                for (std::size_t c = 0; c < columns; ++c)
+                    values[at(n, r, c)] = static_cast<T>(normal(random));
+    }
+};
+
+struct Case {
+    gpt::Extents extents;
+    bool a_turned = false, b_turned = false, add = false;
+    std::size_t count = 1, gap = 0;
+};
+
+class Multiplier {
+  public:
+    template <class T>
+    std::vector<T> operator()(Precision precision, Case const& of, Matrix<T> const& a,
+                              Matrix<T> const& b, Matrix<T> const& c, T scale) const {
+        Buffer const a_on(0, a.values.size() * sizeof(T)), b_on(0, b.values.size() * sizeof(T)),
+            c_on(0, c.values.size() * sizeof(T));
+        toy::write(a_on, a.values);
+        toy::write(b_on, b.values);
+        toy::write(c_on, c.values);
+        auto const factor = [](Buffer const& on, Matrix<T> const& m) {
+            return gpt::Factor<T>{reinterpret_cast<T const*>(on.data()), m.stride, m.transposed};
+        };
+        gpt::multiply<T>(blas_.get(), precision, {of.count, a.step, b.step, c.step}, of.extents,
+                         factor(a_on, a), factor(b_on, b), reinterpret_cast<T*>(c_on.data()),
+                         c.stride, of.add, scale);
+        stream_.synchronize();
+        return toy::read<T>(c_on, c.values.size());
+    }
+
+  private:
+    gpipe::cuda::Stream stream_{0};
+    Buffer workspace_{0, gpipe::cuda::Blas::workspace};
+    gpipe::cuda::Blas blas_{stream_, workspace_.data()};
+};
+
+// How far one number may be from its exact value, as a share of the sum of what is added. Both
+// factors are rounded, and what is added is.
+template <class T> double tolerance(Precision precision, std::size_t inner) {
+    double const rounded = precision == Precision::tf32 && sizeof(T) == 4 ? 0x1p-9 : 0;
+    return rounded + static_cast<double>(inner + 4) * std::numeric_limits<T>::epsilon();
+}
+
+// Returns whether TF32 gives other bits.
+template <class T> bool compare(Multiplier const& multiplied, Case const& of) {
+    auto const& [rows, columns, inner] = of.extents;
+    Matrix<T> a(rows, inner, of.a_turned, of.count, of.gap),
+        b(inner, columns, of.b_turned, of.count, of.gap), c(rows, columns, false, of.count, of.gap);
+    a.fill(1), b.fill(2), c.fill(3);
+    T const scale = T(0.375);
+    std::vector<T> results[2];
+    for (Precision precision : {Precision::fp32, Precision::tf32}) {
+        auto& result = results[precision == Precision::tf32];
+        result = multiplied(precision, of, a, b, c, scale);
+        std::size_t far = 0;
+        std::vector<T> untouched = c.values;
+        for (std::size_t n = 0; n < of.count; ++n)
+            for (std::size_t row = 0; row < rows; ++row)
+                for (std::size_t column = 0; column < columns; ++column) {
+                    double exact = 0, size = 0;
+                    for (std::size_t p = 0; p < inner; ++p) {
+                        double const term = double(scale) * double(a.values[a.at(n, row, p)]) *
+                                            double(b.values[b.at(n, p, column)]);
+                        exact += term, size += std::abs(term);
+                    }
+                    std::size_t const at = c.at(n, row, column);
+                    if (of.add)
+                        exact += double(c.values[at]), size += std::abs(double(c.values[at]));
+                    far += !(std::abs(double(result[at]) - exact) <=
+                             tolerance<T>(precision, inner) * size);
+                    untouched[at] = result[at];
+                }
+        CHECK(far == 0);
+        CHECK(std::memcmp(untouched.data(), result.data(), result.size() * sizeof(T)) == 0);
+    }
+    return std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(T)) != 0;
+}
+
+} // namespace
+
+TEST_CASE("products are exact to their precision, in every form, and write nothing else") {
+    Multiplier const multiplied;
+    for (gpt::Extents extents : {gpt::Extents{1, 1, 1}, {5, 3, 33}, {3, 17, 8}, {32, 16, 64}})
+        for (std::size_t count : {1, 3})
+            for (std::size_t gap : {0, 3})
+                for (int form = 0; form < 8; ++form) {
+                    Case const of{extents,         (form & 1) != 0, (form & 2) != 0,
+                                  (form & 4) != 0, count,           gap};
+                    INFO(extents.rows, " x ", extents.columns, " x ", extents.inner, ", form ",
+                         form, ", ", count, " products, gap ", gap);
+                    compare<float>(multiplied, of);
+                    CHECK(!compare<double>(multiplied, of));
+                }
+    CHECK(compare<float>(multiplied, {{128, 128, 128}})); // what tensor cores are good at
+}
+
+namespace {
+
+template <Precision precision>
+using Model = gpt::Model<float, 16, 32, 2, 1, gpt::CudaOperationsIn<precision>, 64>;
+
+// Losses of some steps and what the model then gives.
+template <Precision precision>
+std::vector<float> trained(std::size_t cells, gpipe::checkpoint::Dynamic checkpointing) {
+    using M = Model<precision>;
+    using Train =
+        gpipe::Training<typename M::Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<2>,
+                        gpipe::Loss<typename M::Loss>, gpipe::Optimizer<gpipe::AdamW>,
+                        gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
+    Train train(M::net(), M::loss(), gpipe::AdamW{.learning_rate = 1e-2f},
+                typename Train::Options{.samples = 3,
+                                        .seed = 4,
+                                        .cells = cells,
+                                        .checkpointing = checkpointing,
+                                        .device = {.gpus = std::vector<int>(cells, 0)}});
+    std::mt19937 random{3};
+    std::vector<std::int32_t> inputs(3 * 16), targets(3 * 16);
+    for (auto& token : inputs) token = static_cast<std::int32_t>(random() % 64);
+    for (auto& token : targets) token = static_cast<std::int32_t>(random() % 64);
+    std::vector<float> result;
+    for (int i = 0; i < 4; ++i)
+        result.push_back(static_cast<float>(train.step(inputs, targets).loss));
+    std::vector<float> logits(inputs.size() * 64);
+    train.predict(inputs, logits);
+    result.insert(result.end(), logits.begin(), logits.end());
+    return result;
+}
+
+} // namespace
+
+TEST_CASE("P1 a model in TF32 has the same bits for every cut and checkpointing, and nearly the "
+          "losses of FP32") {
+    auto const expected = trained<Precision::tf32>(1, gpipe::checkpoint::Never{});
+    CHECK(trained<Precision::tf32>(1, gpipe::checkpoint::Always{}) == expected);
+    CHECK(trained<Precision::tf32>(2, gpipe::checkpoint::ExceptLast{}) == expected);
+    CHECK(trained<Precision::tf32>(4, gpipe::checkpoint::Never{}) == expected);
+    auto const plain = trained<Precision::fp32>(1, gpipe::checkpoint::Never{});
+    CHECK(plain != expected);
+    for (std::size_t step = 0; step < 4; ++step)
+        CHECK(expected[step] == doctest::Approx(plain[step]).epsilon(1e-2));
+    CHECK(plain[3] < plain[0]);
+}
