@@ -58,7 +58,7 @@ endfunction()
 # gpipe_cuda_programs(ROOM OUT): every .cu in examples/ or benchmarks/ as a program at
 # <build>/ROOM/NAME; sets OUT to their names. Tests need them where their room is not built.
 function(gpipe_cuda_programs room out)
-    set(with_gpt gpu_gpt gpu_memory)
+    set(with_gpt gpu_ceilings gpu_gpt gpu_memory)
     set(names)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${room}/*.cu)
     foreach(source IN LISTS sources)

@@ -38,8 +38,7 @@ struct Product {
 
 TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     gpipe::cuda::Stream const owner(0);
-    bool const captures = false;
-    Stream const stream(owner.get(), captures);
+    Stream const stream(owner.get());
     gpipe::cuda::Buffer const workspace(0, gpipe::cuda::Blas::workspace);
     gpipe::cuda::Buffer const w(0, N * N * sizeof(float)), x(0, 2 * N * sizeof(float)),
         y(0, 2 * N * sizeof(float));

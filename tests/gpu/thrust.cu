@@ -56,8 +56,7 @@ TEST_CASE("Thrust's temporary memory is taken from one end, and given back") {
 
 TEST_CASE("Thrust sorts and transforms on the stream of a call, and says what memory it needs") {
     gpipe::cuda::Stream const owner(0);
-    bool const captures = false;
-    Context const context{gpipe::device::Cuda::Stream(owner.get(), captures)};
+    Context const context{gpipe::device::Cuda::Stream(owner.get())};
     constexpr std::size_t count = 10000;
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i * 7919 % count);

@@ -51,15 +51,16 @@ class Cuda {
       public:
         static constexpr bool replays = true;
 
-        Stream(cudaStream_t stream, cuda::CaptureWatch& capture)
-            : StreamRef(stream), capture_(&capture) {}
+        /// One that this device captures, or, without that, any.
+        explicit Stream(cudaStream_t stream, cuda::CaptureWatch* capture = nullptr)
+            : StreamRef(stream), capture_(capture) {}
         operator cudaStream_t() const noexcept {
-            capture_->look();
+            if (capture_) capture_->look();
             return stream_;
         }
         /// Throws cuda::Error if a kernel could not be launched, and cuda::CannotCapture.
         void check_launch() const {
-            capture_->check(*this);
+            if (capture_) capture_->check(*this);
             cuda::check("a kernel launch", cudaGetLastError());
         }
 
@@ -123,7 +124,7 @@ class Cuda {
             auto const priority = s < gpus_.size() ? cuda::Priority::low : cuda::Priority::high;
             int const gpu = gpus_[device_of_stream[s]];
             streams_.emplace_back(gpu, priority);
-            names_.emplace_back(streams_.back().get(), capture_);
+            names_.emplace_back(streams_.back().get(), &capture_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
             ends_.emplace_back(gpu);

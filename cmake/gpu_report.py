@@ -1,0 +1,633 @@
+"""What a GPU is asked when there is one for an hour, and what it answered.
+
+  gpu-report prebuild [--only NAME,...]      builds the programs for sm_90 (build/gpu-sm90), on any machine with nvcc
+  gpu-report pack                            strips them into build/gpu-report-COMMIT.tar.gz, with what they need
+  gpu-report right|fast|safe                 runs a part from that archive; a line per step to build/gpu-report/PART.jsonl
+      [--programs ARCHIVE|FOLDER] [--head COMMIT] [--out FILE] [--deadline SECONDS] [--dry]
+  gpu-report merge [--out NAME] FILE...      parts into NAME.json and NAME.svg, beside the last report in the repository
+
+A part is a list of steps, each with a time limit and what passing is. A step that fails or hangs stops no other; what
+the deadline leaves no time for is skipped. Each step's line is on the disk before the next begins. --dry runs the same
+list where there is no GPU, on the double of the CUDA runtime and the emulation of kernels (build/test/tests).
+"""
+import argparse
+import ctypes
+import glob
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass, field
+from xml.sax.saxutils import escape
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "benchmarks" / "gpu_reports"  # NAME.json, of which the last by name is the last
+DEADLINE = 540
+NOT_BUILT, NOT_EMULATED = "not built yet", "dry: not emulated"
+
+
+class Refused(Exception):
+    """One line, and exit status 2."""
+
+
+class Failed(Exception):
+    """Why a step did not pass."""
+
+
+# ---- steps
+
+@dataclass
+class Step:
+    name: str
+    commands: list = field(default_factory=list)  # one after the other; PROGRAM stands for one of the archive
+    limit: float = 60
+    passing: callable = None  # (outputs) -> numbers by name, or raises Failed
+    dry: list = None  # commands in their place; None: not emulated
+    needs: tuple = ()  # (program, option): not built yet unless its --help names it
+    predicted: dict = field(default_factory=dict)  # numbers by name, written down before anything ran
+    environment: dict = field(default_factory=dict)
+    built: bool = True
+
+
+def objects(output):
+    """The JSON objects of a program's output, one per line; the rest is prose."""
+    found = []
+    for line in output.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def number(record, name):
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise Failed(f"no number {name} in its output")
+    return value
+
+
+def passes(outputs):
+    """doctest: every case ran and passed, at least one."""
+    cases = asserts = 0
+    for output in outputs:
+        found = re.search(r"test cases: +(\d+) \| +(\d+) passed \| +0 failed", output)
+        if not found or found[1] != found[2] or int(found[1]) == 0:
+            raise Failed("doctest's summary is not that all cases passed")
+        cases += int(found[1])
+        more = re.search(r"assertions: +(\d+) \|", output)
+        asserts += int(more[1]) if more else 0
+    return {"cases": cases, "assertions": asserts}
+
+
+def says(*words):
+    """What each output says; where there are more outputs, the last of these."""
+    def check(outputs):
+        for n, output in enumerate(outputs):
+            if not re.search(words[min(n, len(words) - 1)], output):
+                raise Failed(f"does not say '{words[min(n, len(words) - 1)]}'")
+        return {}
+    return check
+
+
+def fields(*names, of=lambda record: ""):
+    """These numbers of every object; `of` names the object."""
+    def check(outputs):
+        numbers = {}
+        for output in outputs:
+            records = objects(output)
+            if not records:
+                raise Failed("printed no JSON")
+            for record in records:
+                for name in names:
+                    numbers.setdefault(of(record) + name, []).append(number(record, name))
+        return {name: sorted(values)[len(values) // 2] for name, values in numbers.items()}
+    return check
+
+
+def learns(outputs):
+    """gpu_gpt: the loss falls, and is the same in every bit for every K and in every run."""
+    seen = {}
+    for record in (r for output in outputs for r in objects(output)):
+        first, last = number(record, "first_loss"), number(record, "last_loss")
+        if not last < first:
+            raise Failed(f"the loss goes from {first} to {last} with K = {record.get('K')}")
+        seen[first, last] = True
+    if len(seen) != 1:
+        raise Failed("printed no JSON" if not seen else f"the bits differ: {sorted(seen)}")
+    return {"first_loss": first, "last_loss": last}
+
+
+def against(outputs):
+    """gpu_gpt and PyTorch in turns: medians of the turns, and ours over theirs for K = 1."""
+    def who(record):
+        return f"K={record.get('K')} " if record.get("system") == "gpipe" else "PyTorch "
+    numbers = fields("step_milliseconds", of=who)(outputs)
+    ours, theirs = numbers.get("K=1 step_milliseconds"), numbers.get("PyTorch step_milliseconds")
+    numbers = {name.replace(" step_milliseconds", " ms"): value for name, value in numbers.items()}
+    if ours and theirs:
+        numbers["ours/theirs"] = ours / theirs
+    if "K=4 ms" in numbers and ours:
+        numbers["K=4/K=1"] = numbers["K=4 ms"] / ours
+    return numbers
+
+
+# Of tests/gpu: seconds, and what runs in their place where there is no GPU. Those that are not here stand behind.
+TESTS = {
+    "reduce": (60, ["emulated.reduce"]), "kernels": (60, ["emulated.kernels"]),
+    "random": (60, ["emulated.random"]), "blas": (60, None), "device": (60, ["cuda_double.gpu_device"]),
+    "timing": (60, None), "rows": (60, ["emulated.rows"]), "thrust": (90, None),
+    "training": (200, ["cuda_double.gpu_training", "-tc=P6*"]),
+    "gpt_layers": (200, ["emulated.gpt_layers", "-tc=the perceptron*"]),
+    "gradients": (100, ["cuda_double.gpu_gradients"]), "faults": (100, None),
+}
+TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
+SMALL = ["reduce", "kernels", "random", "rows"]
+# Estimates in milliseconds per step of gpu_gpt, written down before anything ran (8,192 tokens).
+PREDICTED = {("fp32", 8): 232, ("fp32", 1): 185, ("tf32", 8): 84, ("tf32", 1): 59, ("bf16", 1): 34}
+PREDICTED_CUDNN = 25
+SELF = [sys.executable, str(pathlib.Path(__file__).resolve())]
+TORCH = [sys.executable, str(ROOT / "benchmarks" / "gpu_gpt_torch.py"), "--json"]
+
+
+def gpt(*options, rounds=3):
+    return ["gpu_gpt", "--json", "--rounds", str(rounds), *options]
+
+
+def right():
+    steps = [Step("environment", [SELF + ["environment"]], 60, lambda o: {}, dry=[SELF + ["environment", "--dry"]])]
+    steps += [Step("test " + name, [["gpu." + name]], limit, passes, dry=[dry] if dry else None)
+              for name, (limit, dry) in TESTS.items()]
+    rate = lambda record: f"{record.get('what')} {record.get('rows') or ''}".rstrip() + " "
+    steps += [
+        Step("examples", [["custom_layer"], ["mixed_precision"]], 60,
+             says(r"loss 0[.]000[0-9], y = -?0[.]0[0-9] 1[.]00 2[.]00 3[.]00 4[.]00\n$",
+                  r"loss 0[.]00[0-9]+, y = -0[.][45][0-9] 0[.][45][0-9] 0[.][45][0-9] -0[.][45][0-9]\n$"),
+             dry=[["emulated.custom_layer"], ["emulated.mixed_precision"]]),
+        Step("ceilings", [["gpu_ceilings", "--json"]], 90, fields("rate", of=rate),
+             predicted={"FP32 1024 rate": 38, "FP32 8192 rate": 48, "TF32 1024 rate": 190, "TF32 8192 rate": 300,
+                        "BF16 1024 rate": 330, "BF16 8192 rate": 520, "copy rate": 3000}),
+        Step("ceilings in 16BFX9", built=False),
+        Step("gpu_gpt learns, K = 1 and 4", [gpt("--cells", "1,4", "--checkpointing", "except-last")], 90, learns),
+        Step("train_gpt on a GPU", [["train_gpt", "--device", "cuda", "--gpus", "0,0", "--text", str(ROOT / "README.md"),
+                                     "--steps", "100", "--sample", "20"]], 60, says(".")),
+    ]
+    return steps
+
+
+def fast():
+    steps = []
+    for precision in ("fp32", "tf32"):
+        for batches in (8, 1):
+            options = [] if precision == "fp32" else ["--precision", precision]
+            size = ["--micro-batches", str(batches)]
+            ours = gpt("--cells", "1,4", *size, *options, rounds=5)
+            theirs = TORCH + size + options + ["--rounds", "5", "--attention", "fused", "--fused-optimizer"]
+            steps.append(Step(f"gpt {precision} M={batches}", [ours, theirs] * 2, 60, against,
+                              needs=tuple(("gpu_gpt", o) for o in options[:1]),
+                              predicted={"K=1 ms": PREDICTED[precision, batches]}))
+    steps += [
+        Step("gpt bf16 M=1", built=False, predicted={"K=1 ms": PREDICTED["bf16", 1]}),
+        Step("gpt bf16, attention by cuDNN", built=False, predicted={"K=1 ms": PREDICTED_CUDNN}),
+        Step("gpt 16BFX9 M=1", built=False),
+        Step("PyTorch compiled, fp32 M=1", [TORCH + ["--compile", "--attention", "fused", "--fused-optimizer",
+                                                    "--micro-batches", "1"]], 120, against,
+             needs=(("gpu_gpt_torch", "--compile"),)),
+        Step("gpt fp32 M=8, graphs", [gpt("--cells", "1,4", "--graphs", "1", rounds=5)], 60, against,
+             needs=(("gpu_gpt", "--graphs"),)),
+        Step("overhead", [["gpu_overhead", "--json", "--rounds", "5"]], 90, fields("ratio", of=lambda r: "")),
+        Step("gpt K=4, staged link", [gpt("--cells", "4", "--link", "staged")], 40, against,
+             needs=(("gpu_gpt", "--link"),)),
+        Step("gpt K=4, copied link", [gpt("--cells", "4", "--link", "copied")], 40, against,
+             needs=(("gpu_gpt", "--link"),)),
+        Step("timelines by CUPTI", built=False),
+    ]
+    steps += [Step(f"gpt K=4, {n} connections", [gpt("--cells", "4", rounds=5)], 40, against,
+                   environment={"CUDA_DEVICE_MAX_CONNECTIONS": str(n)}) for n in (8, 32)]
+    return steps
+
+
+def safe():
+    sanitize = ["sh", str(ROOT / "tests" / "scripts" / "sanitize")]
+    steps = [Step(f"{tool} {name}", [sanitize + [tool, "PROGRAM:gpu." + name]], 60, says("SUMMARY: 0 (errors|hazards)"))
+             for tool in ("memcheck", "racecheck", "synccheck") for name in SMALL]
+    twice = gpt("--cells", "1", rounds=5)
+    return steps + [
+        Step("memory", [["gpu_memory", "--json"]], 120,
+             fields("ours", "theirs", "used_bytes", of=lambda record: f"{record.get('checkpointing')} ")),
+        Step("the same run twice: bits", [twice, twice], 60, learns),
+        Step("profile of ten kernels",
+             [["ncu", "--set", "basic", "--clock-control", "none", "--launch-skip", "2446", "--launch-count", "10",
+               "PROGRAM:gpu_gpt", "--cells", "1", "--rounds", "1", "--warm-up", "1"]], 120, says("Duration")),
+        Step("200 steps in bf16 against fp32", built=False),
+    ]
+
+
+PARTS = {"right": right, "fast": fast, "safe": safe}
+PROGRAMS = ["gpu." + name for name in TESTS] + [
+    "custom_layer", "mixed_precision", "train_gpt", "gpu_ceilings", "gpu_gpt", "gpu_memory", "gpu_overhead"]
+
+
+# ---- running them
+
+def library_path():
+    """Where cuBLAS and cuDNN are: the toolkit, and PyTorch's environment."""
+    import importlib.util
+    folders = [os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/lib64"]
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folders += sorted(glob.glob(place + "/*/lib"))
+    return ":".join(f for f in folders if os.path.isdir(f))
+
+
+def run_command(command, limit, environment):
+    """Its output, both streams; raises Failed, or TimeoutError with all that it started killed."""
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                     start_new_session=True, env=environment, cwd=ROOT)
+        except OSError as error:
+            raise Failed(f"{command[0]}: {error.strerror}") from None
+        try:
+            status = child.wait(max(limit, 0.01))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            child.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if status != 0:
+        lines = [line for line in text.splitlines() if line.strip()]
+        raise Failed(f"exit status {status}: {lines[-1].strip()[:160] if lines else 'it said nothing'}")
+    return text
+
+
+def smi(query):
+    """What nvidia-smi says of the first GPU; None where there is none."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--id=0", "--query-gpu=" + query, "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def library_versions():
+    """cuBLAS and cuDNN as the loader finds them; None where it does not."""
+    versions = {"cublas": None, "cudnn": None}
+    try:
+        library, value, parts = ctypes.CDLL("libcublas.so.13"), ctypes.c_int(), []
+        for which in range(3):  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
+            library.cublasGetProperty(which, ctypes.byref(value))
+            parts.append(str(value.value))
+        versions["cublas"] = ".".join(parts)
+    except OSError:
+        pass
+    try:
+        versions["cudnn"] = str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
+    except OSError:
+        pass
+    return versions
+
+
+def environment(programs, dry):
+    """One JSON object of this machine; fails where a program would not start."""
+    name, driver = (smi("name,driver_version") or ", ").split(", ")[:2]
+    record = {"gpu": name or None, "driver": driver or None, "clocks": smi("clocks.sm,clocks.mem"), **library_versions()}
+    missing = []
+    for program in [] if dry else PROGRAMS:
+        path = pathlib.Path(programs) / program
+        told = subprocess.run(["ldd", str(path)], capture_output=True, text=True).stdout if path.exists() else ""
+        missing += [f"{program}: {line.strip()}" for line in told.splitlines() if "not found" in line]
+        missing += [] if path.exists() else [f"{program}: not in the archive"]
+    print(json.dumps({**record, "missing": missing}))
+    if missing:
+        sys.exit(f"{len(missing)} things are missing, first {missing[0]}")
+    if not dry and record["gpu"] is None:
+        sys.exit("nvidia-smi: there is no GPU here")
+
+
+class Report:
+    """Runs a part's steps, and notes each as soon as it is over."""
+
+    def __init__(self, part, programs, out, commit, deadline=DEADLINE, dry=False):
+        self.part, self.programs, self.out, self.commit = part, programs, pathlib.Path(out), commit
+        self.deadline, self.dry, self.records = deadline, dry, []
+        self.environment = {**os.environ, "GPU_REPORT_PROGRAMS": str(programs)}
+        self.environment["LD_LIBRARY_PATH"] = ":".join(
+            p for p in (library_path(), os.environ.get("LD_LIBRARY_PATH", "")) if p)
+        self.facts = {}
+
+    def resolved(self, command):
+        def path(word):
+            return word if "/" in word else str(pathlib.Path(self.programs) / word)
+        head = command[0] if shutil.which(command[0]) and command[0] not in PROGRAMS else path(command[0])
+        return [head] + [path(w[len("PROGRAM:"):]) if w.startswith("PROGRAM:") else w for w in command[1:]]
+
+    def lacks(self, step):
+        """An option of a program that this commit does not have."""
+        for program, option in step.needs:
+            command = TORCH[:2] if program == "gpu_gpt_torch" else self.resolved([program])
+            try:
+                if not re.search(re.escape(option) + r"\b", run_command([*command, "--help"], 30, self.environment)):
+                    return option
+            except (Failed, TimeoutError):
+                return None  # which its step will say
+        return None
+
+    def one(self, step, limit):
+        """(status, reason, numbers)"""
+        commands = step.dry if self.dry else step.commands
+        if not step.built:
+            return NOT_BUILT, None, {}
+        if commands is None:
+            return NOT_EMULATED, None, {}
+        if not self.dry and (option := self.lacks(step)):
+            return NOT_BUILT, f"no {option} at this commit", {}
+        end, outputs = time.monotonic() + limit, []
+        try:
+            for command in commands:
+                outputs.append(run_command(self.resolved(command), end - time.monotonic(),
+                                           {**self.environment, **step.environment}))
+            return "passed", None, step.passing(outputs)
+        except TimeoutError:
+            return "timeout", f"killed after {limit:.0f} s", {}
+        except Failed as failure:
+            return "failed", str(failure), {}
+
+    def run(self, steps):
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        begin = time.monotonic()
+        try:
+            told = run_command([*SELF, "environment", "--dry"], 60, self.environment)
+            self.facts = {k: v for k, v in objects(told)[-1].items() if k != "missing"}
+        except (Failed, TimeoutError, IndexError):
+            pass
+        with open(self.out, "a") as lines:
+            for step in steps:
+                start = time.monotonic()
+                left = self.deadline - (start - begin)
+                if left <= 0:
+                    status, reason, numbers = "skipped", f"after the deadline of {self.deadline:g} s", {}
+                else:
+                    status, reason, numbers = self.one(step, min(step.limit, left))
+                record = {"name": step.name, "part": self.part, "status": status,
+                          "seconds": round(time.monotonic() - start, 3), "numbers": numbers, "predicted": step.predicted,
+                          "reason": reason, "commit": self.commit, "dry": self.dry, "gpu": None, "clocks": None,
+                          "driver": None, "cublas": None, "cudnn": None, **self.facts}
+                if self.facts.get("gpu"):
+                    record["clocks"] = smi("clocks.sm,clocks.mem")
+                lines.write(json.dumps(record, allow_nan=False) + "\n")
+                lines.flush()
+                os.fsync(lines.fileno())
+                self.records.append(record)
+        return not any(r["status"] in ("failed", "timeout", "skipped") for r in self.records)
+
+    def table(self):
+        head = f"{self.part}, commit {self.commit[:12]}, "
+        head += "dry run: no GPU" if self.dry else str(self.facts.get("gpu") or "no GPU")
+        return "\n".join([head] + [line_of(r) for r in self.records] + [sum_of(self.records)])
+
+
+def short(value):
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def line_of(record):
+    """One step; measured numbers, predicted ones behind them in brackets."""
+    shown = [f"{name} {short(value)}" + (f" [{short(record['predicted'][name])}]" if name in record["predicted"] else "")
+             for name, value in record["numbers"].items()]
+    shown += [f"{name} [{short(value)}]" for name, value in record["predicted"].items() if name not in record["numbers"]]
+    said = "; ".join(([record["reason"]] if record["reason"] else []) + shown[:4])
+    return f"{record['name'][:32]:32} {record['status'][:17]:17} {record['seconds']:7.1f} s  {said[:120]}".rstrip()
+
+
+def sum_of(records):
+    counts = {}
+    for record in records:
+        counts[record["status"]] = counts.get(record["status"], 0) + 1
+    return ", ".join(f"{n} {status}" for status, n in counts.items())
+
+
+# ---- the programs
+
+def git(*arguments):
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Refused("git does not say what HEAD is here: give --head COMMIT")
+    return done.stdout.strip()
+
+
+def clean_head():
+    if git("status", "--porcelain", "--untracked-files=no"):
+        raise Refused("the working tree differs from HEAD: commit first, so that the archive's name is true")
+    return git("rev-parse", "HEAD")
+
+
+def prebuild(only):
+    head, build = clean_head(), ROOT / "build" / "gpu-sm90"
+    # Of no processor in particular: the programs run elsewhere.
+    subprocess.run(["cmake", "--preset", "gpu", "-B", str(build), "-D", "CMAKE_CUDA_ARCHITECTURES=90",
+                    "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF"], cwd=ROOT, check=True)
+    (build / "COMMIT").unlink(missing_ok=True)
+    subprocess.run(["cmake", "--build", str(build), "--target", *(only or PROGRAMS)], cwd=ROOT, check=True)
+    (build / "COMMIT").write_text(head + "\n")
+
+
+def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
+    head = head or clean_head()
+    if not (build / "COMMIT").exists() or (build / "COMMIT").read_text().strip() != head:
+        raise Refused("the programs are not of HEAD: gpu-report prebuild")
+    name = "gpu-report-" + head
+    with tempfile.TemporaryDirectory() as work:
+        folder = pathlib.Path(work) / name
+        folder.mkdir()
+        (folder / "COMMIT").write_text(head + "\n")
+        for program in PROGRAMS:
+            for room in ("tests", "examples", "benchmarks"):
+                if (build / room / program).exists():
+                    shutil.copy(build / room / program, folder)
+                    needed = subprocess.run(["ldd", str(folder / program)], capture_output=True, text=True).stdout
+                    for library in re.findall(r"=> (/\S*/lib(?:dnnl|gomp|tbb)\.so\S*)", needed):
+                        shutil.copy(library, folder)
+        for file in folder.iterdir():
+            if file.name != "COMMIT":
+                subprocess.run(["strip", str(file)], check=False, stderr=subprocess.DEVNULL)
+        archive = to / (name + ".tar.gz")
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(folder, name)
+    lacking = [p for p in PROGRAMS if not any((build / r / p).exists() for r in ("tests", "examples", "benchmarks"))]
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB" + (f", without {', '.join(lacking)}" if lacking else ""))
+    return archive
+
+
+def programs_of(place, head):
+    """The folder of an archive's programs, which must be HEAD's."""
+    if place is None:
+        found = sorted((ROOT / "build").glob("gpu-report-*.tar.gz"), key=lambda f: f.stat().st_mtime)
+        exact = ROOT / "build" / f"gpu-report-{head}.tar.gz"
+        if not found:
+            raise Refused("there is no build/gpu-report-COMMIT.tar.gz: gpu-report prebuild, then pack")
+        place = exact if exact.exists() else found[-1]
+    place = pathlib.Path(place)
+    if place.is_file():
+        try:
+            with tarfile.open(place) as tar:
+                folder = place.with_name(tar.getnames()[0].split("/")[0])
+                tar.extractall(place.parent)
+        except (tarfile.TarError, OSError, IndexError):
+            raise Refused(f"{place} is no archive of gpu-report pack") from None
+        place = folder
+    if not (place / "COMMIT").is_file():
+        raise Refused(f"{place} holds no programs of gpu-report pack")
+    commit = (place / "COMMIT").read_text().strip()
+    if commit != head:
+        raise Refused(f"the programs are of commit {commit[:12]}, HEAD is {head[:12]}: build them anew")
+    return place
+
+
+# ---- merging
+
+def read_records(file):
+    try:
+        text = pathlib.Path(file).read_text()
+    except (OSError, UnicodeDecodeError):
+        raise Refused(f"{file} cannot be read") from None
+    records = []
+    for n, line in enumerate(text.splitlines(keepends=True), 1):
+        try:
+            record = json.loads(line)
+            ok = isinstance(record, dict) and {"name", "part", "status", "numbers", "predicted", "commit", "dry"} <= set(record)
+        except ValueError:
+            if not line.endswith("\n"):
+                continue  # whoever wrote it was killed
+            ok = False
+        if not ok:
+            raise Refused(f"{file}: line {n} is no step of a report")
+        records.append(record)
+    return records
+
+
+def merge(files, out, reports=REPORTS):
+    records = [record for file in files for record in read_records(file)]
+    steps = list({(r["part"], r["name"]): r for r in records}.values())  # a later run counts
+    if not steps:
+        raise Refused("there is no step in these files")
+    for what in ("commit", "dry"):
+        values = sorted({str(r[what]) for r in records})
+        if len(values) > 1:
+            raise Refused(f"the files are of more than one {what}: {', '.join(v[:12] for v in values)}")
+    last = sorted(reports.glob("*.json")) if reports.is_dir() else []
+    last = [f for f in last if f.resolve() != pathlib.Path(out + ".json").resolve()]
+    pathlib.Path(out + ".json").write_text(json.dumps(
+        {"commit": steps[0]["commit"], "dry": steps[0]["dry"], "steps": steps}, indent=1) + "\n")
+    pathlib.Path(out + ".svg").write_text(svg(steps))
+    print("\n".join(compare(steps, last[-1] if last else None)[:39] + [sum_of(steps)]))
+
+
+def compare(steps, last):
+    """Lines: every number that the last report has, too, and the ratio; those that changed most first."""
+    if last is None:
+        return ["there is no earlier report in the repository"]
+    before = {(s["part"], s["name"]): s for s in json.loads(last.read_text())["steps"]}
+    changes = []
+    for step in steps:
+        old = before.get((step["part"], step["name"]), {"numbers": {}, "status": "not there"})
+        if old["status"] != step["status"]:
+            changes.append((math.inf, f"{step['name']}: {old['status']} before, {step['status']} now"))
+        for name, value in step["numbers"].items():
+            then = old["numbers"].get(name)
+            if then and value:
+                changes.append((abs(math.log(abs(value / then))),
+                                f"{step['name']}, {name}: {short(then)} before, {short(value)} now, {value / then:.3f} x"))
+    return [f"beside {last.name}:"] + [line for _, line in sorted(changes, key=lambda c: -c[0])]
+
+
+def svg(steps):
+    """A bar for each number that was predicted: what was measured over that; without a bar what was not."""
+    rows = [(f"{s['name']}: {name}", s["numbers"].get(name), value) for s in steps for name, value in s["predicted"].items()]
+    height = 40 + 18 * len(rows)
+    kind = "dry run: no GPU" if steps[0]["dry"] else str(steps[0].get("gpu"))
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{height}" font-family="sans-serif" font-size="12">',
+             f'<text x="8" y="18">measured over predicted, {escape(kind)}, commit {escape(steps[0]["commit"][:12])}</text>',
+             f'<line x1="500" y1="26" x2="500" y2="{height}" stroke="#888"/>']
+    for row, (name, measured, predicted) in enumerate(rows):
+        y = 44 + 18 * row
+        ratio = measured / predicted if measured else 0
+        lines.append(f'<text x="8" y="{y}">{escape(name[:48])}</text>')
+        if ratio:
+            lines.append(f'<rect x="300" y="{y - 10}" width="{min(200 * ratio, 380):.1f}" height="12" fill="#4a7ab5"/>')
+        lines.append(f'<text x="690" y="{y}">{f"{ratio:.2f}" if ratio else "none"}</text>')
+    return "\n".join(lines + ["</svg>", ""])
+
+
+# ---- the command line
+
+def main(arguments):
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            raise Refused(f"{message}; try --help")
+
+    parser = Parser(prog="gpu-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
+    commands.add_parser("prebuild").add_argument("--only", default="")
+    commands.add_parser("pack")
+    commands.add_parser("environment").add_argument("--dry", action="store_true")
+    for name in PARTS:
+        part = commands.add_parser(name)
+        part.add_argument("--programs")
+        part.add_argument("--head")
+        part.add_argument("--out", default=str(ROOT / "build" / "gpu-report" / (name + ".jsonl")))
+        part.add_argument("--deadline", type=float, default=DEADLINE)
+        part.add_argument("--dry", action="store_true")
+    merging = commands.add_parser("merge")
+    merging.add_argument("files", nargs="+")
+    merging.add_argument("--out", default=str(ROOT / "build" / "gpu-report" / "report"))
+    found = parser.parse_args(arguments)
+    if found.command == "prebuild":
+        return prebuild([name for name in found.only.split(",") if name])
+    if found.command == "pack":
+        return pack() and None
+    if found.command == "merge":
+        return merge(found.files, found.out)
+    if found.command == "environment":
+        return environment(os.environ.get("GPU_REPORT_PROGRAMS", "."), found.dry)
+    if not found.deadline > 0:
+        raise Refused("--deadline takes a number of seconds above 0")
+    head = found.head or git("rev-parse", "HEAD")
+    if found.dry:
+        programs = pathlib.Path(found.programs or ROOT / "build" / "test" / "tests").resolve()
+        if not programs.is_dir():
+            raise Refused(f"{programs} is no folder: a dry run takes the tests of the preset test")
+    else:
+        programs = programs_of(found.programs, head).resolve()
+    report = Report(found.command, programs, found.out, head, found.deadline, found.dry)
+    good = report.run(PARTS[found.command]())
+    print(report.table())
+    return None if good else sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Refused as refusal:
+        print(f"gpu-report: {refusal}", file=sys.stderr)
+        sys.exit(2)
+    except subprocess.CalledProcessError as error:
+        print(f"gpu-report: {error.cmd[0]} ended with status {error.returncode}", file=sys.stderr)
+        sys.exit(1)
