@@ -1,13 +1,11 @@
 #pragma once
 
+#include "support/input.hpp"
+
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -27,7 +25,7 @@ struct BadText : std::runtime_error {
 /// out.
 class Text {
   public:
-    Text(std::string const& path, std::size_t context) : Text(read(path), path, context) {}
+    Text(std::string const& path, std::size_t context) : Text(support::read_file<BadText>(path, std::size_t{1} << 30), path, context) {}
     Text(std::string_view characters, std::string const& name, std::size_t context) {
         std::size_t const least = 2 * (context + 1);
         if (characters.empty()) throw BadText("'" + name + "' is empty");
@@ -60,25 +58,6 @@ class Text {
     char character(std::int32_t token) const { return distinct_[static_cast<std::size_t>(token)]; }
 
   private:
-    static std::string read(std::string const& path) {
-        constexpr std::size_t most = std::size_t{1} << 30;
-        auto const refuse = [&](char const* why) -> BadText {
-            return BadText("cannot read '" + path + "': " + why);
-        };
-        auto const close = [](std::FILE* file) { std::fclose(file); };
-        std::unique_ptr<std::FILE, decltype(close)> const file(std::fopen(path.c_str(), "rb"),
-                                                               close);
-        if (!file) throw refuse(std::strerror(errno));
-        std::string characters;
-        std::vector<char> buffer(1 << 16);
-        while (std::size_t const n = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
-            characters.append(buffer.data(), n);
-            if (characters.size() > most) throw refuse("it has more than 2^30 characters");
-        }
-        if (std::ferror(file.get())) throw refuse(std::strerror(errno));
-        return characters;
-    }
-
     std::array<std::int32_t, 256> ids_{};
     std::string distinct_;
     std::vector<std::int32_t> tokens_;

@@ -67,4 +67,16 @@ class JsonObject {
     std::string members_;
 };
 
+/// What a Training says of itself.
+template <class Train> JsonObject& add_training(JsonObject& object, Train const& train) {
+    return object.add("devices", train.devices())
+        .add("cells", train.cells())
+        .add("micro_batches", train.micro_batches())
+        .add("threads", train.lanes())
+        .add("seed", train.seed())
+        .add("layers", Train::layer_count)
+        .add("planned_bytes", train.planned_bytes())
+        .add("used_bytes", train.used_bytes());
+}
+
 } // namespace support

@@ -1,0 +1,123 @@
+#pragma once
+
+// Pictures of digits for the examples: of files as those of MNIST (LeCun et al., 1998), or drawn.
+
+#include "support/drawn_digits.hpp"
+#include "support/input.hpp"
+#include "support/options.hpp"
+
+#include <gpipe/layer/random.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace support {
+
+/// The digits of two IDX files, not compressed. Throws UsageError if they are none.
+inline Digits read_digits(std::string const& images, std::string const& labels) {
+    auto const read = [](std::string const& path, std::vector<std::size_t> const& shape,
+                         char const* what) {
+        std::string content = read_file<UsageError>(path, std::size_t{1} << 30);
+        auto const refuse = [&](std::string const& why) {
+            return UsageError("'" + path + "' is no IDX file of " + what + ": " + why);
+        };
+        if (content.substr(0, 2) == "\x1f\x8b") throw refuse("it is compressed, gunzip it first");
+        auto const word = [&](std::size_t at) {
+            std::uint32_t value = 0;
+            for (std::size_t i = 0; i < 4; ++i)
+                value = value << 8 | static_cast<unsigned char>(content[4 * at + i]);
+            return std::size_t{value};
+        };
+        std::size_t const head = 4 * (2 + shape.size());
+        if (content.size() < head || word(0) != 0x801 + shape.size())
+            throw refuse("it does not begin as one");
+        std::size_t each = 1;
+        for (std::size_t i = 0; i < shape.size(); ++i, each *= shape[i - 1])
+            if (word(2 + i) != shape[i])
+                throw refuse("extent " + std::to_string(i + 1) + " is " +
+                             std::to_string(word(2 + i)) + ", not " + std::to_string(shape[i]));
+        if (content.size() != head + word(1) * each)
+            throw refuse("of " + std::to_string(word(1)) + " it would have " +
+                         std::to_string(head + word(1) * each) + " bytes, not " +
+                         std::to_string(content.size()));
+        return content.substr(head);
+    };
+    std::string const pictures = read(images, {Digits::side, Digits::side}, "images of 28 x 28");
+    std::string const names = read(labels, {}, "labels");
+    std::size_t const count = pictures.size() / Digits::pixels;
+    if (count != names.size())
+        throw UsageError("there are " + std::to_string(count) + " images in '" + images +
+                         "', but " + std::to_string(names.size()) + " labels in '" + labels + "'");
+    if (count < 5)
+        throw UsageError("there are " + std::to_string(count) + " images in '" + images +
+                         "': of five one is held out");
+    Digits result;
+    for (std::size_t i = 0; i < count; ++i) {
+        auto const label = static_cast<unsigned char>(names[i]);
+        if (label > 9)
+            throw UsageError("label " + std::to_string(i) + " in '" + labels + "' is " +
+                             std::to_string(label) + ", no digit");
+        result.labels.push_back(label);
+    }
+    for (char const c : pictures)
+        result.images.push_back(static_cast<float>(static_cast<unsigned char>(c)) / 255);
+    return result;
+}
+
+/// What a program trains on, and what it is measured by: every fifth one.
+struct DigitTask {
+    Digits training, held_out;
+    std::string images, labels; ///< files; empty: 5,000 are drawn
+
+    void declare(Options& options) {
+        options.text("images", "FILE", "digits of 28 x 28 pixels (IDX); else 5,000 are drawn",
+                     images);
+        options.text("labels", "FILE", "what they show (IDX)", labels);
+    }
+    /// Throws UsageError.
+    void load() {
+        if (images.empty() != labels.empty())
+            throw UsageError("--images FILE and --labels FILE go together");
+        Digits const all = images.empty() ? drawn_digits(5000, 1) : read_digits(images, labels);
+        for (std::size_t i = 0; i < all.size(); ++i)
+            (i % 5 == 4 ? held_out : training).add(all.image(i), all.labels[i]);
+    }
+};
+
+/// Mini-batches of digits, in a new order each time that all have been seen.
+class DigitBatches {
+  public:
+    DigitBatches(Digits const& all, std::size_t size, std::uint64_t seed)
+        : all_(all), size_(size), random_(seed, 1, 0), next_(all.size()) {
+        for (std::size_t i = 0; i < all.size(); ++i) order_.push_back(i);
+    }
+    /// The next ones, until the next call.
+    Digits const& draw() {
+        batch_ = {};
+        for (std::size_t n = 0; n < size_; ++n) {
+            if (next_ == order_.size()) shuffle();
+            batch_.add(all_.image(order_[next_]), all_.labels[order_[next_]]);
+            ++next_;
+        }
+        return batch_;
+    }
+
+  private:
+    void shuffle() {
+        for (std::size_t i = order_.size(); i > 1; --i)
+            std::swap(order_[i - 1], order_[random_() % i]);
+        next_ = 0;
+    }
+
+    Digits const& all_;
+    std::size_t size_;
+    gpipe::InitialRandom random_;
+    std::size_t next_;
+    std::vector<std::size_t> order_;
+    Digits batch_;
+};
+
+} // namespace support
