@@ -19,10 +19,10 @@ namespace gpipe {
 struct Failure {
     std::size_t layer = 0;       ///< position in the chain; L for the loss
     std::string_view layer_name; ///< its type
-    std::size_t cell = 0;
-    std::size_t micro_batch = 0;
-    Kind action = Kind::forward;
-    std::exception_ptr error;
+    std::size_t cell = 0;        ///< that the action was of
+    std::size_t micro_batch = 0; ///< that the action was of
+    Kind action = Kind::forward; ///< what was being done
+    std::exception_ptr error;    ///< as it was thrown
 
     /// One line: "layer 3 (Linear<8, 8>) in the backward of micro-batch 2, cell 1".
     std::string place() const {

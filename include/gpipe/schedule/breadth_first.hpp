@@ -23,7 +23,7 @@ template <std::size_t v> struct BreadthFirst {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "BreadthFirst";
-    static constexpr std::size_t cells_per_device = v;
+    static constexpr std::size_t cells_per_device = v; ///< v
 
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         std::size_t const cells = v * devices;

@@ -30,7 +30,7 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "Interleaved1F1B";
-    static constexpr std::size_t cells_per_device = v;
+    static constexpr std::size_t cells_per_device = v; ///< v
 
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, v * devices, micro_batches, 2 * v * devices * micro_batches);
