@@ -79,6 +79,6 @@ endfunction()
 
 # Which tests to build; see tests/CMakeLists.txt.
 set(GPIPE_TEST_KINDS unit runtime state cuda_double emulated static compile_fail headers cuda gpu scripts readme
-    package programs CACHE STRING "Kinds of tests to build")
+    docs package programs CACHE STRING "Kinds of tests to build")
 set(GPIPE_TESTS_TOGETHER 1 CACHE STRING "How many test files are compiled as one program")
 set(GPIPE_SANITIZER_TOOLS "" CACHE STRING "memcheck, racecheck, synccheck: for tests of kind gpu")

@@ -24,8 +24,8 @@ template <class... Items> class Pipeline {
 
     /// The type of layer `index`.
     template <std::size_t index> using Layer = detail::LayerAt<Chain, index, Items...>;
-    using Input = typename Layer<0>::Input;
-    using Output = typename Layer<size - 1>::Output;
+    using Input = typename Layer<0>::Input;          ///< what the first layer takes, of one sample
+    using Output = typename Layer<size - 1>::Output; ///< what the last layer gives, of one sample
 
     /// Where the type of layer `index` is written.
     static constexpr std::size_t leaf_of(std::size_t index) {
@@ -45,6 +45,7 @@ template <class... Items> class Pipeline {
     /// What is known of each leaf; Chain maps layers to leaves.
     static constexpr std::array<LayerInfo, leaves> leaf_info =
         Chain::template table<detail::InfoOf>();
+    /// The functions of each leaf for a kind of stream, for the engine.
     template <class Stream>
     static constexpr std::array<LayerFunctions, leaves>
         leaf_functions = Chain::template table<detail::FunctionsOf<Stream>>();
@@ -86,6 +87,7 @@ template <class... Items> class Pipeline {
     }
 
     constexpr Pipeline() = default;
+    /// With the run-time members of the layers.
     constexpr explicit Pipeline(Items... values) : holder_(std::move(values)...) {}
 
     /// The objects behind the layers, one per leaf.
@@ -107,8 +109,9 @@ template <class... Items> class Pipeline {
     detail::Holder<Items...> holder_;
 };
 
-/// What a list with a mistake is, once the sentence about it has been said: that is then the only
-/// error, for this Pipeline goes on as one of a layer that fits everywhere.
+/// @cond
+// What a list with a mistake is, once the sentence about it has been said: that is then the only
+// error, for this Pipeline goes on as one of a layer that fits everywhere.
 template <class... Items>
     requires(!detail::check_chain<Items...>())
 class Pipeline<Items...> : public Pipeline<detail::AnyLayer> {
@@ -117,6 +120,7 @@ class Pipeline<Items...> : public Pipeline<detail::AnyLayer> {
     template <class First, class... Rest> constexpr explicit Pipeline(First&&, Rest&&...) {}
     template <std::size_t> using Layer = detail::AnyLayer;
 };
+/// @endcond
 
 namespace detail {
 

@@ -85,16 +85,17 @@ template <class Net, class... Policies> class Training {
     /// L, K, the cells on all of the devices, and M; `dynamic` where they are chosen at
     /// construction.
     static constexpr std::size_t layer_count = Net::size;
-    static constexpr std::size_t device_count = Chosen::device_count;
-    static constexpr std::size_t cell_count = Chosen::cell_count;
-    static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count;
+    static constexpr std::size_t device_count = Chosen::device_count;           ///< K
+    static constexpr std::size_t cell_count = Chosen::cell_count;               ///< on all devices
+    static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M
     /// Whether everything but the number of samples is in the type.
     static constexpr bool constant = Chosen::constant;
 
-    using Input = typename Net::Input;
-    using Target = typename LossFunctor::Target;
+    using Input = typename Net::Input;           ///< of one sample, as the first layer takes it
+    using Target = typename LossFunctor::Target; ///< of one sample, as the loss takes it
+    /// What a step and an evaluation return.
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
-    using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>;
+    using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>; ///< what start() returns
 
     /// The layer that each cell begins with, then L.
     static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
@@ -145,8 +146,8 @@ template <class Net, class... Policies> class Training {
     /// `checkpointing` are for the policies that are dynamic.
     struct Options {
         std::size_t samples = 0; ///< largest mini-batch that memory is planned for
-        std::uint64_t seed = 0;
-        std::size_t cells = 0;
+        std::uint64_t seed = 0;  ///< of all random numbers: the first parameters, dropout masks
+        std::size_t cells = 0;   ///< k of Cells<dynamic>
         std::size_t micro_batches = 0; ///< 0: 4 K
         /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu,
         /// Mikolov and Bengio, 2013), which must be finite. 0: neither. On a device that cannot
@@ -156,8 +157,11 @@ template <class Net, class... Policies> class Training {
         bool finite_gradients = false;
         /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
         NotFinite not_finite = NotFinite::fail;
+        /// For schedule::Dynamic; none: GPipe.
         schedule::Dynamic schedule{};
+        /// For checkpoint::Dynamic; none: ExceptLast.
         checkpoint::Dynamic checkpointing{};
+        /// What the device lets one choose, e.g. which GPUs.
         typename Device::Options device{};
         /// Whether there is room in the host's memory for a copy of parameters and optimizer state,
         /// from which start_save() writes while training goes on: MemoryPlan::snapshot bytes.
@@ -241,6 +245,7 @@ template <class Net, class... Policies> class Training {
 
     /// The optimizer, to change a learning rate between steps.
     OptimizerFunctor_& optimizer() { return optimizer_; }
+    /// The same to be looked at.
     OptimizerFunctor_ const& optimizer() const { return optimizer_; }
 
     /// Layer `index` as it is; all repetitions in a Repeat share one.
@@ -293,11 +298,13 @@ template <class Net, class... Policies> class Training {
         auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
     }
+    /// To the parameter.
     template <class T>
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
     }
+    /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
@@ -317,15 +324,21 @@ template <class Net, class... Policies> class Training {
     std::optional<Failure> const& failure() const { return machine_.failure(); }
     /// Steps trained, and done by now.
     std::uint64_t steps() const { return machine_.steps(); }
+    /// K.
     std::size_t devices() const { return machine_.programs().devices(); }
+    /// On all devices.
     std::size_t cells() const { return machine_.programs().cells(); }
+    /// M.
     std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
     /// Walkers of a step: threads on the host.
     std::size_t lanes() const { return machine_.lanes(); }
+    /// Options::seed.
     std::uint64_t seed() const { return machine_.seed(); }
+    /// Options::samples: the largest mini-batch.
     std::size_t samples() const { return machine_.samples(); }
     /// The programs with their recomputes, and the memory plan, as they run.
     Programs const& programs() const { return machine_.programs(); }
+    /// Where everything lies.
     MemoryPlan const& plan() const { return machine_.plan(); }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }
@@ -343,6 +356,7 @@ template <class Net, class... Policies> class Training {
     }
     /// Bytes of all arenas by the plan, and as allocated.
     std::size_t planned_bytes() const { return machine_.plan().total(); }
+    /// As allocated.
     std::size_t used_bytes() const { return machine_.used_bytes(); }
     /// Bytes of the host's memory that copies go to or through: what is offloaded, tensors on their
     /// way between devices that cannot reach each other, and the snapshot, if there is one.
@@ -606,8 +620,9 @@ using AnyTraining = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>;
 
 } // namespace detail
 
-/// What a Training with a mistake is, once the sentence about it has been said: it takes and gives
-/// everything, so that this sentence is the only error, whatever is written with the Training.
+/// @cond
+// What a Training with a mistake is, once the sentence about it has been said: it takes and gives
+// everything, so that this sentence is the only error, whatever is written with the Training.
 template <class Net, class... Policies>
     requires(!detail::check_training<Net, Policies...>())
 class Training<Net, Policies...> : public detail::AnyTraining {
@@ -633,5 +648,6 @@ class Training<Net, Policies...> : public detail::AnyTraining {
     template <std::size_t> Anything parameters();
     template <std::size_t> Anything gradients();
 };
+/// @endcond
 
 } // namespace gpipe

@@ -21,6 +21,7 @@ namespace objective {
 
 /// The most expensive cell is as cheap as possible. The default.
 struct Bottleneck {
+    /// Fills first[0 ... cells]: cell k holds the layers [first[k], first[k + 1]).
     static constexpr void cut(double const* costs, std::size_t layers, std::size_t cells,
                               std::size_t* first) {
         cut_by_bottleneck(costs, layers, cells, first);
@@ -31,6 +32,7 @@ struct Bottleneck {
 /// section 2.2). Its bottleneck is close to the smallest on most chains, but can be a quarter above
 /// it on uneven ones.
 struct LeastVariance {
+    /// Fills first[0 ... cells]: cell k holds the layers [first[k], first[k + 1]).
     static constexpr void cut(double const* costs, std::size_t layers, std::size_t cells,
                               std::size_t* first) {
         cut_by_variance(costs, layers, cells, first);
@@ -43,6 +45,7 @@ struct LeastVariance {
 /// the schedule has. `Cells<dynamic>` takes K at construction.
 template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
     using policy_kind = policy::Cut;
+    /// What is made small: objective::Bottleneck or objective::LeastVariance.
     using objective_type = Objective;
     /// K, or dynamic.
     static constexpr std::size_t cells = K;
@@ -58,7 +61,8 @@ template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
 /// of six layers: of four devices, or of two where the schedule has two cells on each.
 template <std::size_t... Sizes> struct Balance {
     using policy_kind = policy::Cut;
-    static constexpr std::size_t cells = sizeof...(Sizes);
+    static constexpr std::size_t cells = sizeof...(Sizes); ///< k times the cells on each device
+    /// Layers of each cell.
     static constexpr std::array<std::size_t, cells> sizes{Sizes...};
 
     /// Fills first[0 ... count] from the sizes, whatever the costs. Throws std::invalid_argument

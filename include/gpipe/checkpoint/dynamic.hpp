@@ -20,9 +20,12 @@ class Dynamic {
   public:
     using policy_kind = policy::Checkpointing;
     Dynamic() = default;
+    /// Of any checkpointing policy; an object whose numbers are dynamic is kept as it is.
     template <class C>
         requires(!std::is_same_v<C, Dynamic> && (CheckpointingPass<C> || reverses_cells<C>))
     Dynamic(C policy) : policy_(new Of<C>(std::move(policy))) {}
+    /// Copies own a copy of the policy.
+    ///@{
     Dynamic(Dynamic const& other) : policy_(other.policy_ ? other.policy_->copy() : nullptr) {}
     Dynamic(Dynamic&& other) noexcept : policy_(std::exchange(other.policy_, nullptr)) {}
     Dynamic& operator=(Dynamic other) noexcept {
@@ -30,6 +33,7 @@ class Dynamic {
         return *this;
     }
     ~Dynamic() { delete policy_; }
+    ///@}
 
     /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
     /// them decides about all cells, and later if there are more or fewer cells.
@@ -38,6 +42,7 @@ class Dynamic {
     /// about all cells.
     static GPIPE_INLINE Dynamic offload(Dynamic policy);
 
+    /// Whether it holds a policy.
     explicit operator bool() const { return policy_ != nullptr; }
     /// Without numbers; empty where the policy has none.
     std::string_view name() const { return policy_ ? policy_->name() : std::string_view(); }
@@ -49,6 +54,7 @@ class Dynamic {
             throw std::logic_error("gpipe: a policy that reverses cells has to see their layers");
         return apply({}, schedule).programs;
     }
+    /// What the policy makes of a schedule for these layers.
     Checkpointed apply(CutChain const& chain, Programs const& schedule) const {
         return policy_->apply(chain, schedule);
     }

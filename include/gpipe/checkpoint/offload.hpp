@@ -38,6 +38,7 @@ template <class Policy> struct Offload {
     static constexpr bool sound = CheckOffload<Policy>::ok();
     static_assert(sound || true); // says it wherever the type is used
     static constexpr std::string_view name = "offload";
+    /// What decides about the layers.
     [[no_unique_address]] Policy policy{};
 
     constexpr Reversal reversal(CellToReverse const& cell) const {
@@ -49,9 +50,11 @@ template <class Policy> struct Offload {
 
 } // namespace gpipe::checkpoint
 
+/// @cond
 namespace gpipe::detail {
 
 template <class Policy, std::size_t cells>
 inline constexpr bool fits_cells<checkpoint::Offload<Policy>, cells> = fits_cells<Policy, cells>;
 
 } // namespace gpipe::detail
+/// @endcond

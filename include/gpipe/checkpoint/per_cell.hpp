@@ -91,7 +91,7 @@ namespace checkpoint {
 template <class... Policies> struct PerCell {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "per-cell";
-    static constexpr std::size_t count = sizeof...(Policies);
+    static constexpr std::size_t count = sizeof...(Policies); ///< cells that there must be
     static constexpr bool sound = gpipe::detail::check_policies_in_cells<Policies...>();
     static_assert(sound || true); // says it wherever the type is used
 

@@ -41,7 +41,7 @@ template <std::size_t n> struct EverySegment {
 template <> struct EverySegment<dynamic> {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "every-segment";
-    std::size_t n = 0;
+    std::size_t n = 0; ///< layers in a segment
     constexpr Reversal reversal(CellToReverse const& cell) const {
         return every_segment(cell.costs.layers(), n);
     }
@@ -66,10 +66,11 @@ template <std::size_t slots> struct Revolve {
         return revolve(cell.costs.layers(), slots);
     }
 };
+/// The same with a number chosen at construction.
 template <> struct Revolve<dynamic> {
     using policy_kind = policy::Checkpointing;
     static constexpr std::string_view name = "revolve";
-    std::size_t slots = 0;
+    std::size_t slots = 0; ///< inputs of layers that are stored at a time
     constexpr Reversal reversal(CellToReverse const& cell) const {
         return revolve(cell.costs.layers(), slots);
     }

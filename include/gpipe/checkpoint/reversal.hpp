@@ -18,9 +18,10 @@ enum class Keep : std::uint8_t {
 
 /// One call of a layer in a reversal.
 struct ReversalStep {
-    bool backward = false;
+    bool backward = false;     ///< whether it is a backward; else a layer runs again
     Keep keep = Keep::nothing; ///< of a forward
     std::uint32_t layer = 0;   ///< in the cell
+    /// Member by member.
     friend constexpr bool operator==(ReversalStep const&, ReversalStep const&) = default;
 };
 
@@ -30,11 +31,12 @@ struct ReversalStep {
 /// nothing. Nor does it mean anything to keep the input of a layer behind one that is kept whole.
 /// What is kept of a layer is there until its backward has run.
 struct Reversal {
-    Array<Keep> forward; ///< by layer
-    Array<ReversalStep> steps;
+    Array<Keep> forward;       ///< by layer
+    Array<ReversalStep> steps; ///< in their order
     /// Whether what the forward keeps, and the cell's input, wait in slower memory: see Offloads.
     bool offload = false;
 
+    /// Of the cell.
     constexpr std::size_t layers() const { return forward.size(); }
 };
 

@@ -13,6 +13,8 @@ namespace gpipe {
 template <class T> class Array {
   public:
     constexpr Array() = default;
+    /// As std::vector; elements are value-initialized where no value is given.
+    ///@{
     // Not inline what allocates: a hundred functions that plan would hold it, and no step does it.
     [[gnu::noinline]] constexpr explicit Array(std::size_t size)
         : data_(size ? new T[size]() : nullptr), size_(size) {}
@@ -30,7 +32,10 @@ template <class T> class Array {
         return *this;
     }
     constexpr ~Array() { delete[] data_; }
+    ///@}
 
+    /// As std::vector.
+    ///@{
     constexpr std::size_t size() const { return size_; }
     constexpr bool empty() const { return size_ == 0; }
     constexpr T* data() { return data_; }
@@ -41,6 +46,7 @@ template <class T> class Array {
     constexpr T const* end() const { return data_ + size_; }
     constexpr T& operator[](std::size_t i) { return data_[i]; }
     constexpr T const& operator[](std::size_t i) const { return data_[i]; }
+    ///@}
 
   private:
     T* data_ = nullptr;

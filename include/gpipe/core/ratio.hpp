@@ -11,13 +11,16 @@ namespace gpipe {
 /// An exact fraction in lowest terms, with a positive denominator. Bubbles are ratios, so that they
 /// can be compared with the closed forms in a static_assert.
 struct Ratio {
-    std::int64_t numerator = 0;
-    std::int64_t denominator = 1;
+    std::int64_t numerator = 0;   ///< signed, so that differences can be written
+    std::int64_t denominator = 1; ///< positive
 
+    /// Member by member.
     friend constexpr bool operator==(Ratio const&, Ratio const&) = default;
+    /// By cross multiplication: exact.
     friend constexpr bool operator<(Ratio const& a, Ratio const& b) {
         return a.numerator * b.denominator < b.numerator * a.denominator;
     }
+    /// The nearest double.
     constexpr explicit operator double() const {
         return static_cast<double>(numerator) / static_cast<double>(denominator);
     }

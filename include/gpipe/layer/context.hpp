@@ -150,6 +150,7 @@ class WeightGradientContext : public BackwardContext<Parameters, Saved, Scratch,
 /// What a layer's initialize gets: called once for each layer, before the first step.
 template <class Parameters> class InitializeContext {
   public:
+    /// Made by the engine for each layer.
     InitializeContext(std::byte* parameters, std::uint64_t seed, std::size_t layer,
                       std::size_t layers)
         : parameters_(parameters), seed_(seed), layer_(layer), layers_(layers) {}
@@ -162,6 +163,7 @@ template <class Parameters> class InitializeContext {
     }
     /// Position of the layer in the chain, and the length of the chain.
     std::size_t layer() const { return layer_; }
+    /// Layers of the chain: L.
     std::size_t layers() const { return layers_; }
 
   private:

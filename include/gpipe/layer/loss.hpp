@@ -13,7 +13,7 @@ namespace gpipe {
 /// the micro-batches in ascending order and divides by the total weight, so that targets may be
 /// ignored or weigh differently.
 template <std::size_t metrics = 0> struct LossValue {
-    double sum = 0;
+    double sum = 0;                       ///< the loss, over the samples
     double weight = 0;                    ///< e.g. samples, or tokens that count
     std::array<double, metrics> metric{}; ///< further sums, e.g. right answers
 };
@@ -40,9 +40,10 @@ inline constexpr std::size_t declared_metrics<Loss> = Loss::metrics;
 /// What a loss functor gets as its first argument.
 template <class Loss, class Stream> class LossContext {
   public:
-    using Value = TensorView<double, 2 + detail::declared_metrics<Loss>>;
-    using HandleTypes = detail::handles_of<Loss>;
+    using Value = TensorView<double, 2 + detail::declared_metrics<Loss>>; ///< see value()
+    using HandleTypes = detail::handles_of<Loss>; ///< what Loss declares as its Handles
 
+    /// Made by the engine for each call.
     LossContext(Frame const& frame, std::byte* scratch, double* value)
         : frame_(frame), scratch_(scratch), value_(value) {}
 
@@ -66,9 +67,11 @@ template <class Loss, class Stream> class LossContext {
     Value value() const { return Value{value_}; }
 
   protected:
+    /// @cond
     Frame const& frame_;
     std::byte* scratch_;
     double* value_;
+    /// @endcond
 };
 
 namespace detail {

@@ -39,6 +39,7 @@ GPIPE_HOST_DEVICE constexpr RandomWords philox(RandomWords counter, std::uint64_
 /// recomputation (promise P2). Only the low 32 bits of the step count.
 class SampleRandom {
   public:
+    /// `first_sample`: the place of the micro-batch in the mini-batch.
     GPIPE_HOST_DEVICE constexpr SampleRandom(std::uint64_t seed, std::uint64_t step,
                                              std::uint32_t layer, std::size_t first_sample)
         : seed_(seed), step_(static_cast<std::uint32_t>(step)), layer_(layer),
@@ -67,6 +68,7 @@ class SampleRandom {
 /// unless the step's state lies in memory that can be read there.
 class StepRandom {
   public:
+    /// `first_sample`: the place of the micro-batch in the mini-batch.
     GPIPE_HOST_DEVICE constexpr StepRandom(StepState const* state, std::uint32_t layer,
                                            std::size_t first_sample)
         : state_(state), first_sample_(first_sample), layer_(layer) {}
@@ -79,6 +81,7 @@ class StepRandom {
     GPIPE_HOST_DEVICE constexpr RandomWords bits(std::size_t sample, std::uint32_t block) const {
         return now().bits(sample, block);
     }
+    /// Uniform in [0, 1); `sample` counts from the start of the micro-batch.
     GPIPE_HOST_DEVICE constexpr float uniform(std::size_t sample, std::size_t index) const {
         return now().uniform(sample, index);
     }
@@ -90,17 +93,23 @@ class StepRandom {
 };
 
 /// The random numbers that initialise one tensor of one layer: a sequence that depends on (seed,
-/// layer, tensor) only. A UniformRandomBitGenerator, so that distributions of <random> take it.
+/// layer, tensor) only. A UniformRandomBitGenerator, so that the distributions of
+/// the standard library take it.
 class InitialRandom {
   public:
-    using result_type = std::uint32_t;
+    using result_type = std::uint32_t; ///< a word of 32 bits
 
+    /// The sequence from its begin.
     constexpr InitialRandom(std::uint64_t seed, std::uint32_t layer, std::uint32_t tensor)
         : seed_(seed), layer_(layer), tensor_(tensor) {}
 
+    /// Of the words.
+    ///@{
     static constexpr result_type min() { return 0; }
     static constexpr result_type max() { return 0xFFFFFFFFu; }
+    ///@}
     // Not inlined: every layer has an initialize, and none is in a hurry.
+    /// The next word of the sequence.
     [[gnu::noinline]] constexpr result_type operator()() {
         // No step reaches the last counter word, so these numbers meet those of no step.
         if (next_ % 4 == 0)

@@ -36,10 +36,13 @@ template <class T, std::size_t... Extents> struct CheckTensor {
 template <class T, std::size_t... Extents> struct Tensor {
     static_assert(CheckTensor<T, Extents...>::ok() || true); // one error, not two
 
-    using Element = T;
-    static constexpr std::size_t rank = sizeof...(Extents);
+    using Element = T;                                      ///< the type of an element
+    static constexpr std::size_t rank = sizeof...(Extents); ///< how many extents there are
+    /// The extents, the slowest first: tensors are row-major.
     static constexpr std::array<std::size_t, rank> extents{Extents...};
+    /// Elements.
     static constexpr std::size_t size = checked_product({Extents...});
+    /// Bytes of all elements, without padding.
     static constexpr std::size_t bytes = checked_product(size, sizeof(T));
 };
 
@@ -68,6 +71,7 @@ inline constexpr bool same_tensors = std::is_same_v<as_tensors<A>, as_tensors<B>
 
 } // namespace detail
 
+/// @cond
 /// What can be known of a group of tensors without a value: T is a Tensor, Tensors<...> or void.
 template <class T> struct TensorGroup : TensorGroup<detail::as_tensors<T>> {};
 
@@ -85,5 +89,6 @@ template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
 
     template <std::size_t index> using at = typename List<Ts...>::template at<index>;
 };
+/// @endcond
 
 } // namespace gpipe

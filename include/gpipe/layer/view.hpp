@@ -21,22 +21,31 @@ template <class T> inline constexpr bool is_none = std::is_same_v<std::remove_cv
 /// A range of its elements; does not own them.
 template <class T, std::size_t... Extents> class TensorView {
   public:
-    using element_type = T;
-    static constexpr std::size_t rank = sizeof...(Extents);
+    using element_type = T; ///< T, const where the layer may only read
+    static constexpr std::size_t rank = sizeof...(Extents); ///< how many extents there are
 
+    /// Of elements that lie at `data`, row-major.
     constexpr explicit TensorView(T* data) : data_(data) {}
+    /// A view that writes is one that reads.
     template <class U>
         requires std::is_same_v<U const, T>
     constexpr TensorView(TensorView<U, Extents...> const& other) : data_(other.data()) {}
 
+    /// As std::span.
+    ///@{
     constexpr T* data() const { return data_; }
     static constexpr std::size_t size() { return (std::size_t{1} * ... * Extents); }
+    ///@}
+    /// The extent at place `index`.
     template <std::size_t index> static constexpr std::size_t extent() {
         return Tensor<std::remove_const_t<T>, Extents...>::extents[index];
     }
+    /// As std::span.
+    ///@{
     constexpr T* begin() const { return data_; }
     constexpr T* end() const { return data_ + size(); }
     constexpr T& operator[](std::size_t i) const { return data_[i]; }
+    ///@}
 
     /// The element at one index per extent.
     template <class... Indices>

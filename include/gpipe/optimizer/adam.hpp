@@ -36,16 +36,17 @@ template <class T> struct AdamRule {
 /// states.
 struct Adam {
     static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f;
-    float beta1 = 0.9f;
-    float beta2 = 0.999f;
-    float epsilon = 1e-8f;
-    float weight_decay = 0;
+    float learning_rate = 1e-3f; ///< size of a step
+    float beta1 = 0.9f;          ///< share of the mean gradient that stays
+    float beta2 = 0.999f;        ///< share of the mean square that stays
+    float epsilon = 1e-8f;       ///< added to the root, against division by zero
+    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
 
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(*this, context, T{1},
                                    static_cast<T>(weight_decay * context.decay));
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);
@@ -56,17 +57,18 @@ struct Adam {
 /// p *= 1 - learning_rate weight_decay before the step. Two states.
 struct AdamW {
     static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f;
-    float beta1 = 0.9f;
-    float beta2 = 0.999f;
-    float epsilon = 1e-8f;
-    float weight_decay = 1e-2f;
+    float learning_rate = 1e-3f; ///< size of a step
+    float beta1 = 0.9f;          ///< share of the mean gradient that stays
+    float beta2 = 0.999f;        ///< share of the mean square that stays
+    float epsilon = 1e-8f;       ///< added to the root, against division by zero
+    float weight_decay = 1e-2f;  ///< what of the parameter goes per unit of learning rate
 
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(
             *this, context,
             static_cast<T>(1 - learning_rate * context.rate * weight_decay * context.decay), T{0});
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);

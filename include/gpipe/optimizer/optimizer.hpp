@@ -43,10 +43,11 @@ struct UpdateContext {
 /// and `states` arrays of the same length that belong to the optimizer (zero before the first
 /// step).
 template <class T, std::size_t states> struct UpdateTensor {
-    T* parameter = nullptr;
-    T const* gradient = nullptr;
+    T* parameter = nullptr;      ///< its elements, to be updated
+    T const* gradient = nullptr; ///< the mean over the mini-batch
+    /// The optimizer's own arrays, as long as the parameter.
     T* state[states ? states : 1] = {};
-    std::size_t size = 0;
+    std::size_t size = 0; ///< elements of each of these arrays
 };
 
 /// The same with the first of its states only.

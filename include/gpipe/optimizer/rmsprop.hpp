@@ -12,11 +12,11 @@ namespace gpipe {
 /// of the GPipe paper's table 1.
 struct RMSProp {
     static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f;
-    float alpha = 0.99f;
-    float momentum = 0;
-    float epsilon = 1e-8f;
-    float weight_decay = 0;
+    float learning_rate = 1e-3f; ///< size of a step
+    float alpha = 0.99f;         ///< share of the mean square that stays
+    float momentum = 0;          ///< share of the last step that is made again
+    float epsilon = 1e-8f;       ///< added to the root, against division by zero
+    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
 
     template <class T> struct Rule {
         T rate, keep, momentum, epsilon, decay;
@@ -32,6 +32,7 @@ struct RMSProp {
                 static_cast<T>(momentum), static_cast<T>(epsilon),
                 static_cast<T>(weight_decay * context.decay)};
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);

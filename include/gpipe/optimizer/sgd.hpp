@@ -8,9 +8,9 @@ namespace gpipe {
 /// v = momentum v + (g + weight_decay p); p -= learning_rate v. One state (v).
 struct SGD {
     static constexpr std::size_t states = 1;
-    float learning_rate = 1e-2f;
-    float momentum = 0;
-    float weight_decay = 0;
+    float learning_rate = 1e-2f; ///< size of a step
+    float momentum = 0;          ///< share of the last step that is made again
+    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
 
     template <class T> struct Rule {
         T rate, momentum, decay;
@@ -24,6 +24,7 @@ struct SGD {
         return {static_cast<T>(learning_rate * context.rate), static_cast<T>(momentum),
                 static_cast<T>(weight_decay * context.decay)};
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);

@@ -15,6 +15,7 @@ namespace update {
 /// parameters as they were, and the next step begins when all devices are done.
 struct AfterCommit {
     using policy_kind = policy::Update;
+    /// Whether a device updates before the whole step is done.
     static constexpr bool immediate = false;
 };
 
@@ -29,6 +30,7 @@ struct AfterCommit {
 /// only when all devices are done. On a device that enqueues steps do not overlap.
 struct Immediate {
     using policy_kind = policy::Update;
+    /// Whether a device updates before the whole step is done.
     static constexpr bool immediate = true;
 };
 

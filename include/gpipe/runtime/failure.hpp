@@ -29,13 +29,14 @@ enum class FailureOf : std::uint8_t {
 struct Failure {
     std::size_t layer = 0;       ///< position in the chain; L for the loss
     std::string_view layer_name; ///< its type
-    std::size_t cell = 0;
+    std::size_t cell = 0;        ///< that the action was of
     std::size_t micro_batch = 0; ///< of a call or the loss; `all`: the sum over all of them
-    Kind action = Kind::forward; ///< likewise
-    std::exception_ptr error;
+    Kind action = Kind::forward; ///< what was being done, of a call or the loss
+    std::exception_ptr error;    ///< as it was thrown
+    /// In place of a micro-batch.
     static constexpr std::size_t all = static_cast<std::size_t>(-1);
-    FailureOf of = FailureOf::call;
-    std::size_t tensor = 0; ///< of the layer's parameters, of a gradient or an update
+    FailureOf of = FailureOf::call; ///< what failed
+    std::size_t tensor = 0;         ///< of the layer's parameters, of a gradient or an update
 
     /// One line: "layer 3 (Linear<8, 8>) in the backward of micro-batch 2, cell 1", or "... in the
     /// update of parameter tensor 0, cell 1".

@@ -12,10 +12,11 @@ namespace gpipe {
 /// What a step or an evaluation says: the loss and the loss functor's further numbers, each the sum
 /// over the mini-batch divided by the total weight.
 template <std::size_t metrics> struct StepResult {
-    double loss = 0;
+    double loss = 0;   ///< the mean over the mini-batch
     double weight = 0; ///< total over the mini-batch
     /// Of the mean gradients, as they were; 0 unless Options::clip_norm or finite_gradients asks.
     double gradient_norm = 0;
+    /// What the loss gives beside its sum, as means.
     std::array<double, metrics> metric{};
 
     /// The loss, so that `float loss = train.step(...)` reads as it should.

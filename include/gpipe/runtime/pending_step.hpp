@@ -89,9 +89,11 @@ StepResult<metrics> mean(std::array<double, 3 + metrics> const& sums) {
 /// dropped, and outlive its Training.
 template <std::size_t metrics> class PendingStep {
   public:
+    /// The other then has no step to wait for.
     PendingStep(PendingStep&& other) noexcept
         : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
           machine_(other.machine_), finish_(other.finish_) {}
+    /// The other then has no step to wait for.
     PendingStep& operator=(PendingStep&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);

@@ -58,12 +58,13 @@ inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;
 
 /// One thing that a device does. A program is an array of these.
 struct Action {
-    Kind kind = Kind::forward;
-    std::uint32_t cell = 0;
-    std::uint32_t micro_batch = 0;
+    Kind kind = Kind::forward;             ///< what is done
+    std::uint32_t cell = 0;                ///< with which cell
+    std::uint32_t micro_batch = 0;         ///< for which micro-batch
     std::uint32_t first_layer = 0;         ///< within the cell
     std::uint32_t last_layer = all_layers; ///< one past the last
 
+    /// Member by member.
     friend constexpr bool operator==(Action const&, Action const&) = default;
 };
 

@@ -16,8 +16,8 @@ namespace gpipe::schedule {
 
 /// What a schedule is looked for: a chain in equal shares, one per device, and the devices.
 struct ScheduleProblem {
-    std::size_t devices = 1;
-    std::size_t micro_batches = 1;
+    std::size_t devices = 1;               ///< K
+    std::size_t micro_batches = 1;         ///< M
     std::size_t most_cells_per_device = 1; ///< into how many cells a share can be cut; 8 at most
 
     /// Of a share and a micro-batch: time, and the bytes that go over a boundary. Where layers run
@@ -27,16 +27,16 @@ struct ScheduleProblem {
     double boundary_bytes = 0;   ///< a cell's input
 
     double bytes = unlimited<double>; ///< that every device has for all of this
-    double latency = 0;
+    double latency = 0;               ///< of a transfer between devices, in the unit of the costs
     double bandwidth = unlimited<double>; ///< bytes per unit of time, each way between two devices
 };
 
 /// A schedule for the problem, with a checkpointing policy, and what it would take.
 struct ScheduleChoice {
-    Dynamic schedule;
+    Dynamic schedule;               ///< its name is schedule.name()
     std::string_view checkpointing; ///< name of the policy
-    double makespan = 0;
-    double bubble = 0;            ///< idle share of device time
+    double makespan = 0;            ///< the time of a simulated step, in the unit of the costs
+    double bubble = 0;              ///< idle share of device time
     Array<std::size_t> peaks;     ///< by device: micro-batches under way, each in one of its cells
     Array<double> bytes;          ///< by device, at the worst moment
     std::size_t worst_device = 0; ///< the first that needs the most bytes
@@ -44,16 +44,19 @@ struct ScheduleChoice {
     std::int64_t billionths = 0;  ///< of the makespan with a bubble of 0: shorter differences are
                                   ///< no reason to choose
 
+    /// Whether every device keeps to the cap.
     constexpr bool fits() const { return short_by == 0; }
+    /// Of the device that needs the most.
     constexpr double most_bytes() const { return bytes[worst_device]; }
 };
 
 /// The choices, best first.
 struct BestSchedule {
-    Array<ScheduleChoice> ranked;
+    Array<ScheduleChoice> ranked; ///< all that were tried, the best first
 
-    /// Whether any fits; then best() is the answer, else the one that is least short of bytes.
+    /// Whether any fits.
     constexpr explicit operator bool() const { return best().fits(); }
+    /// The fastest that fits; if none does, the one that is least short of bytes.
     constexpr ScheduleChoice const& best() const { return ranked[0]; }
 };
 

@@ -47,7 +47,8 @@ template <std::size_t v> struct BreadthFirst {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "BreadthFirst";
-    static constexpr std::size_t cells_per_device = v;
+    static constexpr std::size_t cells_per_device = v; ///< v
+
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return detail::breadth_first(v, devices, micro_batches);
     }
@@ -55,7 +56,7 @@ template <std::size_t v> struct BreadthFirst {
 template <> struct BreadthFirst<dynamic> {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "BreadthFirst";
-    std::size_t cells_per_device = 2;
+    std::size_t cells_per_device = 2; ///< v
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return detail::breadth_first(cells_per_device, devices, micro_batches);
     }

@@ -87,7 +87,7 @@ enum class Keep { half, third };
 template <Keep keep> struct BuildingBlocks {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = keep == Keep::half ? "VHalf" : "VMin";
-    static constexpr std::size_t cells_per_device = 2;
+    static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
 
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         std::size_t const of_device = detail::BlockDevice::period * micro_batches;

@@ -18,9 +18,13 @@ GPIPE_INLINE constexpr std::int64_t unit_cost(Action const& action) {
 /// What a cell costs per micro-batch, in any unit of time; the cost function of a chain of equal
 /// cells.
 template <class Time> struct CellCosts {
+    /// Of one micro-batch through the cell.
     Time forward{};
+    /// Of the forward that runs again.
     Time recompute{};
+    /// Of that half of the backward.
     Time input_gradient{};
+    /// Of that half of the backward.
     Time weight_gradient{};
     std::optional<Time> backward{}; ///< if it is not the sum of the two gradients
     Time output_bytes{};            ///< to the next cell
@@ -51,9 +55,11 @@ template <class Time> struct CellCosts {
 
 /// The cost function of a chain of cells that differ.
 template <class Time> struct ChainCosts {
-    Array<CellCosts<Time>> cells;
+    Array<CellCosts<Time>> cells; ///< by cell
 
+    /// What an action takes.
     constexpr Time operator()(Action const& action) const { return cells[action.cell](action); }
+    /// What it sends on.
     constexpr Time bytes(Action const& action) const { return cells[action.cell].bytes(action); }
 };
 

@@ -54,7 +54,8 @@ class DualPipeDevice {
 struct DualPipeV {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "DualPipeV";
-    static constexpr std::size_t cells_per_device = 2;
+    static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
+    /// Two for each device.
     static constexpr std::size_t least_micro_batches(std::size_t devices) { return 2 * devices; }
 
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {

@@ -74,7 +74,8 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "Interleaved1F1B";
-    static constexpr std::size_t cells_per_device = v;
+    static constexpr std::size_t cells_per_device = v; ///< v
+
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return detail::interleaved(v, group, devices, micro_batches);
     }
@@ -82,7 +83,7 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
 template <std::size_t group> struct Interleaved1F1B<dynamic, group> {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "Interleaved1F1B";
-    std::size_t cells_per_device = 2;
+    std::size_t cells_per_device = 2; ///< v
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return detail::interleaved(cells_per_device, group, devices, micro_batches);
     }

@@ -67,11 +67,15 @@ class Programs {
         begin_[++current_] = size_;
     }
 
+    /// K.
     constexpr std::size_t devices() const { return devices_; }
+    /// On all devices.
     constexpr std::size_t cells() const { return cells_; }
+    /// M.
     constexpr std::size_t micro_batches() const { return micro_batches_; }
     /// Actions of all devices.
     constexpr std::size_t size() const { return size_; }
+    /// The device that a cell is on.
     constexpr std::size_t device_of(std::size_t cell) const { return device_of_[cell]; }
 
     /// Actions of one device.
@@ -80,6 +84,7 @@ class Programs {
     }
     /// Index of a device's first action among all.
     constexpr std::size_t begin(std::size_t device) const { return begin_[device]; }
+    /// One past the last action of a device, among all.
     constexpr std::size_t end(std::size_t device) const { return begin_[device + 1]; }
     /// The device whose program holds action `index`.
     constexpr std::size_t device_at(std::size_t index) const {
@@ -89,9 +94,11 @@ class Programs {
     }
     /// Any action by its index among all.
     constexpr Action const& operator[](std::size_t index) const { return actions_[index]; }
+    /// The action at this place among all.
     constexpr Action& operator[](std::size_t index) { return actions_[index]; }
     /// All actions, device after device.
     constexpr Action const* actions() const { return actions_.data(); }
+    /// The actions of a device, in order.
     constexpr std::span<Action const> program(std::size_t device) const {
         return {actions_.data() + begin(device), size(device)};
     }

@@ -19,7 +19,7 @@ struct MicroBatches;
 /// Policy: M, the number of micro-batches that a mini-batch is split into, or `dynamic`.
 template <std::size_t M> struct MicroBatches {
     using policy_kind = policy::MicroBatches;
-    static constexpr std::size_t count = M;
+    static constexpr std::size_t count = M; ///< M; `dynamic`: chosen at construction
 };
 
 /// A schedule: a type with `static constexpr Programs programs(std::size_t devices, std::size_t
@@ -69,6 +69,7 @@ class Dynamic {
     using policy_kind = policy::Schedule;
     constexpr Dynamic() = default;
     // Of Dynamic itself it must not be asked: clang 14 would take its programs() for a static one.
+    /// Of any schedule.
     template <class S>
         requires(!std::is_same_v<S, Dynamic> && ScheduleObject<S>)
     constexpr Dynamic(S schedule) : programs_(&programs_of<S>), least_(&least_of<S>) {
@@ -84,11 +85,14 @@ class Dynamic {
         }
     }
 
+    /// Whether it holds a schedule.
     constexpr explicit operator bool() const { return programs_ != nullptr; }
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return programs_(object_, devices, micro_batches);
     }
+    /// As the schedule has them.
     constexpr std::size_t cells_per_device() const { return cells_per_device_; }
+    /// As the schedule has them; 1 where it says nothing.
     constexpr std::size_t least_micro_batches(std::size_t devices) const {
         return least_(object_, devices);
     }

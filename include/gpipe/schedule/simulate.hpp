@@ -16,7 +16,8 @@ namespace gpipe {
 /// When each action of a set of programs starts and ends. Time is what the costs are in.
 template <class Time> struct SimulatedTimes {
     Array<Time> start; ///< by index of the action among all
-    Array<Time> end;
+    Array<Time> end;   ///< by index of the action among all
+    /// The last end.
     Time makespan{};
     Time busy{}; ///< summed over devices
 };

@@ -23,7 +23,7 @@ namespace gpipe::schedule {
 struct ZeroBubbleV {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "ZeroBubbleV";
-    static constexpr std::size_t cells_per_device = 2;
+    static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
 
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, 2 * devices, micro_batches, 6 * devices * micro_batches);

@@ -41,6 +41,7 @@ GPIPE_INLINE constexpr Array<Timeline> compare(Timeline const& simulated,
 /// mean over the micro-batches.
 class MeanDurations {
   public:
+    /// Of all entries of the timeline.
     constexpr explicit MeanDurations(Timeline const& timeline)
         : sums_(timeline.cells() * kinds), counts_(timeline.cells() * kinds) {
         for (TimelineEntry const& entry : timeline) {

@@ -55,6 +55,7 @@ class ActionRange {
 #else
 class ActionRange {
   public:
+    /// Without GPIPE_NVTX: nothing.
     constexpr ActionRange(Kind, std::uint32_t, std::uint32_t) {}
 };
 #endif

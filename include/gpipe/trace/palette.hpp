@@ -8,11 +8,13 @@
 
 namespace gpipe::trace {
 
+/// A colour in sRGB.
 struct Colour {
-    std::uint8_t red = 0;
-    std::uint8_t green = 0;
-    std::uint8_t blue = 0;
+    std::uint8_t red = 0;   ///< 0 to 255
+    std::uint8_t green = 0; ///< 0 to 255
+    std::uint8_t blue = 0;  ///< 0 to 255
 
+    /// Member by member.
     friend constexpr bool operator==(Colour const&, Colour const&) = default;
 
     /// As grey, from 0 for black to 255 (ITU-R BT.601).

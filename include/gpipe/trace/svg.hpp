@@ -13,6 +13,7 @@
 
 namespace gpipe::trace {
 
+/// How an SVG is drawn.
 struct SvgOptions {
     double width = 960;             ///< of the figure, in pixels
     double row = 22;                ///< height of a device's row

@@ -10,6 +10,7 @@
 
 namespace gpipe::trace {
 
+/// How a text is drawn.
 struct TextOptions {
     double unit = 0;         ///< time of a column; 0: the shortest action's duration
     std::size_t columns = 0; ///< characters per unit of time; 0: as many as a label needs

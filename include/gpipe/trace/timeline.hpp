@@ -14,12 +14,13 @@ namespace gpipe {
 
 /// An action with its place and time.
 struct TimelineEntry {
-    Action action;
+    Action action;          ///< what ran
     std::size_t device = 0; ///< that of the action's cell
     std::size_t lane = 0;   ///< what ran it: in a simulation the device, in a run a walker of it
-    double start = 0;
-    double end = 0;
+    double start = 0;       ///< from the begin of the timeline on
+    double end = 0;         ///< from the begin of the timeline on
 
+    /// From start to end.
     constexpr double duration() const { return end - start; }
 };
 
@@ -58,6 +59,7 @@ class Timeline {
         if (lanes_ <= entry.lane) lanes_ = entry.lane + 1;
         busy_ += entry.duration();
     }
+    /// What stands above the picture.
     constexpr void title(std::string_view title) {
         title_ = Array<char>(title.size());
         for (std::size_t i = 0; i < title.size(); ++i) title_[i] = title[i];
@@ -74,19 +76,27 @@ class Timeline {
     /// Of a run: how often a lane wanted to go on, and its core was given to another thread. Then
     /// there were not as many free cores as lanes, and the times are longer than they need be.
     constexpr void preemptions(std::uint64_t times) { preemptions_ = times; }
+    /// As it was told.
     constexpr std::uint64_t preemptions() const { return preemptions_; }
 
+    /// As the constructor was told.
+    ///@{
     constexpr std::size_t devices() const { return devices_; }
     constexpr std::size_t cells() const { return cells_; }
     constexpr std::size_t micro_batches() const { return micro_batches_; }
+    ///@}
     /// One more than the last lane that an entry names, but for copies.
     constexpr std::size_t lanes() const { return lanes_; }
+    /// What stands above the picture.
     constexpr std::string_view title() const { return {title_.data(), title_.size()}; }
 
+    /// The entries, in the order in which they were added.
+    ///@{
     constexpr std::size_t size() const { return size_; }
     constexpr TimelineEntry const& operator[](std::size_t index) const { return entries_[index]; }
     constexpr TimelineEntry const* begin() const { return entries_.data(); }
     constexpr TimelineEntry const* end() const { return entries_.data() + size_; }
+    ///@}
 
     /// From 0 to the last end.
     constexpr double makespan() const { return makespan_; }

@@ -15,7 +15,7 @@ namespace transport {
 /// wait.
 struct Local {
     using policy_kind = policy::Transport;
-    static constexpr bool shares_memory = true;
+    static constexpr bool shares_memory = true; ///< whether all devices are of this process
 };
 
 } // namespace transport
