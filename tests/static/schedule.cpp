@@ -154,3 +154,13 @@ static_assert(!std::is_constructible_v<gpipe::schedule::Dynamic, ReturnsNothing>
 static_assert(!std::is_constructible_v<gpipe::checkpoint::Dynamic, GPipe>);
 
 } // namespace
+
+// Programs have room for more than they were made for, in constants, too.
+static_assert([] {
+    gpipe::Programs programs(1, 1, 2, 1);
+    for (std::size_t const m : {0u, 1u}) programs.add(gpipe::forward(0, m));
+    gpipe::Action* const next = programs.append(2);
+    for (std::size_t const m : {0u, 1u}) next[m] = gpipe::backward(0, m);
+    programs.next_device();
+    return programs.size() == 4 && static_cast<bool>(gpipe::verify(programs));
+}());
