@@ -419,3 +419,35 @@ TEST_CASE(
             CHECK(parameters(train) == parameters(twin));
         }
 }
+
+TEST_CASE("with immediate updates, too, a loss that is not finite updates nothing on the device") {
+    using Immediately =
+        gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<3>, gpipe::Loss<Loss>,
+                        gpipe::Optimizer<Adam>, gpipe::update::Immediate, Cuda>;
+    cuda_double::Session session({.devices = 2});
+    Immediately::Options o;
+    o.samples = 8;
+    o.device.gpus = gpipe::gpus(0, 1);
+    Immediately train(Net{}, {}, Adam{1e-2f}, o), twin(Net{}, {}, Adam{1e-2f}, o);
+    auto const weights = [](Immediately& of) {
+        std::vector<Real> values(5 * 6 + 6 * 3);
+        of.read_parameter(0, 0, std::span(values).first(5 * 6));
+        of.read_parameter(3, 0, std::span(values).last(6 * 3));
+        return values;
+    };
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        auto const good = data(8, i);
+        auto bad = good;
+        bad.targets[0] = std::numeric_limits<Real>::infinity();
+        auto const before = weights(train);
+        CHECK_THROWS_WITH_AS(train.step(bad.inputs, bad.targets),
+                             "gpipe: the loss of micro-batch 0 is inf", std::domain_error);
+        CHECK(weights(train) == before);
+        CHECK(train.step(good.inputs, good.targets).loss ==
+              twin.step(good.inputs, good.targets).loss);
+        CHECK(weights(train) == weights(twin));
+    }
+    o.finite_gradients = true;
+    CHECK_THROWS_WITH_AS((Immediately(Net{}, {}, Adam{}, o)),
+                         doctest::Contains("not for this device"), std::invalid_argument);
+}
