@@ -13,7 +13,6 @@
 #include <limits>
 #include <random>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 using gpipe::cuda::Buffer;
@@ -75,8 +74,9 @@ TEST_CASE("the commit on a GPU is the host's in every bit") {
     CudaStream const name(stream.get());
     for (double weight : {1.0, 0.3, 0.0, -1.0, infinity, std::nan("")})
         for (std::size_t micro_batches : {0, 1, 2, 7, 64})
-            for (auto const [count, finite] :
-                 {std::pair<std::size_t, bool>{2, true}, {3, true}, {7, true}, {3, false}}) {
+            for (int variant = 0; variant < 4; ++variant) {
+                std::size_t const count = variant == 0 ? 2 : variant == 1 ? 7 : 3;
+                bool const finite = variant < 3;
                 std::vector<double> sums(micro_batches * count + count); // totals at the end
                 for (double& v : sums) v = numbers(random);
                 for (std::size_t m = 0; m < micro_batches; ++m) sums[m * count + 1] = weight;
