@@ -39,6 +39,19 @@ function(gpipe_require what found package)
     endif()
 endfunction()
 
+# Options and JSON of the programs, in one place: their libraries take seconds to compile.
+find_package(CLI11 QUIET)
+gpipe_require(CLI11 CLI11_FOUND libcli11-dev)
+if(NOT TARGET nlohmann_json::nlohmann_json)
+    find_package(nlohmann_json QUIET)
+    gpipe_require(nlohmann-json nlohmann_json_FOUND nlohmann-json3-dev)
+endif()
+add_library(gpipe_command_line STATIC EXCLUDE_FROM_ALL
+    ${PROJECT_SOURCE_DIR}/examples/support/options.cpp ${PROJECT_SOURCE_DIR}/examples/support/json.cpp)
+target_include_directories(gpipe_command_line PUBLIC ${PROJECT_SOURCE_DIR}/examples)
+target_link_libraries(gpipe_command_line
+    PUBLIC gpipe::gpipe nlohmann_json::nlohmann_json PRIVATE gpipe_warnings CLI11::CLI11)
+
 # gpipe_program(TARGET NAME library...): NAME.cpp as a program NAME, tested for what every program
 # promises, with arguments for a short run in SHORT_RUN_TARGET. The program's own tests, if any, are
 # added by whoever calls this.
@@ -46,7 +59,7 @@ function(gpipe_program target name)
     add_executable(${target} ${name}.cpp)
     set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name})
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-    target_link_libraries(${target} PRIVATE gpipe::gpipe gpipe_warnings ${ARGN})
+    target_link_libraries(${target} PRIVATE gpipe::gpipe gpipe_warnings gpipe_command_line ${ARGN})
     if(GPIPE_BUILD_TESTS AND "programs" IN_LIST GPIPE_TEST_KINDS)
         add_test(NAME programs.${target}
             COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${target}>
@@ -70,8 +83,7 @@ function(gpipe_cuda_programs room out)
         add_executable(${name} ${source})
         set_target_properties(${name} PROPERTIES
             RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${room})
-        target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/examples)
-        target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings
+        target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings gpipe_command_line
             $<$<IN_LIST:${name},${with_gpt}>:gpipe_gpt_cuda>)
     endforeach()
     set(${out} ${names} PARENT_SCOPE)

@@ -1,5 +1,5 @@
-// Trains a perceptron, with layers of its own, to tell digits apart, as a pipeline of two cells:
-//   g++ -std=c++20 -O3 -I include -I examples examples/mlp.cpp -o mlp -pthread    (or clang++)
+// Trains a perceptron with layers of its own to tell digits apart. With g++ or, likewise, clang++:
+//   g++ -std=c++20 -O3 -Iinclude -Iexamples examples/mlp.cpp examples/support/*.cpp -o mlp -pthread
 // On MNIST's files: mlp --images t10k-images-idx3-ubyte --labels t10k-labels-idx1-ubyte
 #include "support/digit_run.hpp"
 

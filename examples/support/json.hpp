@@ -1,70 +1,47 @@
 #pragma once
 
-#include <cmath>
+#include <nlohmann/json_fwd.hpp>
+
 #include <concepts>
-#include <cstdio>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace support {
 
-/// One JSON object on one line, made member by member.
+/// One JSON object on one line, made member by member, by nlohmann-json (in json.cpp, for it takes
+/// seconds to compile). Numbers are as short as read back the same; infinities and what is no
+/// number become null.
 class JsonObject {
   public:
-    JsonObject& add(std::string_view name, std::string_view value) {
-        return raw(name, quoted(value));
-    }
+    JsonObject();
+    JsonObject(JsonObject&&) noexcept;
+    ~JsonObject();
+
+    JsonObject& add(std::string_view name, std::string_view value);
     JsonObject& add(std::string_view name, char const* value) {
         return add(name, std::string_view(value));
     }
+    JsonObject& add(std::string_view name, bool value);
+    JsonObject& add(std::string_view name, double value);
     template <std::integral T> JsonObject& add(std::string_view name, T value) {
-        return raw(name, std::to_string(value));
+        if constexpr (std::signed_integral<T>)
+            return add_signed(name, value);
+        else
+            return add_unsigned(name, value);
     }
-    JsonObject& add(std::string_view name, bool value) {
-        return raw(name, value ? "true" : "false");
-    }
-    /// JSON has no infinities and nothing that is no number: they become null.
-    JsonObject& add(std::string_view name, double value) {
-        if (!std::isfinite(value)) return raw(name, "null");
-        char buffer[32];
-        std::snprintf(buffer, sizeof buffer, "%.9g", value);
-        return raw(name, buffer);
-    }
-    template <std::integral T> JsonObject& add(std::string_view name, std::vector<T> const& list) {
-        std::string values;
-        for (T const value : list) values += (values.empty() ? "" : ", ") + std::to_string(value);
-        return raw(name, '[' + values + ']');
-    }
+    JsonObject& add(std::string_view name, std::vector<std::size_t> const& list);
 
-    std::string text() const { return '{' + members_ + '}'; }
+    std::string text() const;
 
   private:
-    JsonObject& raw(std::string_view name, std::string_view value) {
-        if (!members_.empty()) members_ += ", ";
-        members_ += quoted(name);
-        members_ += ": ";
-        members_ += value;
-        return *this;
-    }
-    static std::string quoted(std::string_view text) {
-        std::string result = "\"";
-        for (char const c : text) {
-            if (c == '"' || c == '\\') {
-                result += '\\';
-                result += c;
-            } else if (static_cast<unsigned char>(c) < 0x20) {
-                char buffer[8];
-                std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
-                result += buffer;
-            } else {
-                result += c;
-            }
-        }
-        return result + '"';
-    }
+    JsonObject& add_signed(std::string_view name, std::int64_t value);
+    JsonObject& add_unsigned(std::string_view name, std::uint64_t value);
 
-    std::string members_;
+    std::unique_ptr<nlohmann::ordered_json> object_;
 };
 
 /// What a Training says of itself.

@@ -2,6 +2,7 @@
 // (MLP_PATH).
 #include <support/command_line.hpp>
 #include <support/digits.hpp>
+#include <support/output.hpp>
 
 #include <doctest/doctest.h>
 

@@ -97,13 +97,13 @@ TEST_CASE("costs, latency and checkpointing count") {
 }
 
 TEST_CASE("what is whole is written so") {
-    CHECK(program.out("--json --schedule GPipe").text.find("\"makespan\": 33,") !=
+    CHECK(program.out("--json --schedule GPipe").text.find("\"makespan\":33,") !=
           std::string::npos);
     CHECK(program.out("--json --schedule GPipe --forward 1e6 --micro-batches 1024")
-              .text.find("\"makespan\": 1027002054,") != std::string::npos);
-    CHECK(program.out("--json --schedule GPipe --cells 1").text.find("\"bubble\": 0,") !=
+              .text.find("\"makespan\":1027002054,") != std::string::npos);
+    CHECK(program.out("--json --schedule GPipe --cells 1").text.find("\"bubble\":0,") !=
           std::string::npos);
-    CHECK(program.out("--json --schedule GPipe --forward 0.5").text.find("\"makespan\": 27.5,") !=
+    CHECK(program.out("--json --schedule GPipe --forward 0.5").text.find("\"makespan\":27.5,") !=
           std::string::npos);
 }
 
