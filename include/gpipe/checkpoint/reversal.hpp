@@ -53,6 +53,7 @@ struct FirstLayerAgain {
     bool at_all = false;
     bool in_backward = false; ///< behind the first backward
 };
+/// @cond
 GPIPE_INLINE constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
     FirstLayerAgain again;
     bool begun = false;
@@ -64,6 +65,7 @@ GPIPE_INLINE constexpr FirstLayerAgain first_layer_again(Reversal const& reversa
     }
     return again;
 }
+/// @endcond
 
 /// Whether a sound reversal begins with layers that run again: a recompute runs those.
 GPIPE_INLINE constexpr bool begins_again(Reversal const& reversal) {

@@ -27,9 +27,12 @@ constexpr std::array<std::size_t, count> slot_offsets(std::array<std::size_t, co
 
 inline namespace literals {
 
+/// So many times 1,024, 1,024^2, 1,024^3 bytes.
+///@{
 GPIPE_INLINE constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
 GPIPE_INLINE constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
 GPIPE_INLINE constexpr std::size_t operator""_GiB(unsigned long long n) { return n << 30; }
+///@}
 
 } // namespace literals
 } // namespace gpipe

@@ -86,6 +86,7 @@ inline constexpr bool splits_backward =
 /// It must be declared because `auto dx` accepts anything; without it such a gradient goes to
 /// scratch.
 template <class L> inline constexpr bool accepts_none = false;
+/// Where it is declared.
 template <class L>
     requires(static_cast<bool>(L::accepts_none))
 inline constexpr bool accepts_none<L> = true;
@@ -94,6 +95,7 @@ inline constexpr bool accepts_none<L> = true;
 /// (softmax, dropout, an activation function); declared as `static constexpr bool
 /// recompute_is_cheap = true`. checkpoint::Selective runs such layers again and keeps all others.
 template <class L> inline constexpr bool recompute_is_cheap = false;
+/// Where it is declared.
 template <class L>
     requires requires { L::recompute_is_cheap; }
 inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);

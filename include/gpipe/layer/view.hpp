@@ -14,7 +14,8 @@ namespace gpipe {
 /// The absence of a tensor: handed to a layer in place of a gradient that nobody wants. A layer
 /// that can do without an argument writes `if constexpr (gpipe::is_none<decltype(dx)>)`.
 struct None {};
-inline constexpr None none{};
+inline constexpr None none{}; ///< what is handed to the layer
+/// Whether an argument of type T is that, by value or reference.
 template <class T> inline constexpr bool is_none = std::is_same_v<std::remove_cvref_t<T>, None>;
 
 /// One tensor in memory, extents known, row-major: a parameter, or one sample of a BatchView.
@@ -133,6 +134,7 @@ template <std::size_t i, class... Ts> constexpr auto get(Views<Ts...> const& vie
     else
         return views.h;
 }
+/// The same of more than eight tensors.
 template <std::size_t i, class... Ts> constexpr auto get(std::tuple<Ts...> const& views) {
     return std::get<i>(views);
 }

@@ -68,6 +68,8 @@ struct Action {
     friend constexpr bool operator==(Action const&, Action const&) = default;
 };
 
+/// An action of that kind: for programs that are written by hand.
+///@{
 GPIPE_INLINE constexpr Action forward(std::size_t cell, std::size_t micro_batch) {
     return {Kind::forward, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
@@ -88,5 +90,6 @@ GPIPE_INLINE constexpr Action weight_gradient(std::size_t cell, std::size_t micr
     return {Kind::weight_gradient, static_cast<std::uint32_t>(cell),
             static_cast<std::uint32_t>(micro_batch)};
 }
+///@}
 
 } // namespace gpipe

@@ -48,6 +48,7 @@ concept ScheduleObject = requires(S const schedule, std::size_t n) {
 
 /// How many cells of the chain a device has under schedule S.
 template <class S> inline constexpr std::size_t cells_per_device = 1;
+/// As the schedule declares it.
 template <class S>
     requires requires { std::integral_constant<std::size_t, S::cells_per_device>{}; }
 inline constexpr std::size_t cells_per_device<S> = S::cells_per_device;

@@ -99,6 +99,7 @@ GPIPE_INLINE std::string chrome(std::span<Timeline const> timelines, double micr
     out << "\n]}\n";
     return out.take();
 }
+/// The same of one timeline.
 GPIPE_INLINE std::string chrome(Timeline const& timeline, double microseconds = 1e6) {
     return chrome(std::span(&timeline, 1), microseconds);
 }

@@ -268,6 +268,7 @@ class SvgFigure {
 GPIPE_INLINE std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
     return detail::SvgFigure(timelines, options).draw();
 }
+/// The same of one timeline.
 GPIPE_INLINE std::string svg(Timeline const& timeline, SvgOptions const& options = {}) {
     return svg(std::span(&timeline, 1), options);
 }

@@ -189,6 +189,7 @@ GPIPE_INLINE std::string text(std::span<Timeline const> timelines,
     for (Timeline const& timeline : timelines) canvas.draw(out, timeline);
     return out.take();
 }
+/// The same of one timeline.
 GPIPE_INLINE std::string text(Timeline const& timeline, TextOptions const& options = {}) {
     return text(std::span(&timeline, 1), options);
 }
