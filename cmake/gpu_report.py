@@ -142,14 +142,15 @@ def against(outputs):
     return numbers
 
 
-# Of tests/gpu: seconds, and what runs in their place where there is no GPU. Those that are not here stand behind.
+# Of tests/gpu: seconds, and what runs in their place where there is no GPU. The small ones first; those that are not
+# here stand behind.
 TESTS = {
     "reduce": (60, ["emulated.reduce"]), "kernels": (60, ["emulated.kernels"]),
     "random": (60, ["emulated.random"]), "blas": (60, None), "device": (60, ["cuda_double.gpu_device"]),
-    "timing": (60, None), "rows": (60, ["emulated.rows"]), "thrust": (90, None),
+    "timing": (60, None), "rows": (60, ["emulated.rows"]), "precision": (60, ["emulated.precision"]), "thrust": (90, None),
     "training": (200, ["cuda_double.gpu_training", "-tc=P6*"]),
     "gpt_layers": (200, ["emulated.gpt_layers", "-tc=the perceptron*"]),
-    "gradients": (100, ["cuda_double.gpu_gradients"]), "faults": (100, None),
+    "control": (100, ["cuda_double.gpu_control"]), "faults": (100, None),
 }
 TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
 SMALL = ["reduce", "kernels", "random", "rows"]
@@ -446,6 +447,8 @@ def prebuild(only):
                     "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF"], cwd=ROOT, check=True)
     (build / "COMMIT").unlink(missing_ok=True)
     subprocess.run(["cmake", "--build", str(build), "--target", *(only or PROGRAMS)], cwd=ROOT, check=True)
+    if clean_head() != head:
+        raise Refused("HEAD moved while the programs were built: build them anew")
     (build / "COMMIT").write_text(head + "\n")
 
 
