@@ -9,12 +9,10 @@
 #include <gpipe/cuda/launch.cuh>
 #include <gpipe/device/cuda_memory.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 
