@@ -258,7 +258,7 @@ def run_command(command, limit, environment):
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                      start_new_session=True, env=environment, cwd=ROOT)
         except OSError as error:
-            raise Failed(f"{command[0]}: {error.strerror}") from None
+            raise Failed(f"{pathlib.Path(command[0]).name}: {error.strerror}") from None
         try:
             status = child.wait(max(limit, 0.01))
         except subprocess.TimeoutExpired:
@@ -565,7 +565,7 @@ def svg(steps):
     """A bar for each number that was predicted: what was measured over that; without a bar what was not."""
     rows = [(f"{s['name']}: {name}", s["numbers"].get(name), value) for s in steps for name, value in s["predicted"].items()]
     height = 40 + 18 * len(rows)
-    kind = "dry run: no GPU" if steps[0]["dry"] else str(steps[0].get("gpu"))
+    kind = "dry run: no GPU" if steps[0]["dry"] else str(steps[0].get("gpu") or "no GPU")
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{height}" font-family="sans-serif" font-size="12">',
              f'<text x="8" y="18">measured over predicted, {escape(kind)}, commit {escape(steps[0]["commit"][:12])}</text>',
              f'<line x1="500" y1="26" x2="500" y2="{height}" stroke="#888"/>']
