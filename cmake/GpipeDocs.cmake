@@ -17,7 +17,9 @@ set(documented
     checkpoint/checkpointing.hpp checkpoint/policies.hpp checkpoint/per_cell.hpp
     checkpoint/budget.hpp checkpoint/offload.hpp checkpoint/optimal.hpp checkpoint/catalogue.hpp
     checkpoint/dynamic.hpp checkpoint/cell_to_reverse.hpp checkpoint/reversal.hpp
-    transport/local.hpp trace cuda runtime/loss_thunk.hpp runtime/pending_step.hpp
+    transport/local.hpp trace cuda check_gradients.hpp state/state.hpp state/save.hpp
+    state/load.hpp state/pending_save.hpp state/state_error.hpp runtime/summary.hpp
+    runtime/gradient_report.hpp runtime/loss_thunk.hpp runtime/pending_step.hpp
     runtime/failure.hpp)
 list(TRANSFORM documented PREPEND "${PROJECT_SOURCE_DIR}/include/gpipe/")
 file(GLOB pages ${PROJECT_SOURCE_DIR}/*.md ${PROJECT_SOURCE_DIR}/examples/*.md)

@@ -253,6 +253,7 @@ template <class Net, class... Policies> class Training {
         return *static_cast<typename Net::template Layer<index> const*>(
             net_.leaf_objects()[Net::leaf_of(index)]);
     }
+    /// The loss as it is.
     LossFunctor const& loss() const { return loss_; }
     /// Calls change(layer), which may set its run-time members, once no step is under way: from the
     /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.

@@ -22,11 +22,12 @@ template <class T, std::size_t... Extents> struct CheckTensor {
         constexpr bool aligned = alignof(T) <= slot_alignment;
         static_assert(aligned, "gpipe: the element of a Tensor is aligned to more than 256 bytes: "
                                "every tensor begins at a multiple of those, and of no more");
-        constexpr bool small =
+        constexpr bool addressable =
             checked_product(checked_product({Extents...}), sizeof(T)) <= most_bytes;
-        static_assert(small, "gpipe: the extents of this Tensor multiply to more bytes than memory "
-                             "has addresses");
-        return holds && positive && aligned && small;
+        static_assert(addressable,
+                      "gpipe: the extents of this Tensor multiply to more bytes than memory "
+                      "has addresses");
+        return holds && positive && aligned && addressable;
     }
 };
 

@@ -11,15 +11,17 @@ namespace gpipe {
 /// Parameter tensors that take a share of the learning rate and of the weight decay. As it is, all
 /// of them, with all of it.
 struct ParameterGroup {
+    /// No bound: every layer above, every tensor.
     static constexpr std::uint32_t every = static_cast<std::uint32_t>(-1);
 
-    std::uint32_t first_layer = 0;
+    std::uint32_t first_layer = 0;    ///< its index in the chain
     std::uint32_t last_layer = every; ///< itself one of the group
     std::uint32_t tensor = every;     ///< of each layer
     std::uint64_t type = 0;           ///< type_id<L>: only layers of type L
     float rate = 1;                   ///< 0: these parameters rest
-    float decay = 1;
+    float decay = 1;                  ///< share of the weight decay
 
+    /// Whether the tensor that an optimizer is told of belongs to it.
     GPIPE_HOST_DEVICE constexpr bool has(UpdateContext const& context) const {
         return first_layer <= context.layer && context.layer <= last_layer &&
                (tensor == every || tensor == context.tensor) && (type == 0 || type == context.type);
@@ -36,7 +38,7 @@ struct ParameterGroup {
 /// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
 template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states;
-    ParameterGroup groups[most]{};
+    ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
     /// What O is told of a tensor.
     GPIPE_HOST_DEVICE UpdateContext shared(UpdateContext context) const {
@@ -51,6 +53,7 @@ template <class O, std::size_t most = 8> struct Grouped : O {
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<O, T>) {
         return O::template rule<T>(shared(context));
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         O::operator()(shared(context), tensor);

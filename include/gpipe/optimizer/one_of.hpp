@@ -76,6 +76,7 @@ template <class... Os> class OneOf {
     static constexpr std::size_t states = std::max({std::size_t{0}, Os::states...});
 
     OneOf() = default;
+    /// Chooses the optimizer of that type, as it is.
     template <class O>
         requires(std::is_same_v<O, Os> || ...)
     OneOf(O chosen) : chosen_(index_of<O>()) {
@@ -84,12 +85,14 @@ template <class... Os> class OneOf {
 
     /// Calls f with the chosen optimizer, e.g. to set its learning rate.
     template <class F> void visit(F&& f) { visit_in(*this, f, Indices{}); }
+    /// The same to be looked at.
     template <class F> void visit(F&& f) const { visit_in(*this, f, Indices{}); }
-    /// Of the chosen one: how many arrays of state it has, and its type's name.
+    /// Of the chosen one: how many arrays of state it has.
     std::size_t chosen_states() const {
         constexpr std::size_t each[] = {Os::states...};
         return each[chosen_];
     }
+    /// The name of its type.
     std::string_view chosen_name() const {
         constexpr std::string_view each[] = {type_name<Os>...};
         return each[chosen_];
@@ -99,6 +102,7 @@ template <class... Os> class OneOf {
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<Os, T>&&...) {
         return detail::ChosenRule<T, Indices, Os...>(all_, chosen_, context);
     }
+    /// Updates one tensor.
     template <class T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         visit([&]<class O>(O const& chosen) { chosen(context, first_states<O::states>(tensor)); });

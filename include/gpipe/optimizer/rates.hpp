@@ -12,17 +12,19 @@ namespace gpipe::rates {
 
 /// Always the same.
 struct Constant {
-    double value = 1e-3;
+    double value = 1e-3; ///< the rate
 
+    /// Of the step after so many others.
     float rate(std::uint64_t) const { return static_cast<float>(value); }
 };
 
 /// From one to another, in a straight line over so many steps, and then that.
 struct Linear {
-    double first = 1e-3;
-    double last = 0;
-    std::uint64_t steps = 1000;
+    double first = 1e-3;        ///< of the first step
+    double last = 0;            ///< from `steps` on
+    std::uint64_t steps = 1000; ///< on the way
 
+    /// Of the step after so many others.
     float rate(std::uint64_t step) const {
         double const way =
             step < steps ? static_cast<double>(step) / static_cast<double>(steps) : 1;
@@ -32,10 +34,11 @@ struct Linear {
 
 /// Falls by a factor every so many steps.
 struct Steps {
-    double first = 1e-3;
-    double factor = 0.1;
-    std::uint64_t every = 1000;
+    double first = 1e-3;        ///< of the first step
+    double factor = 0.1;        ///< at each fall
+    std::uint64_t every = 1000; ///< steps between two falls; 0: it never falls
 
+    /// Of the step after so many others.
     float rate(std::uint64_t step) const {
         auto const falls = every > 0 ? static_cast<double>(step / every) : 0;
         return static_cast<float>(first * std::pow(factor, falls));
@@ -45,11 +48,12 @@ struct Steps {
 /// A straight warm-up of the first `warm_up` steps, times half a cosine over all `steps`, from
 /// `peak` down to the share `last` of it (Loshchilov and Hutter, 2017), and then that.
 struct WarmUpCosine {
-    double peak = 1e-3;
+    double peak = 1e-3;   ///< what the cosine starts from
     double warm_up = 100; ///< the rate of step s is multiplied by (s + 1) / warm_up until that is 1
-    std::uint64_t steps = 1000;
-    double last = 0.01;
+    std::uint64_t steps = 1000; ///< of half a cosine
+    double last = 0.01;         ///< share of the peak from then on
 
+    /// Of the step after so many others.
     float rate(std::uint64_t step) const {
         double const done = static_cast<double>(step) + 1;
         double const way =

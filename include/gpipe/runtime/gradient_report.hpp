@@ -14,10 +14,10 @@ namespace gpipe {
 
 /// What check_gradients() found of one tensor.
 struct GradientRow {
-    std::size_t layer = 0; ///< in the chain; L: the loss
-    std::string_view name; ///< its type
-    std::string tensor;    ///< "input 0", "parameter 1"
-    std::size_t checked = 0;
+    std::size_t layer = 0;   ///< in the chain; L: the loss
+    std::string_view name;   ///< its type
+    std::string tensor;      ///< "input 0", "parameter 1"
+    std::size_t checked = 0; ///< entries
     /// Entries at which the function has a kink, or whose slope is lost in rounding.
     std::size_t left_out = 0;
     /// Of the entries that were checked, or of the wrong ones, the one that is farthest off. An
@@ -32,11 +32,12 @@ struct GradientRow {
 
 /// What check_gradients() found: a row for each tensor.
 struct GradientReport {
-    std::vector<GradientRow> rows;
-    std::size_t samples = 0; ///< that it looked at
+    std::vector<GradientRow> rows; ///< in the order of the chain
+    std::size_t samples = 0;       ///< that it looked at
 
     /// Whether no gradient was found wrong.
     bool passed() const { return faults() == 0; }
+    /// Tensors of which a gradient was found wrong.
     std::size_t faults() const {
         std::size_t count = 0;
         for (GradientRow const& row : rows) count += !row.fault.empty();
@@ -72,6 +73,7 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
     return text + ".\n";
 }
 
+/// As to_string() writes it.
 GPIPE_INLINE std::ostream& operator<<(std::ostream& out, GradientReport const& report) {
     return out << to_string(report);
 }

@@ -53,6 +53,7 @@ template <std::size_t v> struct BreadthFirst {
         return detail::breadth_first(v, devices, micro_batches);
     }
 };
+/// The same with a number of cells chosen at construction.
 template <> struct BreadthFirst<dynamic> {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "BreadthFirst";

@@ -80,6 +80,7 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
         return detail::interleaved(v, group, devices, micro_batches);
     }
 };
+/// The same with a number of cells chosen at construction.
 template <std::size_t group> struct Interleaved1F1B<dynamic, group> {
     using policy_kind = policy::Schedule;
     static constexpr std::string_view name = "Interleaved1F1B";

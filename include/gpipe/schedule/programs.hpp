@@ -48,6 +48,7 @@ class Programs {
             device_of_[c] = k < devices_ ? k : 2 * devices_ - 1 - k;
         }
     }
+    /// Appends an action to the program of the current device.
     constexpr void add(Action action) {
         if (size_ == actions_.size()) grow(1);
         actions_[size_++] = action;

@@ -30,9 +30,9 @@ struct LoadOptions {
 
 /// What a saved state says beside its tensors.
 struct SavedState {
-    std::uint64_t seed = 0;
-    std::uint64_t steps = 0;
-    StateMetadata metadata; ///< of whoever saved it
+    std::uint64_t seed = 0;  ///< of the training that was saved
+    std::uint64_t steps = 0; ///< that it had trained
+    StateMetadata metadata;  ///< of whoever saved it
 };
 
 namespace detail {

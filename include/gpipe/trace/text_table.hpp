@@ -18,8 +18,10 @@ class TextTable {
     TextTable(std::string sides, std::vector<std::string> heads) : sides_(std::move(sides)) {
         add(std::move(heads));
     }
+    /// A row, of as many columns.
     void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
 
+    /// A line for each row, the heads first.
     std::string text() const {
         std::vector<std::size_t> widths(sides_.size());
         for (auto const& row : rows_)
