@@ -244,7 +244,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
             losses.push_back(train.step(batch.inputs, batch.targets));
         } catch (std::domain_error const& error) { // not finite
             throw std::runtime_error(format("%s after %zu steps; try a lower --learning-rate",
-                                            error.what(), losses.size()));
+                                            error.what(), static_cast<std::size_t>(step)));
         }
         training_seconds += seconds() - started;
         if constexpr (times) bubble.add(train);

@@ -9,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -318,6 +320,10 @@ TEST_CASE(
     CHECK(has(error_of([&] { gpipe::load(small.train, folder / "none"); }),
               (folder / "none") + ": open: No such file or directory"));
     CHECK(has(error_of([&] { gpipe::load(small.train, folder.path); }), folder.path + ": read: "));
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    REQUIRE(::mkfifo((folder / "x.partial").c_str(), 0600) == 0);
+    CHECK(has(error_of([&] { gpipe::load(small.train, folder / "pipe"); }), "/pipe: "));
+    CHECK(has(error_of([&] { gpipe::save(small.train, folder / "x"); }), "/x.partial: open: "));
     CHECK_THROWS_AS(gpipe::save(small.train, folder / "x", {{"gpipe.step", "1"}}),
                     std::invalid_argument);
 

@@ -31,7 +31,8 @@ namespace detail {
 class File {
   public:
     File(std::string path, int flags) : path_(std::move(path)) {
-        do fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
+        // A pipe by that name must not be waited for.
+        do fd_ = ::open(path_.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
         while (fd_ < 0 && errno == EINTR);
         if (fd_ < 0) fail("open");
     }

@@ -36,7 +36,7 @@ inline std::string in_words(TensorShapes shapes) {
     std::string words;
     for (TensorShape const& shape : shapes) {
         words += words.empty() ? "" : ", ";
-        words += shape.dtype == Dtype::other ? std::to_string(shape.element_bytes) + " bytes" : "";
+        if (shape.dtype == Dtype::other) words += std::to_string(shape.element_bytes) + " bytes, ";
         words += described(shape.dtype,
                            std::vector<std::uint64_t>(shape.extents, shape.extents + shape.rank));
     }
