@@ -20,7 +20,7 @@ template <class Device> class ProbeMemory {
     ProbeMemory(Machine<Device>& machine, std::size_t device, std::size_t bytes)
         : machine_(&machine), there_(machine.allocate(device, bytes)), here_(bytes) {}
 
-    std::byte* there() const { return there_.data(); }
+    std::byte* there() const { return machine_ ? there_.data() : nullptr; }
     std::byte* here() { return here_.data(); }
     std::byte const* here() const { return here_.data(); }
     std::size_t size() const { return here_.size(); }
