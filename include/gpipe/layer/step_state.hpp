@@ -8,7 +8,7 @@ namespace gpipe {
 
 /// What was not finite, and so kept a step from being committed.
 enum class StepFault : std::uint32_t {
-    none,
+    nothing,
     loss,     ///< of a micro-batch
     gradient, ///< the sum of its squares; by place in the order of the chain's tensors
     norm,     ///< of all gradients
@@ -22,7 +22,7 @@ struct StepState {
     double scale = 0;            ///< one over the loss's weight: turns sums of gradients into means
     double clip = 0;             ///< largest norm of the mean gradients; 0: any
     std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
-    StepFault fault = StepFault::none; ///< likewise
+    StepFault fault = StepFault::nothing; ///< likewise
     std::uint32_t fault_at = 0;
     double fault_value = 0;
 };

@@ -194,7 +194,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     bool end_run(Run& run, bool done = true) {
         last_slot_ = run.arguments.slot;
         StepState const& state = exchange_.state(run.arguments.slot);
-        if (done && !run.failed() && state.fault != StepFault::none)
+        if (done && !run.failed() && state.fault != StepFault::nothing)
             run.failure.tell(FirstFailure::behind_actions(0), this->not_finite(state));
         if (!run.failed()) return true;
         last_failure_ = run.failure.get();

@@ -194,7 +194,7 @@ template <DeviceRuntime Device> class StepProtocol {
                                 stream]() noexcept(!Device::calls_enqueue) {
             if (run.failed()) {
                 state->committed = 0;
-                state->fault = StepFault::none;
+                state->fault = StepFault::nothing;
                 return;
             }
             std::size_t count = 0;

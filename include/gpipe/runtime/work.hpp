@@ -106,7 +106,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     double const weight = call.totals[1];
     bool sound = weight > 0 && weight <= DBL_MAX;
     double scale = sound ? 1 / weight : 0;
-    state.fault = StepFault::none;
+    state.fault = StepFault::nothing;
     // The first to be blamed; not where the weight is to blame.
     auto const blame = [&](StepFault fault, std::size_t at, double value) {
         if (!sound || !call.fails) return;
