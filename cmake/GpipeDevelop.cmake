@@ -94,3 +94,4 @@ set(GPIPE_TEST_KINDS unit runtime state cuda_double emulated static compile_fail
     docs package programs CACHE STRING "Kinds of tests to build")
 set(GPIPE_TESTS_TOGETHER 1 CACHE STRING "How many test files are compiled as one program")
 set(GPIPE_SANITIZER_TOOLS "" CACHE STRING "memcheck, racecheck, synccheck: for tests of kind gpu")
+option(GPIPE_EVERY_MISTAKE "Try every mistake of compile_fail through nvcc, not one of each file" OFF)
