@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 /// @file
 /// The library's functions, in every program anew or compiled once: target gpipe::gpipe or
 /// gpipe::compiled of CMake. A convention, so that a new function follows by itself:
