@@ -65,7 +65,6 @@ class DigitRun {
     std::uint64_t seed() const { return seed_; }
     Digits const& held_out() const { return task_.held_out; }
     /// Calls step(mini-batch, learning rate), which returns the loss, for all of the training.
-    /// Throws std::runtime_error if a loss is no number.
     template <class Step> void each_step(Step step) {
         auto const all = static_cast<double>(chosen_.steps);
         for (std::uint64_t done = 0; done < chosen_.steps; ++done) {
@@ -105,10 +104,6 @@ class DigitRun {
   private:
     void add(double loss) {
         losses_.push_back(loss);
-        if (!std::isfinite(loss))
-            throw std::runtime_error("the loss is not finite after " +
-                                     std::to_string(losses_.size()) +
-                                     " steps; try a lower --learning-rate");
         if (!progress_->due(losses_.size())) return;
         char words[80];
         std::snprintf(words, sizeof words, "loss %.4f, %.0f s", mean(20), now() - begin_);

@@ -14,6 +14,8 @@ template <class T> void set(nlohmann::ordered_json& object, std::string_view nam
 
 JsonObject::JsonObject()
     : object_(std::make_unique<nlohmann::ordered_json>(nlohmann::ordered_json::object())) {}
+JsonObject::JsonObject(JsonObject const& other)
+    : object_(std::make_unique<nlohmann::ordered_json>(*other.object_)) {}
 JsonObject::JsonObject(JsonObject&&) noexcept = default;
 JsonObject::~JsonObject() = default;
 

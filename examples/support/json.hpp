@@ -18,6 +18,7 @@ namespace support {
 class JsonObject {
   public:
     JsonObject();
+    JsonObject(JsonObject const&);
     JsonObject(JsonObject&&) noexcept;
     ~JsonObject();
 
