@@ -251,7 +251,8 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
         result.add("K", K).add("M", micro_batches).add("L", K).add("samples", settings.samples);
         result.add("kernels", std::string_view(kernels)).add("forward_us", each.forward);
         result.add("backward_us", each.backward).add("loss_us", each.loss);
-        return result.add("graphs", graphs == 1).add("under_way", under_way);
+        result.add("graphs", graphs == 1).add("under_way", under_way);
+        return result;
     };
     char const* const baseline = graphs ? "handwritten graph" : "handwritten streams";
     if (settings.json) {

@@ -127,10 +127,10 @@ template <class L> consteval bool parameters_learn() {
 // bound of an array in a class template.
 template <class L> consteval bool decay_fits() {
     constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
-    if constexpr (LayerTraits<L>::has_decay && count > 0) return requires {
-            typename std::bool_constant<(LayerTraits<L>::decay(count - 1), true)>;
-        };
-    else
+    if constexpr (LayerTraits<L>::has_decay && count > 0) {
+        [[maybe_unused]] constexpr auto& named = L::decay; // else nvcc may find no values
+        return requires { typename std::bool_constant<(LayerTraits<L>::decay(count - 1), true)>; };
+    } else
         return true;
 }
 template <class L> consteval bool cheapness_fits() {
