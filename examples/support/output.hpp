@@ -24,8 +24,9 @@ inline void check_output(std::string program) {
         // where nothing was printed.
         failed = failed || (std::fclose(stdout) != 0 && errno != EBADF);
         if (!failed) return;
-        std::fprintf(stderr, "%s: cannot write standard output: %s\n", name.c_str(),
-                     std::strerror(errno != 0 ? errno : EIO));
+        // The reason of what failed before the end is no longer known.
+        std::fprintf(stderr, "%s: cannot write standard output%s%s\n", name.c_str(),
+                     errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "");
         std::_Exit(1);
     });
 }
