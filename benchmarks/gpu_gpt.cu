@@ -32,6 +32,8 @@ struct Settings {
     std::size_t micro_batches = 8;
     std::string checkpointing = "default";
     std::string precision = "fp32";
+    std::string link = "shared";
+    std::uint64_t graphs = 0;
     std::size_t warm_up = 3;
     std::size_t rounds = 10;
     std::size_t gpu = 0;
@@ -50,6 +52,11 @@ gpipe::checkpoint::Dynamic policy(std::string const& name) {
     return gpipe::checkpoint::ExceptLast{};
 }
 
+gpipe::Link link(std::string const& name) {
+    if (name == "copied") return gpipe::Link::copied;
+    return name == "staged" ? gpipe::Link::staged : gpipe::Link::shared;
+}
+
 template <class Model> void measure(Settings const& settings, std::size_t cells) {
     using Train = TrainOf<Model>;
     std::string const checkpointing = settings.policy(cells);
@@ -61,7 +68,9 @@ template <class Model> void measure(Settings const& settings, std::size_t cells)
                     .cells = cells,
                     .micro_batches = settings.micro_batches,
                     .checkpointing = policy(checkpointing),
-                    .device = {.gpus = std::vector<int>(cells, static_cast<int>(settings.gpu))}}};
+                    .device = {.gpus = std::vector<int>(cells, static_cast<int>(settings.gpu)),
+                               .link = link(settings.link),
+                               .graphs = settings.graphs}}};
     // The same mini-batch in every step: its loss must fall.
     auto const tokens = random_tokens(settings.batch * (Model::context + 1), 50'257);
     std::vector<std::int32_t> inputs, targets;
@@ -88,7 +97,8 @@ template <class Model> void measure(Settings const& settings, std::size_t cells)
         record.add("system", "gpipe").add("K", cells).add("M", settings.micro_batches);
         record.add("N", settings.batch).add("context", Model::context);
         record.add("checkpointing", checkpointing).add("parameters", Model::Net::parameters());
-        record.add("precision", settings.precision);
+        record.add("precision", settings.precision).add("link", settings.link);
+        record.add("graphs", settings.graphs);
         record.add("step_milliseconds", middle);
         record.add("step_milliseconds_q1", quantile(milliseconds, 0.25));
         record.add("step_milliseconds_q3", quantile(milliseconds, 0.75));
@@ -121,6 +131,10 @@ int main(int argc, char** argv) {
                    settings.checkpointing, {"default", "never", "always", "except-last"});
     options.choice("precision", "of products; tf32: of factors rounded for tensor cores",
                    settings.precision, {"fp32", "tf32"});
+    options.choice("link", "the fastest way that tensors may take between cells", settings.link,
+                   {"shared", "copied", "staged"});
+    options.number("graphs", "sizes of mini-batches whose steps are kept as CUDA graphs",
+                   settings.graphs, 0, 16);
     options.number("warm-up", "steps that are not measured", warm_up, 0, 1000);
     options.number("rounds", "steps that are; their median is printed", rounds, 1, 100'000);
     options.number("gpu", "its number", gpu, 0, 1023);

@@ -167,6 +167,7 @@ def gpt(*options, rounds=3):
 
 def right():
     steps = [Step("environment", [SELF + ["environment"]], 60, lambda o: {}, dry=[SELF + ["environment", "--dry"]])]
+    steps += [Step("DeviceProperties of cuDNN", built=False)]
     steps += [Step("test " + name, [["gpu." + name]], limit, passes, dry=[dry] if dry else None)
               for name, (limit, dry) in TESTS.items()]
     rate = lambda record: f"{record.get('what')} {record.get('rows') or ''}".rstrip() + " "
