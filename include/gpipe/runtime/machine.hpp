@@ -22,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -256,9 +255,12 @@ template <DeviceRuntime Device> class Machine {
 
     // The device whose memory one of these is; its stream has the same number.
     std::size_t owner(std::byte const* a, std::byte const* b) const {
-        std::less<> const before;
+        // As numbers: pointers into different arrays have no order.
+        auto const number = [](std::byte const* at) {
+            return reinterpret_cast<std::uintptr_t>(at);
+        };
         auto const holds = [&](std::size_t d, std::byte const* at) {
-            return !before(at, arena_data_[d]) && before(at, arena_data_[d] + arenas_[d].size());
+            return number(at) - number(arena_data_[d]) < arenas_[d].size();
         };
         std::size_t d = 0;
         while (d + 1 < arenas_.size() && !holds(d, a) && !holds(d, b)) ++d;
