@@ -94,7 +94,9 @@ TEST_CASE_TEMPLATE("groups, layers and gradients alone between steps are what th
                 auto& groups = either.optimizer().groups;
                 groups[0].last_layer = 4; // apart: nvcc mixes up designated initializers here
                 groups[0].rate = i % 4 == 1 ? 0.0f : 0.5f;
-                groups[1] = {.first_layer = 9, .tensor = 1, .decay = 3};
+                groups[1].first_layer = 9;
+                groups[1].tensor = 1;
+                groups[1].decay = 3;
                 if (i == 5 || i == 6)
                     either.template change_layer<8>([](auto& scale) { scale.factor *= 0.75f; });
                 if (i == 8)
