@@ -264,6 +264,7 @@ template <DeviceRuntime Device> class StepProtocol {
                 for (; i < tables_.updates_at[d + 1]; ++i) work(tables_.updates[i], i);
             };
             if constexpr (Device::calls_enqueue) {
+                static_cast<void>(run), static_cast<void>(of); // clang: captured for nothing
                 each();
             } else {
                 try {
