@@ -1,6 +1,7 @@
 // The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over
 // two devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
-//   nvcc -std=c++20 -arch=native -O3 -I include -I examples examples/custom_layer.cu -o custom_layer
+//   nvcc -std=c++20 -arch=native -O3 -I include -I examples examples/custom_layer.cu -o
+//   custom_layer
 #include "support/output.hpp"
 
 #include <gpipe/gpipe.cuh>

@@ -25,7 +25,8 @@ struct BadText : std::runtime_error {
 /// out.
 class Text {
   public:
-    Text(std::string const& path, std::size_t context) : Text(support::read_file<BadText>(path, std::size_t{1} << 30), path, context) {}
+    Text(std::string const& path, std::size_t context)
+        : Text(support::read_file<BadText>(path, std::size_t{1} << 30), path, context) {}
     Text(std::string_view characters, std::string const& name, std::size_t context) {
         std::size_t const least = 2 * (context + 1);
         if (characters.empty()) throw BadText("'" + name + "' is empty");

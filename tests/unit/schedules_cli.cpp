@@ -191,7 +191,8 @@ TEST_CASE("what it cannot do it refuses with one line") {
     for (std::string const option : {"--svg", "--trace"}) {
         auto const failed = program.errors("--schedule GPipe " + option + " /nonexistent/file");
         CHECK(failed.status == 1);
-        CHECK(failed.text == "schedules: cannot write '/nonexistent/file': No such file or directory\n");
+        CHECK(failed.text ==
+              "schedules: cannot write '/nonexistent/file': No such file or directory\n");
     }
 }
 
