@@ -16,13 +16,11 @@
 #include "gpt/model.hpp"
 
 #include <gpipe/balance/partition.hpp>
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/catalogue.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/memory/offload_times.hpp>
 #include <gpipe/memory/usage.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/svg.hpp>

@@ -30,9 +30,7 @@
 #else
 #include <gpipe/gpipe.hpp>
 #endif
-#include <gpipe/checkpoint/catalogue.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/catalogue.hpp>
 #include <gpipe/state/state.hpp>
 
 #include <algorithm>

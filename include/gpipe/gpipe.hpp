@@ -1,18 +1,24 @@
 #pragma once
 
-/// Everything that needs only standard C++.
+/// Everything that a training needs of standard C++.
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/checkpoint/dynamic.hpp>
 #include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
 #include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/one_of.hpp>
 #include <gpipe/optimizer/rates.hpp>
 #include <gpipe/pipeline.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/breadth_first.hpp>
+#include <gpipe/schedule/building_blocks.hpp>
+#include <gpipe/schedule/dual_pipe_v.hpp>
+#include <gpipe/schedule/interleaved.hpp>
+#include <gpipe/schedule/one_forward_one_backward.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/zero_bubble.hpp>
+#include <gpipe/schedule/zero_bubble_v.hpp>
 #include <gpipe/training.hpp>

@@ -1,6 +1,8 @@
 // Rates and decay by layer and tensor, and what an optimizer is told of a tensor.
 #include <support/net.hpp>
 
+#include <gpipe/optimizer/catalogue.hpp>
+
 #include <doctest/doctest.h>
 
 #include <cstddef>

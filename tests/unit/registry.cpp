@@ -1,9 +1,7 @@
 // What is chosen by name: schedules, checkpointing policies and optimizers, a program's own among
 // them.
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/catalogue.hpp>
 #include <gpipe/core/registry.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 

@@ -58,12 +58,11 @@ GPIPE_INLINE std::string shapes(TensorTypes types) {
     trace::TextTable memory("lrrrrrrrrr",
                             {"bytes planned", "layers", "parameters", "gradients", "optimizer",
                              "boundaries", "activations", "staging", "handles", "in all"});
-    auto const add = [&](std::string name, std::size_t count, DeviceBytes const& of) {
-        std::vector<std::string> row{std::move(name), std::to_string(count)};
+    auto const add = [&](std::string const& name, std::size_t count, DeviceBytes const& of) {
+        memory.add({name, std::to_string(count)});
         for (std::size_t const number : {of.parameters, of.gradients, of.optimizer, of.boundary,
                                          of.activations, of.staging, of.handles, of.total()})
-            row.push_back(trace::grouped(number));
-        memory.add(std::move(row));
+            memory.add({trace::grouped(number)});
     };
     DeviceBytes all;
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace gpipe::trace {
 
@@ -15,34 +15,45 @@ namespace gpipe::trace {
 class TextTable {
   public:
     /// `sides`: of each column, 'l' or 'r'.
-    TextTable(std::string sides, std::vector<std::string> heads) : sides_(std::move(sides)) {
-        add(std::move(heads));
+    TextTable(std::string_view sides, std::initializer_list<std::string_view> heads)
+        : sides_(sides), widths_(sides.size()) {
+        add(heads);
     }
-    /// A row, of as many columns.
-    void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+    /// Further cells, on one line; a row ends with its last column.
+    void add(std::initializer_list<std::string_view> cells) {
+        for (std::string_view const cell : cells) {
+            widths_[next_] = std::max(widths_[next_], cell.size());
+            next_ = (next_ + 1) % sides_.size();
+            cells_.append(cell).append(1, '\n');
+        }
+    }
 
     /// A line for each row, the heads first.
     std::string text() const {
-        std::vector<std::size_t> widths(sides_.size());
-        for (auto const& row : rows_)
-            for (std::size_t c = 0; c < row.size(); ++c)
-                widths[c] = std::max(widths[c], row[c].size());
         std::string text;
-        for (auto const& row : rows_) {
-            std::string line;
-            for (std::size_t c = 0; c < row.size(); ++c) {
-                std::string const gap(widths[c] - row[c].size(), ' ');
-                line += (c > 0 ? "  " : "") + (sides_[c] == 'r' ? gap + row[c] : row[c] + gap);
+        std::size_t column = 0;
+        for (std::size_t at = 0, end; at < cells_.size(); at = end + 1) {
+            end = cells_.find('\n', at);
+            std::string const gap(widths_[column] - (end - at), ' ');
+            if (sides_[column] == 'r') text += gap;
+            text.append(cells_, at, end - at);
+            if (sides_[column] == 'l') text += gap;
+            column = (column + 1) % sides_.size();
+            if (column > 0) {
+                text += "  ";
+                continue;
             }
-            line.erase(line.find_last_not_of(' ') + 1);
-            text += line + '\n';
+            text.erase(text.find_last_not_of(' ') + 1);
+            text += '\n';
         }
         return text;
     }
 
   private:
     std::string sides_;
-    std::vector<std::vector<std::string>> rows_;
+    std::string cells_; // row by row, a newline behind each
+    Array<std::size_t> widths_;
+    std::size_t next_ = 0; // column
 };
 
 /// A type's name in at most `most` characters.
