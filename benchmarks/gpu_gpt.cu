@@ -9,6 +9,8 @@
 
 #include <gpipe/gpipe.cuh>
 
+#include <cuda_profiler_api.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -82,7 +84,10 @@ template <class Model> void measure(Settings const& settings, std::size_t cells)
     std::vector<double> milliseconds;
     double first_loss = 0;
     double last_loss = 0;
-    for (std::size_t step = 0; step < settings.warm_up + settings.rounds; ++step) {
+    std::size_t const steps = settings.warm_up + settings.rounds;
+    for (std::size_t step = 0; step < steps; ++step) {
+        if (step + 1 == steps)
+            cudaProfilerStart(); // a timeline of the last one, if anybody listens
         auto const begin = std::chrono::steady_clock::now();
         last_loss = train.step(inputs, targets).loss; // waits until the step is done
         std::chrono::duration<double, std::milli> const taken =
@@ -90,6 +95,7 @@ template <class Model> void measure(Settings const& settings, std::size_t cells)
         if (step == 0) first_loss = last_loss;
         if (step >= settings.warm_up) milliseconds.push_back(taken.count());
     }
+    cudaProfilerStop();
     double const middle = median(milliseconds);
     double const per_second = 1e3 * static_cast<double>(settings.batch * Model::context) / middle;
     if (settings.json) {

@@ -108,11 +108,14 @@ def main():
     milliseconds, losses = [], []
     for i in range(options.warm_up + options.rounds):
         torch.cuda.synchronize(device)
+        if i + 1 == options.warm_up + options.rounds:
+            torch.cuda.profiler.start()  # a timeline of the last step, if anybody listens
         begin = time.perf_counter()
         losses.append(step())
         torch.cuda.synchronize(device)
         if i >= options.warm_up:
             milliseconds.append(1e3 * (time.perf_counter() - begin))
+    torch.cuda.profiler.stop()
     middle = statistics.median(milliseconds)
     quarters = statistics.quantiles(milliseconds, n=4, method="inclusive") if len(milliseconds) > 1 else [middle] * 3
     record = {

@@ -70,6 +70,7 @@ endfunction()
 
 # gpipe_cuda_programs(ROOM OUT): every .cu in examples/ or benchmarks/ as a program at
 # <build>/ROOM/NAME; sets OUT to their names. Tests need them where their room is not built.
+# Beside the benchmarks libgpu_timeline.so, which records what programs do on a GPU.
 function(gpipe_cuda_programs room out)
     set(with_gpt gpu_ceilings gpu_gpt gpu_memory)
     set(names)
@@ -87,6 +88,13 @@ function(gpipe_cuda_programs room out)
             $<$<IN_LIST:${name},${with_gpt}>:gpipe_gpt_cuda>)
     endforeach()
     set(${out} ${names} PARENT_SCOPE)
+    if(room STREQUAL "benchmarks" AND TARGET CUDA::cupti AND NOT TARGET gpu_timeline)
+        add_library(gpu_timeline SHARED ${PROJECT_SOURCE_DIR}/benchmarks/support/gpu_timeline.cpp)
+        set_target_properties(gpu_timeline PROPERTIES
+            LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmarks)
+        target_compile_features(gpu_timeline PRIVATE cxx_std_20)
+        target_link_libraries(gpu_timeline PRIVATE CUDA::cupti gpipe_warnings)
+    endif()
 endfunction()
 
 # Which tests to build; see tests/CMakeLists.txt.
