@@ -110,11 +110,16 @@ template <class... Items> class Pipeline {
 };
 
 /// @cond
+namespace detail {
+// Of parameters, so that it is made only where it is wanted.
+template <class...> struct AnyPipeline { using type = Pipeline<AnyLayer>; };
+} // namespace detail
+
 // What a list with a mistake is, once the sentence about it has been said: that is then the only
 // error, for this Pipeline goes on as one of a layer that fits everywhere.
 template <class... Items>
     requires(!detail::check_chain<Items...>())
-class Pipeline<Items...> : public Pipeline<detail::AnyLayer> {
+class Pipeline<Items...> : public detail::AnyPipeline<Items...>::type {
   public:
     constexpr Pipeline() = default;
     template <class First, class... Rest> constexpr explicit Pipeline(First&&, Rest&&...) {}

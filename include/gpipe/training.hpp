@@ -26,6 +26,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -616,8 +617,8 @@ struct Anything {
     friend constexpr bool operator>(Anything, auto const&) { return true; }
     friend constexpr bool operator>=(Anything, auto const&) { return true; }
 };
-// A Training in which nothing is wrong.
-using AnyTraining = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>;
+// A Training in which nothing is wrong: of a parameter, so that it is made only where it is wanted.
+template <class> struct AnyTraining { using type = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>; };
 
 } // namespace detail
 
@@ -626,7 +627,8 @@ using AnyTraining = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>;
 // everything, so that this sentence is the only error, whatever is written with the Training.
 template <class Net, class... Policies>
     requires(!detail::check_training<Net, Policies...>())
-class Training<Net, Policies...> : public detail::AnyTraining {
+class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
+    using Base = typename detail::AnyTraining<Net>::type;
     using Anything = detail::Anything;
     template <class Kind, class Default>
     using Functor = typename detail::policy_or<Kind, Default, Policies...>::functor;
@@ -638,6 +640,10 @@ class Training<Net, Policies...> : public detail::AnyTraining {
     static constexpr Anything action_costs(auto const&...) { return {}; }
     static constexpr Anything peak_micro_batches(std::size_t) { return {}; }
     static constexpr Anything peak_bytes(std::size_t, std::size_t) { return {}; }
+
+    using typename Base::Options;
+    using typename Base::Pending;
+    using typename Base::Result;
 
     Training(auto&&, auto&&, auto&&, Options);
     ~Training();

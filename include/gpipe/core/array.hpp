@@ -3,7 +3,6 @@
 #include <gpipe/core/version.hpp>
 
 #include <cstddef>
-#include <utility>
 
 namespace gpipe {
 
@@ -24,11 +23,16 @@ template <class T> class Array {
     [[gnu::noinline]] constexpr Array(Array const& other) : Array(other.size_) {
         for (std::size_t i = 0; i < size_; ++i) data_[i] = other.data_[i];
     }
-    constexpr Array(Array&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    // By hand: std::exchange and std::swap would be made anew for every T, in every program.
+    constexpr Array(Array&& other) noexcept : data_(other.data_), size_(other.size_) {
+        other.data_ = nullptr;
+        other.size_ = 0;
+    }
     constexpr Array& operator=(Array other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
+        T* const data = data_;
+        data_ = other.data_;
+        size_ = other.size_;
+        other.data_ = data; // which goes with it
         return *this;
     }
     constexpr ~Array() { delete[] data_; }
