@@ -37,7 +37,7 @@ struct ParameterGroup {
 /// A tensor takes the product of the shares of all groups that have it, times the layer's
 /// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
 template <class O, std::size_t most = 8> struct Grouped : O {
-    static constexpr std::size_t states = O::states;
+    static constexpr std::size_t states = O::states; ///< those of O
     ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
     /// What O is told of a tensor.
@@ -49,6 +49,7 @@ template <class O, std::size_t most = 8> struct Grouped : O {
             }
         return context;
     }
+    /// That of O, with the shares of the tensor that the context names.
     template <class T>
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<O, T>) {
         return O::template rule<T>(shared(context));

@@ -20,7 +20,7 @@ struct Optimizer;
 /// plan.
 template <class Functor> struct Optimizer {
     using policy_kind = policy::Optimizer;
-    using functor = Functor;
+    using functor = Functor; ///< the optimizer's type
 };
 
 /// What an optimizer is told with each tensor.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 /// Memory of a device with its image in the host's.
 template <class Device> class ProbeMemory {
@@ -372,4 +372,4 @@ template <class Device> class LayerProbe {
     Part parts_[parts];
 };
 
-} // namespace gpipe
+} // namespace gpipe::detail

@@ -20,8 +20,8 @@ struct TrainingState {
     std::vector<safetensors::Entry> tensors; ///< in the order in which a file has them
     std::vector<std::string> layers;         ///< in words, by layer
     std::string optimizer;                   ///< its type
-    std::uint64_t seed = 0;
-    std::uint64_t steps = 0;
+    std::uint64_t seed = 0;                  ///< see Options::seed
+    std::uint64_t steps = 0;                 ///< trained so far
 };
 
 namespace detail {
