@@ -17,7 +17,7 @@ struct DeviceBytes {
     std::size_t parameters = 0;  ///< of all layers on the device
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
-    std::size_t boundary = 0;    ///< slots for tensors from and to other devices
+    std::size_t boundary = 0;    ///< slots of tensors between cells
     std::size_t activations = 0; ///< kept blocks and temporaries
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
