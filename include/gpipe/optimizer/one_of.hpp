@@ -99,6 +99,13 @@ template <class... Os> class OneOf {
         return each[chosen_];
     }
 
+    /// The chosen one is asked, if it answers: see OptimizerFunctor.
+    void check_layers(std::size_t layers) const {
+        visit([&](auto const& chosen) {
+            if constexpr (requires { chosen.check_layers(layers); }) chosen.check_layers(layers);
+        });
+    }
+
     /// That of the chosen one.
     template <class T>
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<Os, T>&&...) {
