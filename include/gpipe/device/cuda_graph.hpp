@@ -133,9 +133,9 @@ class Capture {
 
 /// Which step a graph is of: the same numbers mean the very same calls.
 struct GraphKey {
-    void const* work = nullptr; ///< of which kind: its tables
+    void const* work = nullptr; ///< the table that it walks; null: never kept
     std::size_t samples = 0;    ///< of the mini-batch
-    std::size_t slot = 0;       ///< of the memory that it uses
+    std::size_t slot = 0;       ///< of the steps that may be under way
 
     friend bool operator==(GraphKey const&, GraphKey const&) = default;
 };

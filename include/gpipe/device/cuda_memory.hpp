@@ -30,7 +30,7 @@ class Buffer {
     Buffer(Buffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)),
           device_(other.device_) {}
-    /// What is moved from is empty or holds the other's.
+    /// The two change places.
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
@@ -74,7 +74,7 @@ class PinnedBuffer {
     /// What is moved from is empty.
     PinnedBuffer(PinnedBuffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-    /// What is moved from is empty or holds the other's.
+    /// The two change places.
     PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);

@@ -47,7 +47,7 @@ GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget c
 /// compile, and few need it.)
 struct MachineWork : Checkpointed {
     Checkpointed (*fit)(BudgetProblem const& problem,
-                        Budget const& budget) = nullptr; ///< null unless there is a budget
+                        Budget const& budget) = nullptr; ///< null unless a policy may have a budget
     bool snapshot = false; ///< whether it has host memory for a copy of its state
 };
 
