@@ -416,6 +416,8 @@ template <class Net, class... Policies> class Training {
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
     Model model() const {
+        if constexpr (requires { optimizer_.check_layers(Net::size); })
+            optimizer_.check_layers(Net::size);
         auto const objects = net_.leaf_objects();
         auto const updates =
             Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_, Device>>();

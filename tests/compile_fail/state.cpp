@@ -10,6 +10,8 @@
 
 struct Brief {
     short bits;
+    Brief(float);
+    explicit operator float() const;
 };
 template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
 #ifndef GPIPE_UNKNOWN_ELEMENTS

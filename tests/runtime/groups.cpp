@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -129,4 +131,34 @@ TEST_CASE("parameters that rest keep every bit, decay or not, and the others tra
         train.step(data.inputs, data.targets);
         CHECK(bits(9) != resting);
     }
+}
+
+TEST_CASE("a group of layers that the chain does not have is refused, with its layers and L") {
+    using Net = toy::Net<float>;
+    using Loss = toy::MeanSquare<float, 3>;
+    static_assert(Net::size == 10);
+    auto const construct = [](auto const& optimizer) {
+        using Optimizer = std::remove_cvref_t<decltype(optimizer)>;
+        toy::Watch watch;
+        toy::Training<Net, Loss, Optimizer, Host>(
+            toy::make_net<float>(watch), {}, optimizer,
+            {.samples = 8, .seed = 3, .cells = 2, .micro_batches = 2});
+    };
+    auto const of = [](std::uint32_t first, std::uint32_t last) {
+        Grouped<gpipe::SGD> optimizer;
+        optimizer.groups[5] = {.first_layer = first, .last_layer = last};
+        return optimizer;
+    };
+    CHECK_NOTHROW(construct(of(0, 9)));
+    CHECK_NOTHROW(construct(of(9, ParameterGroup::every)));
+    CHECK_THROWS_WITH_AS(construct(of(4, 10)),
+                         "gpipe: groups[5] of the optimizer is of layers 4 to 10, but L = 10: the "
+                         "chain has layers 0 to 9",
+                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(construct(of(10, ParameterGroup::every)),
+                         "gpipe: groups[5] of the optimizer is of layers 10 and above, but L = 10: "
+                         "the chain has layers 0 to 9",
+                         std::invalid_argument);
+    CHECK_THROWS_AS(construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(of(11, 12))),
+                    std::invalid_argument);
 }

@@ -53,11 +53,12 @@ template <class Policy, std::size_t Layers, std::size_t CellsPerDevice = 1> stru
     static consteval bool ok() { return true; }
 };
 
+/// Of a number of cells.
 template <std::size_t K, class Objective, std::size_t Layers, std::size_t CellsPerDevice>
 struct CheckCut<Cells<K, Objective>, Layers, CellsPerDevice>
     : CheckCells<K == dynamic ? dynamic : checked_product(K, CellsPerDevice), Layers> {};
 
-// A balance with a zero entry has said enough: its sum is not looked at.
+/// A balance with a zero entry has said enough: its sum is not looked at.
 template <std::size_t... Sizes, std::size_t Layers, std::size_t CellsPerDevice>
 struct CheckCut<Balance<Sizes...>, Layers, CellsPerDevice> {
     static consteval bool ok() {

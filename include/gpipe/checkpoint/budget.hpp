@@ -52,15 +52,15 @@ template <std::size_t bytes_ = dynamic, std::size_t samples_ = dynamic> struct O
     static constexpr bool sound = CheckOptimal<bytes_, samples_>::ok();
     static_assert(sound || true); // says it wherever the type is used
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "optimal";
+    static constexpr std::string_view name = "optimal"; ///< what it is found by
     /// The numbers, as fit_budget() takes them.
     static constexpr Budget budget() { return {true, bytes_, samples_}; }
 };
 /// The same with bytes that are chosen at construction.
 template <std::size_t samples_> struct Optimal<dynamic, samples_> {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "optimal";
-    std::size_t bytes = 0; ///< that each device has in all
+    static constexpr std::string_view name = "optimal"; ///< what it is found by
+    std::size_t bytes = 0;                              ///< that each device has in all
     /// In a micro-batch, at the most; `dynamic`: those of the training.
     std::size_t samples = samples_;
     /// The numbers, as fit_budget() takes them.

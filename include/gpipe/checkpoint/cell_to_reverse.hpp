@@ -13,8 +13,8 @@ namespace gpipe {
 
 /// The layers of a training, cut into cells, as a checkpointing policy sees them.
 struct CutChain {
-    LayerInfo const* layers = nullptr;
-    std::size_t size = 0;
+    LayerInfo const* layers = nullptr;  ///< of the chain, `size` of them
+    std::size_t size = 0;               ///< L
     std::size_t const* first = nullptr; ///< layer that each cell begins with, and `size`
 };
 

@@ -90,8 +90,8 @@ struct CheckReversal {
 
 /// The first cell that a policy reverses wrongly, and how.
 struct ReversalsVerdict {
-    ReversalVerdict verdict;
-    std::size_t cell = 0;
+    ReversalVerdict verdict; ///< of that cell; sound if all are
+    std::size_t cell = 0;    ///< its number
 };
 
 /// Proves the reversals of all cells of a chain, [first[c], first[c + 1]) being the layers of cell

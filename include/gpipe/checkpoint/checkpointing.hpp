@@ -29,14 +29,16 @@ namespace checkpoint {
 /// Keeps every activation of every micro-batch in flight; recomputes nothing.
 struct Never {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "never";
+    static constexpr std::string_view name = "never"; ///< what it is found by
+    /// The programs with its recomputes: none.
     static constexpr Programs lower(Programs const& schedule) { return schedule; }
 };
 
 /// Keeps boundary inputs only and recomputes before every backward, as torchgpipe's "always".
 struct Always {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "always";
+    static constexpr std::string_view name = "always"; ///< what it is found by
+    /// The programs with its recomputes, one before every backward.
     static GPIPE_INLINE constexpr Programs lower(Programs const& schedule);
 };
 
@@ -47,7 +49,8 @@ struct Always {
 /// nobody waits for it, so it takes the place of its recomputation.
 struct ExceptLast {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "except-last";
+    static constexpr std::string_view name = "except-last"; ///< what it is found by
+    /// The programs with its recomputes.
     static GPIPE_INLINE constexpr Programs lower(Programs const& schedule);
 };
 

@@ -111,9 +111,11 @@ class Dynamic {
     Policy const* policy_ = nullptr;
 };
 
+/// Offload of a policy chosen at construction.
 struct Dynamic::Moved {
-    static constexpr std::string_view name = "offload";
-    Dynamic policy;
+    static constexpr std::string_view name = "offload"; ///< what it is found by
+    Dynamic policy;                                     ///< what decides about the layers
+    /// Of one cell, by `policy`, and moved to the host's memory.
     Reversal reversal(CellToReverse const& cell) const {
         Reversal result = policy.policy_->in_cell(cell);
         result.offload = true;

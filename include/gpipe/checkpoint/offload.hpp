@@ -36,11 +36,12 @@ namespace gpipe::checkpoint {
 template <class Policy> struct Offload {
     using policy_kind = policy::Checkpointing;
     static constexpr bool sound = CheckOffload<Policy>::ok();
-    static_assert(sound || true); // says it wherever the type is used
-    static constexpr std::string_view name = "offload";
+    static_assert(sound || true);                       // says it wherever the type is used
+    static constexpr std::string_view name = "offload"; ///< what it is found by
     /// What decides about the layers.
     [[no_unique_address]] Policy policy{};
 
+    /// Of one cell, by `policy`, and moved to the host's memory.
     constexpr Reversal reversal(CellToReverse const& cell) const {
         Reversal result = gpipe::detail::reversal_in_cell(policy, cell);
         result.offload = true;

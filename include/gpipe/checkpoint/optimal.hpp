@@ -18,8 +18,8 @@ namespace gpipe {
 
 /// What optimal() finds.
 struct OptimalReversal {
-    bool possible = false;
-    Reversal reversal;
+    bool possible = false;       ///< whether anything fits
+    Reversal reversal;           ///< the fastest that does
     double time = 0.0;           ///< of the layers that run again, for one micro-batch
     ReversalBytes bytes;         ///< what it takes, exactly
     std::size_t least_bytes = 0; ///< the least budget that is possible, exactly

@@ -90,11 +90,12 @@ namespace checkpoint {
 /// of the whole cell. Throws std::invalid_argument if there are more or fewer cells.
 template <class... Policies> struct PerCell {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "per-cell";
+    static constexpr std::string_view name = "per-cell";      ///< what it is found by
     static constexpr std::size_t count = sizeof...(Policies); ///< cells that there must be
     static constexpr bool sound = gpipe::detail::check_policies_in_cells<Policies...>();
     static_assert(sound || true); // says it wherever the type is used
 
+    /// Of one cell, by the policy of that cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
         using Reverses = Reversal (*)(CellToReverse const&);
         constexpr Reverses each[] = {&reversal_by<Policies>...};

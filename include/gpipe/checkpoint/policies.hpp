@@ -32,7 +32,8 @@ template <std::size_t n> struct EverySegment {
     static constexpr bool sound = CheckSegment<n>::ok();
     static_assert(sound || true); // says it wherever the type is used
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "every-segment";
+    static constexpr std::string_view name = "every-segment"; ///< what it is found by
+    /// Of one cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
         return every_segment(cell.costs.layers(), n);
     }
@@ -40,8 +41,9 @@ template <std::size_t n> struct EverySegment {
 /// Throws std::invalid_argument if n is zero.
 template <> struct EverySegment<dynamic> {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "every-segment";
-    std::size_t n = 0; ///< layers in a segment
+    static constexpr std::string_view name = "every-segment"; ///< what it is found by
+    std::size_t n = 0;                                        ///< layers in a segment
+    /// Of one cell.
     constexpr Reversal reversal(CellToReverse const& cell) const {
         return every_segment(cell.costs.layers(), n);
     }
@@ -51,7 +53,8 @@ template <> struct EverySegment<dynamic> {
 /// flight counted: see square_root().
 struct SquareRoot {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "square-root";
+    static constexpr std::string_view name = "square-root"; ///< what it is found by
+    /// Of one cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
         return square_root(cell.costs, cell.in_flight);
     }
@@ -61,7 +64,8 @@ struct SquareRoot {
 /// equal cost: see revolve(). One layer at a time is kept whole.
 template <std::size_t slots> struct Revolve {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "revolve";
+    static constexpr std::string_view name = "revolve"; ///< what it is found by
+    /// Of one cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
         return revolve(cell.costs.layers(), slots);
     }
@@ -69,8 +73,9 @@ template <std::size_t slots> struct Revolve {
 /// The same with a number chosen at construction.
 template <> struct Revolve<dynamic> {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "revolve";
+    static constexpr std::string_view name = "revolve"; ///< what it is found by
     std::size_t slots = 0; ///< inputs of layers that are stored at a time
+    /// Of one cell.
     constexpr Reversal reversal(CellToReverse const& cell) const {
         return revolve(cell.costs.layers(), slots);
     }
@@ -80,7 +85,8 @@ template <> struct Revolve<dynamic> {
 /// again, each run of them right before its backwards; all others are kept whole.
 struct Selective {
     using policy_kind = policy::Checkpointing;
-    static constexpr std::string_view name = "selective";
+    static constexpr std::string_view name = "selective"; ///< what it is found by
+    /// Of one cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
         Array<bool> dear(cell.costs.layers());
         for (std::size_t l = 0; l < dear.size(); ++l) dear[l] = !cell.cheap[l];

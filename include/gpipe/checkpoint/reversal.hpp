@@ -50,7 +50,7 @@ GPIPE_INLINE constexpr bool keeps_anything(Reversal const& reversal) {
 
 /// When layer 0 runs again.
 struct FirstLayerAgain {
-    bool at_all = false;
+    bool at_all = false;      ///< whether it does
     bool in_backward = false; ///< behind the first backward
 };
 /// @cond

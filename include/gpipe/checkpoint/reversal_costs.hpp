@@ -28,6 +28,7 @@ struct ReversalCosts {
     /// As much while its backward runs.
     Array<std::size_t> backward_temporary;
 
+    /// In the cell.
     constexpr std::size_t layers() const { return forward.size(); }
 };
 
@@ -67,6 +68,7 @@ struct ReversalBytes {
     std::size_t retained = 0; ///< what the cell's forward keeps
     std::size_t working = 0;  ///< the most that the steps keep beyond that, with temporaries
 
+    /// Of the cell with so many micro-batches in flight.
     constexpr std::size_t total(std::size_t in_flight) const {
         return in_flight * retained + working;
     }

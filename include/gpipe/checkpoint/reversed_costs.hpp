@@ -11,7 +11,7 @@ namespace gpipe {
 
 /// What the layers of a chain take for one micro-batch, in any unit of time, by layer.
 struct LayerTimes {
-    Array<double> forward;
+    Array<double> forward;           ///< of all of it
     Array<double> backward;          ///< of all of it; not used of layers that have none
     Array<double> weight_gradient{}; ///< of that, what its second half takes; empty: nothing
     double loss = 0;                 ///< behind the last layer, in the backward of the last cell

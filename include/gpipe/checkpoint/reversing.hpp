@@ -55,6 +55,8 @@ struct Checkpointed {
     Budget budget{};
 };
 
+/// What the policy makes of a schedule over these layers. Throws std::invalid_argument where a
+/// policy chosen at construction refuses the cut.
 template <class Checkpointing>
 constexpr Checkpointed apply_checkpointing(CutChain const& chain, Programs const& schedule,
                                            Checkpointing const& policy = {}) {

@@ -16,7 +16,7 @@ namespace gpipe {
 
 /// What rotor() finds.
 struct PieceReversal {
-    bool possible = false;
+    bool possible = false;       ///< whether anything fits
     Array<ReversalStep> steps;   ///< of the layers, by their number in the cell
     double time = 0.0;           ///< of the forwards in the steps
     std::size_t least_bytes = 0; ///< the least budget that is possible, exactly

@@ -23,8 +23,10 @@ enum class ReversalProblem : unsigned char {
     not_whole,     ///< a backward of a layer that is not kept whole
     missing,       ///< backwards that no step runs
 };
+/// How many there are.
 inline constexpr std::size_t reversal_problem_count = 11;
 
+/// It in words.
 GPIPE_INLINE constexpr std::string_view sentence(ReversalProblem problem) {
     constexpr std::string_view sentences[reversal_problem_count] = {
         "the reversal is sound",
@@ -44,9 +46,10 @@ GPIPE_INLINE constexpr std::string_view sentence(ReversalProblem problem) {
 
 /// The result of a proof: `problem` sound, or the first step at which it fails.
 struct ReversalVerdict {
-    ReversalProblem problem = ReversalProblem::sound;
-    std::size_t position = 0; ///< in the steps
+    ReversalProblem problem = ReversalProblem::sound; ///< the first that was met
+    std::size_t position = 0;                         ///< in the steps
 
+    /// Whether the reversal is sound.
     constexpr explicit operator bool() const { return problem == ReversalProblem::sound; }
 };
 

@@ -20,6 +20,7 @@ GPIPE_INLINE constexpr std::size_t checked_sum(std::size_t a, std::size_t b) {
 GPIPE_INLINE constexpr std::size_t checked_product(std::size_t a, std::size_t b) {
     return b != 0 && a > too_large / b ? too_large : a * b;
 }
+/// The product of all, or too_large.
 GPIPE_INLINE constexpr std::size_t checked_product(std::initializer_list<std::size_t> factors) {
     std::size_t product = 1;
     for (std::size_t const factor : factors) product = checked_product(product, factor);

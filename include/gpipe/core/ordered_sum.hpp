@@ -17,7 +17,9 @@ namespace gpipe {
 /// and so on to thread 0. The sums of the blocks are added likewise, by one block. All in double.
 /// The order depends on the count only: on no GPU, no launch and no timing.
 inline constexpr std::size_t sum_threads = 256;
+/// However many elements there are.
 inline constexpr std::size_t most_sum_blocks = 512;
+/// The blocks that take so many elements.
 GPIPE_INLINE constexpr std::size_t sum_blocks(std::size_t count) {
     constexpr std::size_t elements = sum_threads * 8; // at least, before there is another block
     std::size_t const blocks = (count + elements - 1) / elements;

@@ -16,11 +16,12 @@ namespace gpipe {
 
 /// A number that a name ends with, as 4 in every-segment-4.
 struct NamedNumber {
+    /// No number.
     static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-    std::string_view name; ///< what stands for it in lists; empty: there is no such number
-    std::size_t low = 0;
-    std::size_t high = none;
+    std::string_view name;       ///< what stands for it in lists; empty: there is no such number
+    std::size_t low = 0;         ///< the least it may be
+    std::size_t high = none;     ///< the most
     std::size_t fallback = none; ///< where the name may end without it
     bool bytes = false;          ///< KiB, MiB or GiB may follow
 };
@@ -30,11 +31,11 @@ using Numbers = std::array<std::size_t, 2>;
 /// Something that can be chosen by its name. `around`, if given, makes it of another choice, whose
 /// name follows behind a hyphen (offload-except-last); make is for the name alone, then.
 template <class Choice> struct Named {
-    std::string_view name;
-    std::string_view help; ///< one line
-    Choice (*make)(Numbers const&) = nullptr;
-    NamedNumber numbers[std::tuple_size_v<Numbers>]{};
-    Choice (*around)(Choice) = nullptr;
+    std::string_view name;                             ///< it may be followed by numbers
+    std::string_view help;                             ///< one line
+    Choice (*make)(Numbers const&) = nullptr;          ///< of the numbers
+    NamedNumber numbers[std::tuple_size_v<Numbers>]{}; ///< that may follow, in their order
+    Choice (*around)(Choice) = nullptr;                ///< see above
 };
 
 namespace detail {
@@ -118,6 +119,7 @@ GPIPE_INLINE constexpr bool read_bytes(std::string_view text, std::size_t& bytes
 ///     auto const chosen = gpipe::schedule::schedules().with(mine).find("WarmUp1F1B-5");
 template <class Choice> class Registry {
   public:
+    /// Makes one choice of several, one for each cell.
     using Each = Choice (*)(Array<Choice>);
 
     /// `what` the choices are, in messages. With `each` names may be joined by commas, and
@@ -137,8 +139,11 @@ template <class Choice> class Registry {
         return result;
     }
 
+    /// What can be chosen.
+    ///@{
     constexpr Array<Named<Choice>> const& entries() const& { return entries_; }
     constexpr Array<Named<Choice>> entries() && { return std::move(entries_); } // for range-for
+    ///@}
 
     /// The choice of that name. `fallback`, if given, is the number of a name that may end without
     /// it and does. Throws std::invalid_argument, listing what there is, if there is none.

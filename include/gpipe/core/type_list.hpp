@@ -27,8 +27,10 @@ struct TypeAt<index, T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13,
 
 /// A list of types, as a value: `List<int, float>::at<1>` is `float`.
 template <class... Ts> struct List {
+    /// How many there are.
     static constexpr std::size_t size = sizeof...(Ts);
 
+    /// One of them, counted from 0.
     template <std::size_t index> using at = typename detail::TypeAt<index, Ts...>::type;
 };
 

@@ -7,24 +7,13 @@
 #include <gpipe_needs_-std=c++20>
 #endif
 
-/// @namespace gpipe
-/// The library; what it is made of and nobody else should name stands in namespace gpipe::detail.
-/// @namespace gpipe::policy
-/// The kinds of policies, one of each in a Training.
-/// @namespace gpipe::schedule
-/// Schedules, what they are chosen by, and those that the library has.
-/// @namespace gpipe::trace
-/// Pictures of a Timeline.
-/// @namespace gpipe::transport
-/// What carries tensors between devices.
-/// @namespace gpipe::literals
-/// 2_KiB, 2_MiB and 2_GiB are numbers of bytes.
-
 /// The version of the library. What may change between versions is in CONTRIBUTING.md.
+///@{
 #define GPIPE_VERSION_MAJOR 0
 #define GPIPE_VERSION_MINOR 1
 #define GPIPE_VERSION_PATCH 0
+///@}
 
-/// As one number that can be compared in #if: 100 for 0.1.0, 10203 for 1.2.3.
+/// As one number that can be compared in \#if: 100 for 0.1.0, 10203 for 1.2.3.
 #define GPIPE_VERSION                                                                              \
     (GPIPE_VERSION_MAJOR * 10000 + GPIPE_VERSION_MINOR * 100 + GPIPE_VERSION_PATCH)

@@ -20,7 +20,9 @@ class BlasError : public std::runtime_error {
                              cublasGetStatusName(status) + ": " + cublasGetStatusString(status)),
           call_(call), status_(status) {}
 
+    /// The function of cuBLAS that failed.
     char const* call() const noexcept { return call_; }
+    /// What it returned.
     cublasStatus_t status() const noexcept { return status_; }
 
   private:
@@ -65,6 +67,7 @@ class Blas {
         if (before != gpu_) detail::forget(cudaSetDevice(before));
     }
 
+    /// To be given to cuBLAS's functions.
     cublasHandle_t get() const noexcept { return handle_; }
 
   private:

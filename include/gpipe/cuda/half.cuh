@@ -12,10 +12,12 @@ struct __nv_bfloat16;
 /// Tensors of CUDA's floating-point types of 16 bits carry gradients, of their own type. Parameters
 /// are better float: what an optimizer adds to one is often less than 16 bits can tell.
 template <> struct gpipe::CarriesGradient<__half> : std::true_type {};
+/// Likewise.
 template <> struct gpipe::CarriesGradient<__nv_bfloat16> : std::true_type {};
 
 /// In saved states.
 template <>
 struct gpipe::DtypeOf<__half> : std::integral_constant<gpipe::Dtype, gpipe::Dtype::F16> {};
+/// In saved states.
 template <>
 struct gpipe::DtypeOf<__nv_bfloat16> : std::integral_constant<gpipe::Dtype, gpipe::Dtype::BF16> {};

@@ -14,13 +14,16 @@ namespace gpipe::cuda {
 /// A Thrust algorithm wants more temporary memory than it was given.
 class ThrustMemoryError : public std::bad_alloc {
   public:
+    /// Both in bytes.
     ThrustMemoryError(std::size_t needed, std::size_t given) : needed_(needed) {
         std::snprintf(text_, sizeof text_,
                       "gpipe: this Thrust algorithm needs %zu bytes of temporary memory, and was "
                       "given %zu: gpipe::cuda::par(context, pointer, bytes)",
                       needed, given);
     }
+    /// A sentence with both numbers.
     char const* what() const noexcept override { return text_; }
+    /// Bytes that would have been enough.
     std::size_t needed() const noexcept { return needed_; }
 
   private:
@@ -32,6 +35,7 @@ class ThrustMemoryError : public std::bad_alloc {
 /// is the first to be used again, as the stream allows.
 class ThrustMemory {
   public:
+    /// As allocators have it.
     using value_type = char;
 
     ThrustMemory() = default;
@@ -48,6 +52,7 @@ class ThrustMemory {
         used_ = room < bytes_ - used_ ? used_ + room : bytes_;
         return at;
     }
+    /// What is given back in the reverse order can be used again.
     void deallocate(char* at, std::size_t size) {
         char* const end = at + slot_bytes(size);
         if (end >= memory_ + used_) used_ = static_cast<std::size_t>(at - memory_);

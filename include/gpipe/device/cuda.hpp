@@ -37,23 +37,29 @@ namespace device {
 class Cuda {
   public:
     using policy_kind = policy::Device;
+    /// As DeviceRuntime says.
+    ///@{
     static constexpr bool enqueues = true;
     static constexpr bool calls_enqueue = true;
     static constexpr bool overlaps = false;
     static constexpr bool reads_host = false;
     static constexpr bool host_reads = false;
+    ///@}
     /// Steps that may have been started and not finished.
     static constexpr std::size_t steps_at_once = 2;
+    /// What start() may be given to wait for.
     using CallersStream = cudaStream_t;
 
     /// What a layer's work goes on; to be written where a cudaStream_t is expected.
     class Stream : public cuda::StreamRef {
       public:
+        /// Work may be run again in later steps without the layer's being called.
         static constexpr bool replays = true;
 
         /// One that this device captures, or, without that, any.
         explicit Stream(cudaStream_t stream, cuda::CaptureWatch* capture = nullptr)
             : StreamRef(stream), capture_(capture) {}
+        /// For calls of CUDA. Notes, in a capture, whether one before was refused.
         operator cudaStream_t() const noexcept {
             if (capture_) capture_->look();
             return stream_;
@@ -67,6 +73,7 @@ class Cuda {
       private:
         cuda::CaptureWatch* capture_;
     };
+    /// Which GPUs, and how tensors pass between them.
     struct Options {
         /// By device of the pipeline; at least as many as there are devices. Empty: all GPUs that
         /// CUDA sees, in their order.
@@ -98,12 +105,16 @@ class Cuda {
     /// Memory that work still uses must not be given back before it.
     ~Cuda() { drain(); }
 
+    /// As DeviceRuntime says.
+    ///@{
     std::size_t lanes() const { return 1; }
     cuda::Buffer allocate(std::size_t device, std::size_t bytes) {
         return cuda::Buffer(gpus_[device], bytes);
     }
     cuda::PinnedBuffer allocate_host(std::size_t bytes) { return cuda::PinnedBuffer(bytes); }
     Stream const& stream(std::size_t s) const { return names_[s]; }
+    ///@}
+    /// The GPU, as CUDA counts them, of a device of the pipeline.
     int gpu(std::size_t device) const { return gpus_[device]; }
     /// As there and back.
     Link link(std::size_t a, std::size_t b) const {
@@ -198,6 +209,8 @@ class Cuda {
     // Launches and fills go on streams of the current device, copies, records and waits on those of
     // any (CUDA C++ Programming Guide, "Stream and Event Behavior"). run() and start() make the
     // caller's current again.
+    /// As DeviceRuntime says.
+    ///@{
     template <class Work> void launch(std::size_t stream, Work&& work) {
         make_current(streams_[stream].device());
         work();
@@ -217,6 +230,7 @@ class Cuda {
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         make_current(streams_[stream].device());
         cuda::check("cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, names_[stream]));
+        ///@}
     }
     /// Brings a part of a mini-batch from the caller's array, wherever that is. An array of the
     /// host is read at once, into `pinned`, one of a GPU behind its default stream; all behind the
@@ -250,8 +264,10 @@ class Cuda {
         if (!std::exchange(reads_caller_, false)) return;
         for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].synchronize();
     }
+    /// While it lives, feeds follow the caller's stream.
     class Following {
       public:
+        /// Sets `on` until it is destroyed.
         explicit Following(bool& on) : on_(on) { on_ = true; }
         Following(Following const&) = delete;
         Following& operator=(Following const&) = delete;

@@ -18,7 +18,9 @@ class Error : public std::runtime_error {
                              cudaGetErrorName(code) + ": " + cudaGetErrorString(code)),
           call_(call), code_(code) {}
 
+    /// The function of CUDA that failed.
     char const* call() const noexcept { return call_; }
+    /// What it returned.
     cudaError_t code() const noexcept { return code_; }
 
   private:
@@ -35,11 +37,14 @@ class NoDevice : public Error {
 /// There are GPUs, but not as many as were asked for.
 class TooFewDevices : public std::runtime_error {
   public:
+    /// GPUs.
     TooFewDevices(int needed, int present)
         : std::runtime_error("gpipe: " + std::to_string(needed) +
                              " GPUs are needed, but CUDA sees only " + std::to_string(present)),
           needed_(needed), present_(present) {}
+    /// GPUs that were asked for.
     int needed() const noexcept { return needed_; }
+    /// GPUs that CUDA sees.
     int present() const noexcept { return present_; }
 
   private:

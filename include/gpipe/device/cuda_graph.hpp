@@ -13,6 +13,7 @@ namespace gpipe::cuda {
 /// Something that a graph cannot hold was done while work was captured for one.
 class CannotCapture : public Error {
   public:
+    /// `call` must outlive the error: a literal.
     CannotCapture(char const* call, cudaError_t code)
         : Error(call, code,
                 "what a layer did cannot be part of a CUDA graph (it waited for the device, "
@@ -25,13 +26,16 @@ class CannotCapture : public Error {
 /// has to be looked for in between: whenever a layer asks for its stream.
 class CaptureWatch {
   public:
+    /// A capture begins: nothing was refused yet.
     void begin() { on_ = true, refused_ = cudaSuccess; }
+    /// It has ended.
     void end() { on_ = false; }
     /// Whether what is enqueued does not run, but is noted for a graph.
     bool on() const { return on_; }
     /// Whether a call of this thread was refused since begin().
     bool refused() const { return refused_ != cudaSuccess; }
 
+    /// Notes whether a call of this thread has been refused by now.
     void look() noexcept {
         if (!on_ || refused()) return;
         cudaError_t const last = cudaPeekAtLastError();
@@ -62,6 +66,7 @@ class CaptureWatch {
 class Graph {
   public:
     Graph() = default;
+    ///@{
     Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
     Graph& operator=(Graph&& other) noexcept {
         std::swap(executable_, other.executable_);
@@ -72,6 +77,7 @@ class Graph {
         if (executable_) detail::forget(cudaGraphExecDestroy(executable_));
     }
 
+    /// Puts all of it on a stream.
     void launch(StreamRef stream) const {
         check("cudaGraphLaunch", cudaGraphLaunch(executable_, stream.get()));
     }
@@ -86,6 +92,7 @@ class Graph {
 /// waits for the whole device (cudaDeviceSynchronize) gets an error and spoils the capture.
 class Capture {
   public:
+    /// Throws cuda::Error if the stream captures already.
     explicit Capture(StreamRef stream) : stream_(stream) {
         check("cudaStreamBeginCapture",
               cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
@@ -126,9 +133,9 @@ class Capture {
 
 /// Which step a graph is of: the same numbers mean the very same calls.
 struct GraphKey {
-    void const* work = nullptr;
-    std::size_t samples = 0;
-    std::size_t slot = 0;
+    void const* work = nullptr; ///< the table that it walks; null: never kept
+    std::size_t samples = 0;    ///< of the mini-batch
+    std::size_t slot = 0;       ///< of the steps that may be under way
 
     friend bool operator==(GraphKey const&, GraphKey const&) = default;
 };
@@ -136,6 +143,7 @@ struct GraphKey {
 /// The graphs of the steps over the mini-batch sizes that were used last, at most `most` of them.
 class Graphs {
   public:
+    /// None is kept yet.
     explicit Graphs(std::size_t most) : most_(most) {}
 
     /// Whether any is kept.

@@ -26,9 +26,11 @@ class Buffer {
         fresh.size_ = bytes;
         *this = std::move(fresh);
     }
+    /// What is moved from is empty.
     Buffer(Buffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)),
           device_(other.device_) {}
+    /// The two change places.
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
@@ -44,8 +46,11 @@ class Buffer {
         if (before != device_) detail::forget(cudaSetDevice(before));
     }
 
+    /// On the GPU; null if it is empty.
     std::byte* data() const { return data_; }
+    /// Bytes.
     std::size_t size() const { return size_; }
+    /// The GPU.
     int device() const { return device_; }
 
   private:
@@ -66,8 +71,10 @@ class PinnedBuffer {
         std::memset(data_, 0, bytes);
         size_ = bytes;
     }
+    /// What is moved from is empty.
     PinnedBuffer(PinnedBuffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    /// The two change places.
     PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
@@ -77,7 +84,9 @@ class PinnedBuffer {
         if (data_) detail::forget(cudaFreeHost(data_));
     }
 
+    /// In the host's memory; null if it is empty.
     std::byte* data() const { return data_; }
+    /// Bytes.
     std::size_t size() const { return size_; }
 
   private:
@@ -88,9 +97,10 @@ class PinnedBuffer {
 /// Where memory is. Copies of pageable memory are not asynchronous; managed memory moves.
 enum class Memory : std::uint8_t { pageable, pinned, device, managed };
 
+/// Where a pointer points.
 struct PointerKind {
-    Memory memory = Memory::pageable;
-    int device = -1; ///< of memory of a GPU
+    Memory memory = Memory::pageable; ///< of which sort
+    int device = -1;                  ///< of memory of a GPU
 
     friend bool operator==(PointerKind const&, PointerKind const&) = default;
 };

@@ -13,6 +13,7 @@ class DeviceGuard {
   public:
     /// Only remembers it; others may be made current until the end.
     DeviceGuard() : changed_(true) { check("cudaGetDevice", cudaGetDevice(&before_)); }
+    /// Makes it current.
     explicit DeviceGuard(int device) {
         check("cudaGetDevice", cudaGetDevice(&before_));
         if (before_ == device) return;
@@ -36,10 +37,12 @@ class Event;
 /// wait for everybody.
 class StreamRef {
   public:
+    /// Does not own it.
     StreamRef(cudaStream_t stream) : stream_(stream) {}
     StreamRef(int) = delete;
     StreamRef(std::nullptr_t) = delete;
 
+    /// As CUDA takes it.
     cudaStream_t get() const noexcept { return stream_; }
 
     /// What comes next on this stream waits for all that was on the event's when it was last
@@ -58,6 +61,7 @@ class StreamRef {
     friend bool operator==(StreamRef a, StreamRef b) noexcept { return a.stream_ == b.stream_; }
 
   protected:
+    /// What it is of.
     cudaStream_t stream_;
 };
 
@@ -70,6 +74,7 @@ enum class Priority : std::uint8_t { low, high };
 class Stream : public StreamRef {
   public:
     Stream() : StreamRef(nobody()) {}
+    /// Throws cuda::Error if CUDA does.
     explicit Stream(int device, Priority priority = Priority::low) : Stream() {
         DeviceGuard const guard(device);
         int least = 0;
@@ -81,8 +86,10 @@ class Stream : public StreamRef {
                                            priority == Priority::high ? greatest : least));
         device_ = device;
     }
+    /// What is moved from is no stream.
     Stream(Stream&& other) noexcept
         : StreamRef(std::exchange(other.stream_, nobody())), device_(other.device_) {}
+    /// The two change places.
     Stream& operator=(Stream&& other) noexcept {
         std::swap(stream_, other.stream_);
         std::swap(device_, other.device_);
@@ -92,6 +99,7 @@ class Stream : public StreamRef {
         if (stream_ != nobody()) detail::forget(cudaStreamDestroy(stream_));
     }
 
+    /// The GPU, as CUDA counts them.
     int device() const noexcept { return device_; }
 
   private:
@@ -110,7 +118,9 @@ class Event {
         check("cudaEventCreateWithFlags",
               cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
     }
+    /// What is moved from is none.
     Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+    /// The two change places.
     Event& operator=(Event&& other) noexcept {
         std::swap(event_, other.event_);
         return *this;
@@ -119,6 +129,7 @@ class Event {
         if (event_) detail::forget(cudaEventDestroy(event_));
     }
 
+    /// As CUDA takes it; null if it is none.
     cudaEvent_t get() const noexcept { return event_; }
 
     /// From now on stands for all that is on the stream by now. Waits enqueued before keep to what

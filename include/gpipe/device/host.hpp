@@ -20,6 +20,7 @@ namespace gpipe::device {
 class HostBuffer {
   public:
     HostBuffer() = default;
+    /// Of so many bytes; empty for 0. Throws std::bad_alloc.
     explicit HostBuffer(std::size_t bytes)
         : data_(bytes ? static_cast<std::byte*>(
                             ::operator new (bytes, std::align_val_t{slot_alignment}))
@@ -27,7 +28,9 @@ class HostBuffer {
           size_(bytes) {
         if (bytes) std::memset(data_.get(), 0, bytes);
     }
+    /// Null if it is empty.
     std::byte* data() const { return data_.get(); }
+    /// Bytes.
     std::size_t size() const { return size_; }
 
   private:
@@ -47,21 +50,26 @@ class HostBuffer {
 class Host {
   public:
     using policy_kind = policy::Device;
+    /// As DeviceRuntime says.
+    ///@{
     static constexpr bool enqueues = false;
     static constexpr bool calls_enqueue = false;
     static constexpr bool overlaps = true;
     static constexpr std::size_t steps_at_once = 2;
     static constexpr bool reads_host = true;
     static constexpr bool host_reads = true;
+    ///@}
 
     /// There is nothing to say of the stream that a CPU's work goes on.
     struct Stream {};
+    /// How many threads.
     struct Options {
         /// 0: at most as many as cores, fewer where handing over costs more than it saves.
         /// Otherwise exactly this many, but never more than devices.
         std::size_t threads = 0;
     };
 
+    /// Starts the threads. Throws std::system_error if the system has none left.
     Host(Options options, std::size_t devices)
         : lanes_(std::clamp<std::size_t>(
               options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
@@ -79,12 +87,17 @@ class Host {
     Host& operator=(Host const&) = delete;
     ~Host() { stop(); }
 
+    /// Threads, at most one per device.
     std::size_t lanes() const { return lanes_; }
     /// Whether a run may use one lane instead of all.
     bool chooses_lanes() const { return chooses_; }
+    /// As DeviceRuntime says.
+    ///@{
     HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
     HostBuffer allocate_host(std::size_t bytes) { return HostBuffer(bytes); }
+    ///@}
 
+    /// As DeviceRuntime says.
     template <class Walk> void run(std::size_t lanes, Walk&& walk) {
         if (lanes > 1) {
             using Object = std::remove_reference_t<Walk>;
@@ -117,6 +130,8 @@ class Host {
             finished_[lane].wait(ends_[slot].epoch);
     }
 
+    /// As DeviceRuntime says; work, copies and fills are done when the call returns.
+    ///@{
     Stream const& stream(std::size_t) const { return stream_; }
     template <class Work> void launch(std::size_t, Work&& work) noexcept {
         static_assert(noexcept(work()), "other lanes wait for the marks behind it");
@@ -138,6 +153,7 @@ class Host {
     // them after. Nobody is more than one run behind.
     struct Job {
         void (*walk)(void*, std::size_t) = nullptr;
+        ///@}
         void* context = nullptr;
         alignas(void*) std::byte room[4 * sizeof(void*)];
     };

@@ -14,19 +14,21 @@ namespace gpipe {
 
 /// One tensor of a mini-batch in the caller's memory.
 struct TensorPointer {
-    std::byte* data = nullptr;
-    std::size_t sample_bytes = 0;
+    std::byte* data = nullptr;    ///< of the first sample
+    std::size_t sample_bytes = 0; ///< of each sample
 };
 
-/// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
-/// Made from one range per tensor (std::vector, std::span, std::array, ...); does not own them.
-/// `constness` is `const` for what is read, and not for what predict() writes.
+/// @cond
 template <class Group, bool writable = false>
 class Batch : public Batch<detail::as_tensors<Group>, writable> {
   public:
     using Batch<detail::as_tensors<Group>, writable>::Batch;
 };
+/// @endcond
 
+/// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
+/// Made from one range per tensor (std::vector, std::span, std::array, ...); does not own them.
+/// `writable`: what predict() writes, else what is only read.
 template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     template <class T>
     using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
@@ -44,8 +46,9 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     }
 
   public:
-    static constexpr std::size_t count = sizeof...(Ts);
+    static constexpr std::size_t count = sizeof...(Ts); ///< tensors
 
+    /// A range for each tensor, of its elements.
     template <class... Ranges>
         requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
     Batch(Ranges&&... ranges)

@@ -23,9 +23,9 @@ enum class Phase : std::uint8_t {
 
 /// What all actions of a step on one device share.
 struct StepFrame {
-    std::size_t capacity = 0; ///< samples that every slot has room for
-    std::uint64_t seed = 0;
-    std::uint64_t step = 0;
+    std::size_t capacity = 0;           ///< samples that every slot has room for
+    std::uint64_t seed = 0;             ///< see Options::seed
+    std::uint64_t step = 0;             ///< number of the step, from 0
     void const* stream = nullptr;       ///< the device's stream, as the type that the engine knows
     StepState const* state = nullptr;   ///< in memory that work on the stream can read
     HandleSet const* handles = nullptr; ///< those of the device
@@ -45,29 +45,34 @@ enum class Region : std::uint8_t {
     output_gradient,
     input_gradient,
 };
+/// How many there are.
 inline constexpr std::size_t region_count = 9;
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
 struct Frame {
-    StepFrame const* shared = nullptr;
+    StepFrame const* shared = nullptr;  ///< see above
     std::size_t first_sample = 0;       ///< position of the first sample in the mini-batch
     std::size_t samples = 0;            ///< in this micro-batch; never 0 when a layer is called
     std::byte* base[region_count] = {}; ///< address of each Region
-    Phase phase = Phase::evaluate;
+    Phase phase = Phase::evaluate;      ///< what the layers are called for
     /// The caller's arrays: of the chain's inputs in the first cell, of targets in the last.
     std::byte* const* inputs = nullptr;
-    GroupAddress targets{};
+    GroupAddress targets{}; ///< of the loss, in the last cell
     double* sums = nullptr; ///< where the loss leaves its numbers
 
+    /// The address of a region.
+    ///@{
     std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
     std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
+    ///@}
 };
 
 /// Where a tensor lies, relative to a Frame.
 struct Place {
-    std::size_t offset = 0;
-    Region region = Region::kept;
+    std::size_t offset = 0;       ///< bytes, from the region's begin
+    Region region = Region::kept; ///< that the tensor lies in
 
+    /// Its address.
     std::byte* in(Frame const& frame) const { return frame[region] + offset; }
 };
 
@@ -79,21 +84,22 @@ using CallFunction = void (*)(Call const&, Frame const&);
 /// Filled once, before the run; the type of the layer is known to the function only. As it is, a
 /// layer that is a cell of its own.
 struct Call {
-    CallFunction function = nullptr;
-    void const* layer = nullptr;
-    std::byte* parameters = nullptr;
-    std::byte* gradients = nullptr;
-    Place x{0, Region::input};
-    Place y{0, Region::output};
-    Place dy{0, Region::output_gradient};
-    Place dx{0, Region::input_gradient};
-    Place saved{0, Region::kept};
-    Place deferred{0, Region::deferred};
-    Place scratch{0, Region::temporary};
-    std::uint32_t index = 0; ///< of the layer in the chain
-    bool saving = false;     ///< whether a backward will read what this call saves
-    bool again = false;      ///< a forward within a backward
+    CallFunction function = nullptr;      ///< of that layer, for that phase
+    void const* layer = nullptr;          ///< the object
+    std::byte* parameters = nullptr;      ///< in its device's memory
+    std::byte* gradients = nullptr;       ///< likewise
+    Place x{0, Region::input};            ///< the input
+    Place y{0, Region::output};           ///< the output
+    Place dy{0, Region::output_gradient}; ///< the output's gradient
+    Place dx{0, Region::input_gradient};  ///< the input's gradient
+    Place saved{0, Region::kept};         ///< what forward keeps, see LayerTraits::Saved
+    Place deferred{0, Region::deferred};  ///< see LayerTraits::Deferred
+    Place scratch{0, Region::temporary};  ///< see LayerTraits::Scratch
+    std::uint32_t index = 0;              ///< of the layer in the chain
+    bool saving = false;                  ///< whether a backward will read what this call saves
+    bool again = false;                   ///< a forward within a backward
 
+    /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {
         return {x.in(frame), x.region == Region::input ? frame.inputs : nullptr};
     }

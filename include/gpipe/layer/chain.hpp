@@ -16,16 +16,17 @@ namespace gpipe {
 
 /// The functions of one layer type as the engine needs them, for one kind of stream.
 struct LayerFunctions {
-    CallFunction forward = nullptr;
+    CallFunction forward = nullptr;         ///< in training and in evaluation
     CallFunction backward = nullptr;        ///< writes the gradient of its input
     CallFunction lowest_backward = nullptr; ///< where nobody wants that gradient
     /// The halves; of a layer that has none, its backward and nothing.
     CallFunction input_gradient = nullptr;
     CallFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
-    CallFunction weight_gradient = nullptr;
+    CallFunction weight_gradient = nullptr;       ///< the second half
+    /// Writes the parameters of layer `index` of `layers`.
     void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
                        std::size_t index, std::size_t layers) = nullptr;
-    HandleSpecs handles;
+    HandleSpecs handles; ///< that the layer declares
 };
 
 namespace detail {

@@ -31,9 +31,10 @@ enum class Dtype : std::uint8_t {
 
 /// The name of an element type, and its bytes.
 struct DtypeInfo {
-    std::string_view name;
-    std::size_t bytes = 0;
+    std::string_view name; ///< as safetensors files have it
+    std::size_t bytes = 0; ///< of one element
 };
+/// All of them, by Dtype.
 inline constexpr std::array<DtypeInfo, 14> dtypes{{{"other", 0},
                                                    {"F64", 8},
                                                    {"F32", 4},
@@ -48,6 +49,7 @@ inline constexpr std::array<DtypeInfo, 14> dtypes{{{"other", 0},
                                                    {"U16", 2},
                                                    {"U8", 1},
                                                    {"BOOL", 1}}};
+/// Of one of them.
 GPIPE_INLINE constexpr DtypeInfo const& info(Dtype dtype) {
     return dtypes[static_cast<std::size_t>(dtype)];
 }

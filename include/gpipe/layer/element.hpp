@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
+#include <gpipe/layer/dtype.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <array>
@@ -30,22 +31,32 @@ struct ElementType {
     }
 };
 
-/// A tensor's elements: of a sample, or of the whole.
+/// A tensor's type as a value: its elements and extents, of a sample or of the whole.
 struct TensorType {
-    ElementType element;
-    std::size_t count = 0;
-    std::string_view name; ///< of the elements' type
-    std::size_t const* extents = nullptr;
-    std::size_t rank = 0;
+    ElementType element;                  ///< how one is read and written
+    Dtype dtype = Dtype::other;           ///< as files know it
+    std::string_view name;                ///< of the elements' type, as the compiler writes it
+    std::size_t count = 0;                ///< elements
+    std::size_t const* extents = nullptr; ///< `rank` of them
+    std::size_t rank = 0;                 ///< 0: one number
 };
+/// Those of a group of tensors.
 struct TensorTypes {
-    TensorType const* first = nullptr;
-    std::size_t count = 0;
+    TensorType const* first = nullptr; ///< of `count`
+    std::size_t count = 0;             ///< tensors
+
+    /// As a range.
+    ///@{
+    constexpr TensorType const* begin() const { return first; }
+    constexpr TensorType const* end() const { return first + count; }
+    ///@}
 };
 
 /// What the tensors of a layer consist of.
 struct LayerElements {
-    TensorTypes input, output, parameters;
+    TensorTypes input;      ///< of a sample
+    TensorTypes output;     ///< of a sample
+    TensorTypes parameters; ///< whole
 };
 
 namespace detail {
@@ -75,8 +86,8 @@ template <class T> constexpr ElementType element_type() {
 template <class Group> struct TypesOf;
 template <class... Ts> struct TypesOf<Tensors<Ts...>> {
     static constexpr std::array<TensorType, sizeof...(Ts)> value{
-        TensorType{element_type<typename Ts::Element>(), Ts::size, type_name<typename Ts::Element>,
-                   Ts::extents.data(), Ts::rank}...};
+        TensorType{element_type<typename Ts::Element>(), DtypeOf<typename Ts::Element>::value,
+                   type_name<typename Ts::Element>, Ts::size, Ts::extents.data(), Ts::rank}...};
 };
 template <class Group> constexpr TensorTypes types_of() {
     auto const& types = TypesOf<as_tensors<Group>>::value;

@@ -33,6 +33,7 @@ class HandleSet {
             if (entry.id == id) return entry.object;
         return nullptr;
     }
+    /// How many types there are.
     std::size_t size() const { return entries_.size(); }
 
   private:

@@ -21,24 +21,27 @@ template <class... Hs> struct Handles {};
 
 /// A type of handle as the memory plan sees it.
 struct HandleNeed {
-    void const* id = nullptr; ///< one address per type
-    std::size_t workspace = 0;
-    std::string_view name; ///< of the type
+    void const* id = nullptr;  ///< one address per type
+    std::size_t workspace = 0; ///< bytes
+    std::string_view name;     ///< of the type
 };
+/// The types that a layer or a loss declares.
 struct HandleNeeds {
-    HandleNeed const* first = nullptr;
-    std::size_t count = 0;
+    HandleNeed const* first = nullptr; ///< of `count`
+    std::size_t count = 0;             ///< how many
 };
 
 /// A type of handle for one kind of stream.
 struct HandleSpec {
-    HandleNeed need;
-    void* (*make)(void const* stream, std::byte* workspace) = nullptr;
-    void (*destroy)(void* object) = nullptr;
+    HandleNeed need; ///< see above
+    void* (*make)(void const* stream,
+                  std::byte* workspace) = nullptr; ///< throws what the constructor does
+    void (*destroy)(void* object) = nullptr;       ///< that make has made
 };
+/// The types that a layer or a loss declares, for one kind of stream.
 struct HandleSpecs {
-    HandleSpec const* first = nullptr;
-    std::size_t count = 0;
+    HandleSpec const* first = nullptr; ///< of `count`
+    std::size_t count = 0;             ///< how many
 };
 
 namespace detail {
@@ -111,6 +114,7 @@ template <class L, class Stream> constexpr HandleSpecs handle_specs() {
 /// which add() first sees them. HandleSet, told the same in the same order, hands out the same.
 class HandlePlan {
   public:
+    /// Those of a layer or a loss.
     constexpr void add(HandleNeeds needs) {
         for (std::size_t i = 0; i < needs.count; ++i) add(needs.first[i]);
     }

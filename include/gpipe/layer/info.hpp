@@ -14,7 +14,7 @@ namespace gpipe {
 /// The sizes of a group of tensors as a value.
 struct GroupSizes {
     std::size_t const* bytes = nullptr; ///< of each tensor
-    std::size_t count = 0;
+    std::size_t count = 0;              ///< tensors
 
     /// The bytes of the group's slots with room for `capacity` samples; 1 for whole tensors.
     constexpr std::size_t slots(std::size_t capacity) const {
@@ -27,21 +27,26 @@ struct GroupSizes {
 /// One layer as a value: all that cutting, planning and running need to know of its type. Types
 /// become values once, so that nothing after this is instantiated per layer.
 struct LayerInfo {
-    std::string_view name;
+    std::string_view name; ///< its type, as the compiler writes it
+    /// Of its tensors: of one sample, of parameters the whole.
+    ///@{
     GroupSizes input, output, saved, scratch, parameters;
+    ///@}
     GroupSizes deferred; ///< left by the input gradient for the weight gradient
-    /// The gradients of input and output: as large as the tensors that carry one, none for others.
+    /// As large as the tensors that carry a gradient, none for others.
+    ///@{
     GroupSizes input_gradient, output_gradient;
-    std::size_t parameter_elements = 0;
-    double cost = 1;
-    bool reads_input = false;
-    bool reads_output = false;
-    bool output_carries_gradient = false;
-    bool accepts_none = false;
-    bool splits = false;    ///< whether its backward comes in two halves
-    bool has_whole = false; ///< and also as one function of its own
-    bool recompute_is_cheap = false;
-    HandleNeeds handles;
+    ///@}
+    std::size_t parameter_elements = 0;   ///< of all tensors
+    double cost = 1;                      ///< of one sample's forward, see LayerTraits::cost
+    bool reads_input = false;             ///< whether its backward does
+    bool reads_output = false;            ///< likewise
+    bool output_carries_gradient = false; ///< whether any tensor of it does
+    bool accepts_none = false;            ///< see gpipe::accepts_none
+    bool splits = false;                  ///< whether its backward comes in two halves
+    bool has_whole = false;               ///< and also as one function of its own
+    bool recompute_is_cheap = false;      ///< see gpipe::recompute_is_cheap
+    HandleNeeds handles;                  ///< that it declares
 };
 
 namespace detail {

@@ -25,7 +25,7 @@ struct Loss;
 /// Policy: the loss of a training.
 template <class Functor> struct Loss {
     using policy_kind = policy::Loss;
-    using functor = Functor;
+    using functor = Functor; ///< the loss's type
 };
 
 namespace detail {

@@ -11,8 +11,9 @@ namespace gpipe {
 
 /// Four words of 32 bits. Not a std::array: kernels index it, too.
 struct RandomWords {
-    std::uint32_t word[4];
+    std::uint32_t word[4]; ///< by number
 
+    /// One of them, 0 to 3.
     GPIPE_HOST_DEVICE constexpr std::uint32_t operator[](std::size_t i) const { return word[i]; }
     friend constexpr bool operator==(RandomWords const&, RandomWords const&) = default;
 };

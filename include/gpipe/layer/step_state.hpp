@@ -17,14 +17,14 @@ enum class StepFault : std::uint32_t {
 /// What changes from step to step and is read by the work of a step: in a device's own memory where
 /// that cannot read the host's, so that work that was enqueued once may run in another step.
 struct StepState {
-    std::uint64_t seed = 0;
+    std::uint64_t seed = 0;      ///< see Options::seed
     std::uint64_t step = 0;      ///< steps trained; the commit counts its own
     double scale = 0;            ///< one over the loss's weight: turns sums of gradients into means
     double clip = 0;             ///< largest norm of the mean gradients; 0: any
     std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
     StepFault fault = StepFault::nothing; ///< likewise
-    std::uint32_t fault_at = 0;
-    double fault_value = 0;
+    std::uint32_t fault_at = 0;           ///< which micro-batch, or which gradient
+    double fault_value = 0;               ///< what it found there
 };
 
 } // namespace gpipe

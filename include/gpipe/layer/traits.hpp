@@ -100,31 +100,36 @@ template <class L>
     requires requires { L::recompute_is_cheap; }
 inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);
 
-/// What a layer's type says of itself, with the defaults filled in.
+/// What a layer's type says of itself, with the defaults filled in: tensors as Tensors<...>, none
+/// where nothing is declared.
 template <class L> struct LayerTraits {
-    using Input = detail::as_tensors<typename L::Input>;
-    using Output = detail::as_tensors<typename L::Output>;
-    using Parameters = typename detail::ParametersOf<L>::type;
-    using Saved = typename detail::SavedOf<L>::type;
+    using Input = detail::as_tensors<typename L::Input>;       ///< of a sample
+    using Output = detail::as_tensors<typename L::Output>;     ///< of a sample
+    using Parameters = typename detail::ParametersOf<L>::type; ///< to be trained
+    using Saved = typename detail::SavedOf<L>::type; ///< of a sample, kept from forward to backward
+    /// Of a sample, left by the input gradient for the weight gradient.
     using Deferred = typename detail::DeferredOf<L>::type;
-    using Scratch = typename detail::ScratchOf<L>::type;
+    using Scratch = typename detail::ScratchOf<L>::type; ///< of a sample, room for one call
 
     /// Whether its weight gradient reads what its input gradient leaves.
     static constexpr bool defers = TensorGroup<Deferred>::count > 0;
 
-    static constexpr Reads backward_reads = detail::declared_reads<L>;
+    static constexpr Reads backward_reads = detail::declared_reads<L>; ///< what backward takes
+    /// Whether backward reads it.
+    ///@{
     static constexpr bool reads_input =
         backward_reads == Reads::input || backward_reads == Reads::both;
     static constexpr bool reads_output =
         backward_reads == Reads::output || backward_reads == Reads::both;
+    ///@}
 
-    /// Whether the layer declares the work of one sample's forward, and that work (else 1).
-    static constexpr bool has_cost = requires { L::cost; };
+    static constexpr bool has_cost = requires { L::cost; }; ///< whether it is declared
+    /// The work of one sample's forward, in the unit of the other layers'; 1 by default.
     static constexpr double cost = detail::cost_of<L>;
 
+    static constexpr bool has_decay = requires { L::decay; }; ///< whether it is declared
     /// The share of the optimizer's weight decay that parameter tensor `t` takes: declared as
     /// `static constexpr float decay[] = {1, 0}`, one entry per parameter tensor; 1 by default.
-    static constexpr bool has_decay = requires { L::decay; };
     static constexpr float decay(std::size_t t) {
         if constexpr (has_decay) {
             auto const& shares = L::decay; // clang 14 does not know the bound of L::decay here

@@ -65,15 +65,19 @@ template <class T, std::size_t... Extents> class TensorView {
 /// view(sample, i, ...) an element. A range of all elements; does not own them.
 template <class T, std::size_t... Extents> class BatchView {
   public:
-    using element_type = T;
-    using Sample = TensorView<T, Extents...>;
+    using element_type = T;                   ///< const for views that only read
+    using Sample = TensorView<T, Extents...>; ///< what view[sample] is
 
+    /// Of `samples` samples, one after the other.
     constexpr BatchView(T* data, std::size_t samples) : data_(data), samples_(samples) {}
+    /// A view of const elements from one that could write.
     template <class U>
         requires std::is_same_v<U const, T>
     constexpr BatchView(BatchView<U, Extents...> const& other)
         : data_(other.data()), samples_(other.samples()) {}
 
+    /// As std::span; size() is the number of all elements.
+    ///@{
     constexpr T* data() const { return data_; }
     constexpr std::size_t samples() const { return samples_; }
     constexpr std::size_t size() const { return samples_ * Sample::size(); }
@@ -82,6 +86,8 @@ template <class T, std::size_t... Extents> class BatchView {
     constexpr Sample operator[](std::size_t sample) const {
         return Sample{data_ + sample * Sample::size()};
     }
+    ///@}
+    /// Element (i, ...) of a sample.
     template <class... Indices>
         requires(sizeof...(Indices) == sizeof...(Extents))
     constexpr T& operator()(std::size_t sample, Indices... indices) const {
@@ -99,6 +105,7 @@ template <class T, std::size_t... Extents> class BatchView {
 /// aggregate, because every layer is compiled through these: std::tuple costs a tenth of the time
 /// of a chain of many layers. More than eight tensors do come as a std::tuple.
 template <class... Ts> struct Views;
+/// @cond
 // clang-format off
 template <class A, class B> struct Views<A, B> { A a; B b; };
 template <class A, class B, class C> struct Views<A, B, C> { A a; B b; C c; };
@@ -112,6 +119,7 @@ struct Views<A, B, C, D, E, F, G> { A a; B b; C c; D d; E e; F f; G g; };
 template <class A, class B, class C, class D, class E, class F, class G, class H>
 struct Views<A, B, C, D, E, F, G, H> { A a; B b; C c; D d; E e; F f; G g; H h; };
 // clang-format on
+/// @endcond
 
 /// The view of tensor `i` of several: by value, as for (float& w : get<0>(context.parameters()))
 /// would otherwise look at views that are gone.
@@ -143,8 +151,8 @@ template <std::size_t i, class... Ts> constexpr auto get(std::tuple<Ts...> const
 /// slot for `capacity` samples; or, if `table` is set, wherever it points (the caller's own
 /// arrays), and `base` is its first entry.
 struct GroupAddress {
-    std::byte* base = nullptr;
-    std::byte* const* table = nullptr;
+    std::byte* base = nullptr;         ///< of the first tensor, or of the table
+    std::byte* const* table = nullptr; ///< by tensor
 
     /// Of `count` arrays wherever they are.
     static constexpr GroupAddress of_arrays(std::byte* const* table, std::size_t count) {

@@ -21,10 +21,10 @@ struct BlockUse {
 /// in flight without. The deferred tensors have one from the first half to the second; a whole
 /// backward in a cell where others are not has one while it runs.
 struct Blocks {
-    BlockUse retained;
-    BlockUse kept;
-    BlockUse held;
-    BlockUse deferred;
+    BlockUse retained; ///< of what the forward keeps for a reversal
+    BlockUse kept;     ///< of what backward reads
+    BlockUse held;     ///< of what the weight gradient reads
+    BlockUse deferred; ///< of what the input gradient leaves
     Array<bool> keeps; ///< by action: whether a backward reads what it leaves
     /// By cell: whether the kept tensors have their block only while the backward runs, where
     /// nothing runs again before that.

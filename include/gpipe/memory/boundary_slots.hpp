@@ -14,7 +14,7 @@ inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
 /// The slots of the boundary before one cell: its inputs, one per micro-batch in flight, and the
 /// gradients of these inputs, in one pool of equal slots.
 struct BoundarySlots {
-    std::size_t slots = 0;
+    std::size_t slots = 0;       ///< how many
     Array<std::size_t> input;    ///< slot by micro-batch
     Array<std::size_t> gradient; ///< no_slot where no gradient crosses
     /// Where a recompute leaves the output that nobody needs again: in the slot that its backward
@@ -22,17 +22,18 @@ struct BoundarySlots {
     Array<std::size_t> discarded_output;
     /// By slot: who is the first to write there, and who is the last to use it, on either side.
     struct Ends {
-        std::size_t first = no_action;
-        std::size_t last[2] = {no_action, no_action};
+        std::size_t first = no_action;                ///< action that writes first
+        std::size_t last[2] = {no_action, no_action}; ///< that use it last: [0] of the cell before,
+                                                      ///< or a transfer, [1] of the cell
     };
-    Array<Ends> ends;
-    Array<Ends> input_ends; ///< by micro-batch: of its own input
-    Array<Ends> gradient_ends;
+    Array<Ends> ends;          ///< by slot
+    Array<Ends> input_ends;    ///< by micro-batch: of its own input
+    Array<Ends> gradient_ends; ///< by micro-batch: of its gradient
 };
 
 /// What uses the tensors of the boundary before cell `cell`.
 struct BoundaryUse {
-    std::size_t cell = 1;
+    std::size_t cell = 1;      ///< behind the boundary
     bool gradient = true;      ///< whether a gradient crosses
     bool read_backward = true; ///< whether the cell's backward (or recompute) reads the input
     bool kept_by_producer =
@@ -41,7 +42,7 @@ struct BoundaryUse {
     /// Whether the weight gradients of the cell read what its backward reads here, and those of the
     /// cell before what its own does: where the halves run apart.
     bool held_by_consumer = false;
-    bool held_by_producer = false;
+    bool held_by_producer = false; ///< likewise, of the cell before
     /// How the tensors cross. Unless it is shared, transfers write the inputs and read the
     /// gradients, and the device before has an Outbox.
     Link link = Link::shared;

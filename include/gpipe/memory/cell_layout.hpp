@@ -14,12 +14,15 @@ namespace gpipe {
 /// The places of one layer's tensors, relative to the regions of its cell: the blocks that a
 /// micro-batch has for a time (see Region), and the temporaries, which all micro-batches share.
 struct LayerPlaces {
+    /// Of the tensor that the name says.
+    ///@{
     Place output;
     Place output_gradient;
     Place saved;
     Place deferred;
     Place forward_scratch;
     Place backward_scratch;
+    ///@}
     Place weight_scratch; ///< of the weight gradient; the same unless that runs apart
 };
 
@@ -34,7 +37,7 @@ struct LayerPlaces {
 /// gradients among that).
 struct CellLayout {
     Array<LayerPlaces> places; ///< one per layer of the cell
-    Place loss_scratch;
+    Place loss_scratch;        ///< of the last cell
     /// The gradient of the cell's input, where that stays inside; or of the lowest learner's input,
     /// which nobody wants, if that layer cannot do without.
     Place input_gradient;
@@ -47,6 +50,7 @@ struct CellLayout {
     /// the height of both.
     bool adjacent = false;
 
+    /// Of the cell's activations with so many kept blocks.
     constexpr std::size_t bytes(std::size_t blocks) const {
         return adjacent ? temporary : blocks * kept + temporary;
     }

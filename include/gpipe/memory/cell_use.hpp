@@ -8,11 +8,11 @@ namespace gpipe {
 
 /// The chain as the planner sees it.
 struct ChainShape {
-    LayerInfo const* layers = nullptr;
-    std::size_t size = 0;
-    std::size_t lowest_learner = 0; ///< no layer below it has a backward
-    GroupSizes loss_scratch{};
-    HandleNeeds loss_handles{};
+    LayerInfo const* layers = nullptr; ///< of the chain, `size` of them
+    std::size_t size = 0;              ///< L
+    std::size_t lowest_learner = 0;    ///< no layer below it has a backward
+    GroupSizes loss_scratch{};         ///< of the loss
+    HandleNeeds loss_handles{};        ///< that the loss declares
 };
 
 /// What a cell's layout depends on beside its layers.

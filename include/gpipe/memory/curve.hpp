@@ -11,14 +11,15 @@ namespace gpipe {
 struct MemoryCurve {
     /// So many bytes from that time on, until the next point's.
     struct Point {
-        double time = 0;
-        std::size_t bytes = 0;
+        double time = 0;       ///< when it begins
+        std::size_t bytes = 0; ///< in use from then on
         friend constexpr bool operator==(Point const&, Point const&) = default;
     };
     Array<Point> points;     ///< in order, the first at time 0
     std::size_t fixed = 0;   ///< bytes that are always in use
     std::size_t planned = 0; ///< bytes of the whole arena
 
+    /// The most bytes in use at a time.
     constexpr std::size_t peak() const {
         std::size_t most = 0;
         for (Point const& point : points) most = most < point.bytes ? point.bytes : most;

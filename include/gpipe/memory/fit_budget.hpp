@@ -15,7 +15,7 @@ namespace gpipe {
 
 /// What fit_budget() finds.
 struct BudgetFit {
-    bool fits = false;
+    bool fits = false;           ///< whether anything was found within the bytes
     Array<Reversal> reversals;   ///< by cell
     Programs programs;           ///< the schedule with their recomputes
     std::size_t device = 0;      ///< if it does not fit: the first that lacks the most bytes
@@ -145,6 +145,7 @@ class BudgetSearch {
         if (effort.simulations > 0) simulate_others();
     }
 
+    /// The fastest choice found within so many bytes per device.
     [[gnu::cold]] constexpr BudgetFit fit(std::size_t bytes) const {
         BudgetFit result;
         result.plans = plans_;

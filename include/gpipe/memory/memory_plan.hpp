@@ -14,14 +14,15 @@ namespace gpipe {
 
 /// Bytes of a device's arena by what they are for; slots, with their padding.
 struct DeviceBytes {
-    std::size_t parameters = 0;
-    std::size_t gradients = 0;
-    std::size_t optimizer = 0;
-    std::size_t boundary = 0;
+    std::size_t parameters = 0;  ///< of all layers on the device
+    std::size_t gradients = 0;   ///< likewise
+    std::size_t optimizer = 0;   ///< its states of these parameters
+    std::size_t boundary = 0;    ///< slots of tensors between cells
     std::size_t activations = 0; ///< kept blocks and temporaries
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
 
+    /// All of them: the arena's size.
     constexpr std::size_t total() const {
         return parameters + gradients + optimizer + boundary + activations + staging + handles;
     }
@@ -44,24 +45,24 @@ struct Staging {
 
 /// The sending side of a boundary that is no Link::shared.
 struct Transfers {
-    Outbox outbox;
+    Outbox outbox; ///< on the device of the cell before
     bool keeps =
         false; ///< whether backward reads the output there, and a recompute writes it again
-    std::size_t slot_size = 0; ///< of the outbox and of staged tensors
-    std::size_t outbox_at = 0; ///< in the arena of the device of the cell before
-    StagingSlots outputs;      ///< if the link is staged
-    StagingSlots gradients;
-    std::size_t outputs_at = 0; ///< in the host's memory
-    std::size_t gradients_at = 0;
+    std::size_t slot_size = 0;    ///< of the outbox and of staged tensors
+    std::size_t outbox_at = 0;    ///< in the arena of the device of the cell before
+    StagingSlots outputs;         ///< if the link is staged
+    StagingSlots gradients;       ///< likewise
+    std::size_t outputs_at = 0;   ///< in the host's memory
+    std::size_t gradients_at = 0; ///< likewise
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
 /// tensor of every action.
 struct MemoryPlan {
-    Array<std::size_t> first; ///< layer that each cell begins with, and L
-    Array<DeviceBytes> devices;
-    Array<std::size_t> parameters; ///< by layer: offset in its device's arena
-    Array<std::size_t> gradients;
+    Array<std::size_t> first;          ///< layer that each cell begins with, and L
+    Array<DeviceBytes> devices;        ///< of each device's arena
+    Array<std::size_t> parameters;     ///< by layer: offset in its device's arena
+    Array<std::size_t> gradients;      ///< likewise: of the gradients
     Array<std::size_t> optimizer;      ///< the states of a layer's tensors, tensor by tensor
     Array<CellLayout> layouts;         ///< by cell
     Array<ReversalLayout> reversals;   ///< by cell: where it is reversed piece by piece
@@ -77,7 +78,7 @@ struct MemoryPlan {
     /// By cell: whether the gradient of its input lies among its temporaries, in no slot. So it is
     /// with one micro-batch: nothing follows that would need the room.
     Array<bool> holds_gradient;
-    Blocks blocks;
+    Blocks blocks;                    ///< of kept activations
     std::size_t capacity = 0;         ///< samples in a micro-batch
     std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
     std::size_t targets_at = 0;       ///< of the staged targets in the last cell's

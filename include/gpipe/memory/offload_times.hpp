@@ -12,24 +12,26 @@ namespace gpipe {
 /// bandwidth (in bytes per unit of time, each way and device), transfers between devices nothing,
 /// all else cost(action). The plan and the cost function must live as long.
 template <class Cost> struct OffloadCosts {
-    MemoryPlan const& plan;
-    Cost const& cost;
-    double bandwidth = std::numeric_limits<double>::infinity();
+    MemoryPlan const& plan;                                     ///< whose offloads they are
+    Cost const& cost;                                           ///< of what computes, by action
+    double bandwidth = std::numeric_limits<double>::infinity(); ///< infinite: copies take no time
 
+    /// Of this action.
     constexpr double operator()(Action const& action) const {
         if (is_transfer(action.kind)) return 0;
         if (!is_copy(action.kind)) return cost(action);
         return static_cast<double>(plan.offloaded[action.cell].bytes()) / bandwidth;
     }
 };
+/// Deduces Cost.
 template <class Cost> OffloadCosts(MemoryPlan const&, Cost const&, double) -> OffloadCosts<Cost>;
 
 /// What offloading takes of a step, and what it costs.
 struct OffloadTimes {
     std::size_t moved = 0; ///< micro-batches of cells that leave
     std::size_t bytes = 0; ///< of all of them: as many go to the host's memory, and come back
-    double makespan = 0;
-    double without = 0; ///< the makespan if nothing was moved
+    double makespan = 0;   ///< of a step, in the unit of the costs
+    double without = 0;    ///< the makespan if nothing was moved
 
     /// Whether all copies end under the layers' work: no step takes longer because of them.
     constexpr bool free() const { return makespan <= without; }

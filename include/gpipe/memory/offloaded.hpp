@@ -14,21 +14,23 @@ namespace gpipe {
 /// blocks are enough for GPipe to copy while the device works, because a writer may wait for a
 /// block; programs in which much is under way at once have more.
 struct Offloaded {
-    std::size_t blocks = 0;
+    std::size_t blocks = 0;      ///< on the device
     Array<std::size_t> block;    ///< by micro-batch: that of its forward
     Array<std::size_t> returned; ///< by micro-batch: that which it comes back to; no_slot: it stays
     StagingSlots inputs;         ///< of inputs that are back, if they are moved
-    StagingSlots host;
-    std::size_t inputs_at = 0; ///< offset in the device's arena
-    std::size_t host_at = 0;   ///< in the host's memory
-    std::size_t retained = 0;  ///< bytes of a block
-    std::size_t input = 0;     ///< of the cell's input, if it is moved
-    bool with_input = false;   ///< whether it is
+    StagingSlots host;           ///< in the host's memory
+    std::size_t inputs_at = 0;   ///< offset in the device's arena
+    std::size_t host_at = 0;     ///< in the host's memory
+    std::size_t retained = 0;    ///< bytes of a block
+    std::size_t input = 0;       ///< of the cell's input, if it is moved
+    bool with_input = false;     ///< whether it is
 
     /// Whether anything is: micro-batches may all be back too soon.
     constexpr bool moves() const { return host.slots > 0; }
+    /// Of one micro-batch.
     constexpr std::size_t bytes() const { return retained + input; }
 
+    /// Whether this micro-batch is.
     constexpr bool moved(std::size_t micro_batch) const {
         return !returned.empty() && returned[micro_batch] != no_slot;
     }

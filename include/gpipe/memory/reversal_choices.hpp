@@ -14,19 +14,23 @@ namespace gpipe {
 
 /// All that memory is planned for but the reversals of the cells, which are to be chosen.
 struct BudgetProblem {
-    ChainShape chain;
+    ChainShape chain;         ///< with its loss
     Array<std::size_t> first; ///< layer that each cell begins with, and L
     Programs schedule;        ///< without recomputes, backwards whole
     std::size_t states = 0;   ///< see plan_memory()
     std::size_t capacity = 0; ///< samples of a micro-batch
-    Staging staging{};
-    Array<Link> links{};
+    Staging staging{};        ///< see plan_memory()
+    Array<Link> links{};      ///< likewise, by boundary
 
+    /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
+    /// As checkpointing policies see it.
     constexpr CutChain cut_chain() const { return {chain.layers, chain.size, first.data()}; }
+    /// Whether bytes can be counted without overflow.
     constexpr bool is_countable() const {
         return countable(chain, schedule.micro_batches(), states, capacity, staging);
     }
+    /// The memory plan with these reversals.
     constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals) const {
         return plan_memory(chain, first, programs, states, capacity, staging, links, reversals);
     }

@@ -12,9 +12,11 @@ namespace gpipe {
 
 /// One call of a layer or of the loss in a cell that is reversed, with its places.
 struct PlacedCall {
-    detail::CallKind kind = detail::CallKind::forward;
-    bool saving = false;
+    detail::CallKind kind = detail::CallKind::forward; ///< of which function
+    bool saving = false;     ///< whether a backward will read what it saves
     std::uint32_t layer = 0; ///< in the cell; of the loss, their number
+    /// Of the tensor that the name says, as in Call.
+    ///@{
     Place x;
     Place y;
     Place dy;
@@ -22,15 +24,16 @@ struct PlacedCall {
     Place saved;
     Place deferred;
     Place scratch;
+    ///@}
 };
 
 /// Where the tensors of a cell lie that runs layers again in its backward: see ReversalCalls for
 /// the order of the calls.
 struct ReversalLayout {
-    Array<PlacedCall> calls;
-    std::size_t start = 0;
-    std::size_t recompute_end = 0;
-    std::size_t backward = 0;
+    Array<PlacedCall> calls;       ///< in the order in which they run
+    std::size_t start = 0;         ///< index of the first call that a recompute runs
+    std::size_t recompute_end = 0; ///< one past the last of these
+    std::size_t backward = 0;      ///< index of the first call of the backward
     Place again;               ///< of the cell's output, in a recompute for which nobody reads that
     Place output;              ///< of the chain, in its last cell
     Place input_gradient;      ///< see CellLayout

@@ -22,6 +22,7 @@ enum class OffloadProblem : std::uint8_t {
     boundary,    ///< a slot of the boundary before the cell likewise
 };
 
+/// It in words.
 GPIPE_INLINE constexpr std::string_view sentence(OffloadProblem problem) {
     constexpr std::string_view sentences[] = {
         "the copies are sound",
@@ -35,9 +36,10 @@ GPIPE_INLINE constexpr std::string_view sentence(OffloadProblem problem) {
 
 /// The first thing that is wrong, and in which cell.
 struct OffloadVerdict {
-    OffloadProblem problem = OffloadProblem::sound;
-    std::size_t cell = 0;
+    OffloadProblem problem = OffloadProblem::sound; ///< the first that was met
+    std::size_t cell = 0;                           ///< whose copies they are
 
+    /// Whether the copies are sound.
     constexpr explicit operator bool() const { return problem == OffloadProblem::sound; }
 };
 

@@ -14,24 +14,27 @@ namespace gpipe {
 /// the device works, because a writer may wait for the reader before it; programs in which much is
 /// under way at once have more.
 struct Outbox {
-    std::size_t slots = 0;
+    std::size_t slots = 0;         ///< how many
     Array<std::size_t> output;     ///< slot by micro-batch
     Array<std::size_t> recomputed; ///< of what a recompute writes; no_slot where that has no reader
     Array<std::size_t> gradient;   ///< no_slot where no gradient crosses
     /// Who writes each, and who is the last to use it.
     struct Ends {
-        std::size_t first = no_action;
-        std::size_t last = no_action;
+        std::size_t first = no_action; ///< action that writes it
+        std::size_t last = no_action;  ///< that uses it last
     };
+    /// By micro-batch: of the slots of the same name.
+    ///@{
     Array<Ends> output_ends;
     Array<Ends> recomputed_ends;
     Array<Ends> gradient_ends;
+    ///@}
 };
 
 /// Room in the host's memory for what is staged in one direction, by micro-batch.
 struct StagingSlots {
-    std::size_t slots = 0;
-    Array<std::size_t> slot;
+    std::size_t slots = 0;   ///< how many
+    Array<std::size_t> slot; ///< by micro-batch
 };
 
 namespace detail {

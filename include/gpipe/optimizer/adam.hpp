@@ -35,13 +35,14 @@ template <class T> struct AdamRule {
 /// Adam (Kingma and Ba, 2015) with bias correction; weight_decay is L2, added to the gradient. Two
 /// states.
 struct Adam {
-    static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f; ///< size of a step
-    float beta1 = 0.9f;          ///< share of the mean gradient that stays
-    float beta2 = 0.999f;        ///< share of the mean square that stays
-    float epsilon = 1e-8f;       ///< added to the root, against division by zero
-    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
+    static constexpr std::size_t states = 2; ///< numbers kept per parameter: mean and mean square
+    float learning_rate = 1e-3f;             ///< size of a step
+    float beta1 = 0.9f;                      ///< share of the mean gradient that stays
+    float beta2 = 0.999f;                    ///< share of the mean square that stays
+    float epsilon = 1e-8f;                   ///< added to the root, against division by zero
+    float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient
 
+    /// What an update does to one element of the tensor that the context names.
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(*this, context, T{1},
                                    static_cast<T>(weight_decay * context.decay));
@@ -56,13 +57,14 @@ struct Adam {
 /// AdamW (Loshchilov and Hutter, 2019): Adam whose weight decay is apart from the gradient,
 /// p *= 1 - learning_rate weight_decay before the step. Two states.
 struct AdamW {
-    static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f; ///< size of a step
-    float beta1 = 0.9f;          ///< share of the mean gradient that stays
-    float beta2 = 0.999f;        ///< share of the mean square that stays
-    float epsilon = 1e-8f;       ///< added to the root, against division by zero
-    float weight_decay = 1e-2f;  ///< what of the parameter goes per unit of learning rate
+    static constexpr std::size_t states = 2; ///< numbers kept per parameter: mean and mean square
+    float learning_rate = 1e-3f;             ///< size of a step
+    float beta1 = 0.9f;                      ///< share of the mean gradient that stays
+    float beta2 = 0.999f;                    ///< share of the mean square that stays
+    float epsilon = 1e-8f;                   ///< added to the root, against division by zero
+    float weight_decay = 1e-2f; ///< what of the parameter goes per unit of learning rate
 
+    /// What an update does to one element of the tensor that the context names.
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(
             *this, context,

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 namespace gpipe {
@@ -28,6 +32,20 @@ struct ParameterGroup {
     }
 };
 
+namespace detail {
+
+[[gnu::cold]] GPIPE_INLINE void check_group(ParameterGroup const& group, std::size_t number,
+                                            std::size_t layers) {
+    bool const open = group.last_layer == ParameterGroup::every;
+    if (group.first_layer < layers && (open || group.last_layer < layers)) return;
+    std::string const last = open ? "and above" : "to " + std::to_string(group.last_layer);
+    throw_error<std::invalid_argument>("gpipe: groups[%zu] of the optimizer is of layers %u %s, "
+                                       "but L = %zu: the chain has layers 0 to %zu",
+                                       number, group.first_layer, last.c_str(), layers, layers - 1);
+}
+
+} // namespace detail
+
 /// Optimizer O with groups of parameters, at most `most`, which may be changed between steps:
 ///
 ///     Training<Net, ..., Optimizer<Grouped<AdamW>>> train{
@@ -37,9 +55,13 @@ struct ParameterGroup {
 /// A tensor takes the product of the shares of all groups that have it, times the layer's
 /// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
 template <class O, std::size_t most = 8> struct Grouped : O {
-    static constexpr std::size_t states = O::states;
+    static constexpr std::size_t states = O::states; ///< those of O
     ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
+    /// For a chain of L layers: throws std::invalid_argument if a group names any beyond.
+    void check_layers(std::size_t layers) const {
+        for (std::size_t g = 0; g < most; ++g) detail::check_group(groups[g], g, layers);
+    }
     /// What O is told of a tensor.
     GPIPE_HOST_DEVICE UpdateContext shared(UpdateContext context) const {
         for (ParameterGroup const& group : groups)
@@ -49,6 +71,7 @@ template <class O, std::size_t most = 8> struct Grouped : O {
             }
         return context;
     }
+    /// That of O, with the shares of the tensor that the context names.
     template <class T>
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<O, T>) {
         return O::template rule<T>(shared(context));

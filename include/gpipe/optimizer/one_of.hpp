@@ -73,7 +73,8 @@ template <class... Os> class OneOf {
     using Indices = std::index_sequence_for<Os...>;
 
   public:
-    static constexpr std::size_t states = std::max({std::size_t{0}, Os::states...});
+    static constexpr std::size_t states =
+        std::max({std::size_t{0}, Os::states...}); ///< the most of any
 
     OneOf() = default;
     /// Chooses the optimizer of that type, as it is.
@@ -98,6 +99,14 @@ template <class... Os> class OneOf {
         return each[chosen_];
     }
 
+    /// The chosen one is asked, if it answers: see OptimizerFunctor.
+    void check_layers(std::size_t layers) const {
+        visit([&](auto const& chosen) {
+            if constexpr (requires { chosen.check_layers(layers); }) chosen.check_layers(layers);
+        });
+    }
+
+    /// That of the chosen one.
     template <class T>
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const requires(HasRule<Os, T>&&...) {
         return detail::ChosenRule<T, Indices, Os...>(all_, chosen_, context);

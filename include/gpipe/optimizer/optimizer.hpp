@@ -20,7 +20,7 @@ struct Optimizer;
 /// plan.
 template <class Functor> struct Optimizer {
     using policy_kind = policy::Optimizer;
-    using functor = Functor;
+    using functor = Functor; ///< the optimizer's type
 };
 
 /// What an optimizer is told with each tensor.
@@ -94,7 +94,8 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 
 /// An optimizer: a copyable functor with `static constexpr std::size_t states` and
 /// `void operator()(UpdateContext, UpdateTensor<T, states>) const noexcept`. It may not throw,
-/// because updates run after the commit of a step.
+/// because updates run after the commit of a step. If it has `void check_layers(std::size_t L)
+/// const`, a Training calls that when it is made, with its number of layers: it may throw.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

@@ -11,15 +11,20 @@ namespace gpipe {
 /// Two states (s, b): with the parameter and its gradient left out, the 12 bytes per fp32 parameter
 /// of the GPipe paper's table 1.
 struct RMSProp {
-    static constexpr std::size_t states = 2;
-    float learning_rate = 1e-3f; ///< size of a step
-    float alpha = 0.99f;         ///< share of the mean square that stays
-    float momentum = 0;          ///< share of the last step that is made again
-    float epsilon = 1e-8f;       ///< added to the root, against division by zero
-    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
+    static constexpr std::size_t states = 2; ///< numbers kept per parameter: s and b
+    float learning_rate = 1e-3f;             ///< size of a step
+    float alpha = 0.99f;                     ///< share of the mean square that stays
+    float momentum = 0;                      ///< share of the last step that is made again
+    float epsilon = 1e-8f;                   ///< added to the root, against division by zero
+    float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient
 
+    /// The update of one element.
     template <class T> struct Rule {
+        /// As above, in the type of the elements.
+        ///@{
         T rate, keep, momentum, epsilon, decay;
+        ///@}
+        /// Writes the parameter and both states.
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& square, T& step) const {
             T const g = gradient + decay * p;
             square = keep * square + (T{1} - keep) * g * g;
@@ -27,6 +32,7 @@ struct RMSProp {
             p = rate == 0 ? p : p - rate * step;
         }
     };
+    /// What an update does to one element of the tensor that the context names.
     template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
         return {static_cast<T>(learning_rate * context.rate), static_cast<T>(alpha),
                 static_cast<T>(momentum), static_cast<T>(epsilon),

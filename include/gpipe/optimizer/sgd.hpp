@@ -7,19 +7,25 @@ namespace gpipe {
 /// Stochastic gradient descent with momentum, as torch.optim.SGD (dampening 0, no Nesterov):
 /// v = momentum v + (g + weight_decay p); p -= learning_rate v. One state (v).
 struct SGD {
-    static constexpr std::size_t states = 1;
-    float learning_rate = 1e-2f; ///< size of a step
-    float momentum = 0;          ///< share of the last step that is made again
-    float weight_decay = 0;      ///< L2: what of the parameter is added to the gradient
+    static constexpr std::size_t states = 1; ///< numbers kept per parameter: v
+    float learning_rate = 1e-2f;             ///< size of a step
+    float momentum = 0;                      ///< share of the last step that is made again
+    float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient
 
+    /// The update of one element.
     template <class T> struct Rule {
+        /// As above, in the type of the elements.
+        ///@{
         T rate, momentum, decay;
+        ///@}
+        /// Writes the parameter and its state.
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& velocity) const {
             T const g = gradient + decay * p;
             velocity = momentum * velocity + g;
             p = rate == 0 ? p : p - rate * velocity;
         }
     };
+    /// What an update does to one element of the tensor that the context names.
     template <class T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
         return {static_cast<T>(learning_rate * context.rate), static_cast<T>(momentum),
                 static_cast<T>(weight_decay * context.decay)};

@@ -46,7 +46,8 @@ GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget c
 /// schedule's and a budget, and the function that makes the others of it. (It takes a second to
 /// compile, and few need it.)
 struct MachineWork : Checkpointed {
-    Checkpointed (*fit)(BudgetProblem const& problem, Budget const& budget) = nullptr;
+    Checkpointed (*fit)(BudgetProblem const& problem,
+                        Budget const& budget) = nullptr; ///< null unless a policy may have a budget
     bool snapshot = false; ///< whether it has host memory for a copy of its state
 };
 

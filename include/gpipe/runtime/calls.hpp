@@ -16,16 +16,17 @@ namespace gpipe {
 
 /// Where a layer's parameters and their gradients lie.
 struct LayerMemory {
-    std::byte* parameters = nullptr;
-    std::byte* gradients = nullptr;
+    std::byte* parameters = nullptr; ///< in its device's memory
+    std::byte* gradients = nullptr;  ///< likewise
 };
 
 /// All calls that the actions of a training consist of, list by list.
 class Calls {
   public:
+    /// The calls of one action, in their order.
     struct Range {
-        Call const* first = nullptr;
-        Call const* last = nullptr; ///< one past
+        Call const* first = nullptr; ///< the first
+        Call const* last = nullptr;  ///< one past
     };
 
     Calls() = default;
@@ -35,6 +36,7 @@ class Calls {
         for (std::size_t i = 0; i < lists_.size(); ++i)
             lists_[i] = {calls_.data() + begin[i], calls_.data() + begin[i + 1]};
     }
+    /// By cell and CallList, see Tables.
     Range const& operator[](std::size_t list) const { return lists_[list]; }
 
   private:

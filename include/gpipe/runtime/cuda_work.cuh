@@ -55,6 +55,8 @@ template <class T, class Optimizer> struct PrepareUpdate {
 /// Commit and updates as kernels. Sums are added in one order, and no two threads add to one
 /// number: results do not depend on timing.
 template <> struct StepWork<device::Cuda> {
+    /// As StepWork says.
+    ///@{
     static void commit(CommitCall const& call) {
         cuda::for_each_index(stream(call.stream), 1, detail::Commit{call});
     }
@@ -71,6 +73,7 @@ template <> struct StepWork<device::Cuda> {
         cuda::for_each_index(stream(call.stream), row.elements,
                              detail::PrepareUpdate<T, Optimizer>{call, row});
     }
+    ///@}
 
   private:
     static cudaStream_t stream(void const* of) {

@@ -18,20 +18,20 @@ namespace gpipe {
 
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
-template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
-    using Protocol = StepProtocol<Device>;
+template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
+    using Protocol = detail::StepProtocol<Device>;
     using Clock = std::chrono::steady_clock;
 
   public:
     /// Steps that may have been started and not finished.
     static constexpr std::size_t slots = Device::steps_at_once;
 
+    /// `device` must outlive it.
     explicit Engine(Device& device) : Protocol(device) {}
 
-    /// To be called once: from then on a run allocates nothing. `immediate`: see
-    /// update::Immediate. `batch_bytes`: of a mini-batch,
-    /// where it has to be brought to the device; by the streams from `first_feed` on, then, one for
-    /// each of its tensors.
+    /// To be called once: from then on a run allocates nothing. `immediate`: see update::Immediate.
+    /// `batch_bytes`: of a mini-batch, where it has to be brought to the device; by the streams
+    /// from `first_feed` on, then, one for each of its tensors.
     void prepare(Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes,
                  std::size_t first_feed) {
         tables_ = std::move(tables);
@@ -53,6 +53,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
             tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
         }
     }
+    /// As prepare() was given them.
     Tables const& tables() const { return tables_; }
 
     /// Runs every action of the table whose micro-batch has samples; in training then updates the
@@ -141,6 +142,7 @@ template <DeviceRuntime Device> class Engine : StepProtocol<Device> {
     void time_actions(std::size_t actions) {
         for (Run& run : runs_) run.times = Array<ActionTime>(actions);
     }
+    /// By action, see time_actions().
     Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
     /// How often a lane lost its core in that run; a device that enqueues does not know.
     std::uint64_t preemptions() const {

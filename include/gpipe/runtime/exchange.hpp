@@ -16,11 +16,12 @@ namespace gpipe {
 /// the device, room for that.
 template <class Memory> class Exchange {
   public:
+    /// Of each slot.
     struct Sizes {
-        std::size_t totals = 2;  ///< numbers
-        std::size_t squares = 0; ///< numbers
-        std::size_t optimizer = 0;
-        std::size_t batch = 0; ///< bytes of a mini-batch in slots
+        std::size_t totals = 2;    ///< numbers
+        std::size_t squares = 0;   ///< numbers
+        std::size_t optimizer = 0; ///< bytes of it
+        std::size_t batch = 0;     ///< bytes of a mini-batch in slots
     };
 
     Exchange() = default;
@@ -34,18 +35,24 @@ template <class Memory> class Exchange {
         for (std::size_t slot = 0; slot < slots; ++slot) new (at(slot)) StepState;
     }
 
+    /// Of a slot.
+    ///@{
     StepState& state(std::size_t slot) const {
         return *std::launder(reinterpret_cast<StepState*>(at(slot)));
     }
     double* totals(std::size_t slot) const {
         return reinterpret_cast<double*>(at(slot) + slot_bytes(sizeof(StepState)));
     }
+    ///@}
     /// Of each gradient, in the order of the updates.
     double* squares(std::size_t slot) const {
         return reinterpret_cast<double*>(at(slot) + squares_at_);
     }
+    /// What the step was told, of a slot.
     std::byte* optimizer(std::size_t slot) const { return at(slot) + optimizer_at_; }
+    /// Room for a mini-batch, of a slot.
     std::byte* batch(std::size_t slot) const { return at(slot) + batch_at_; }
+    /// Copies it; null leaves what there is.
     void set_optimizer(std::size_t slot, void const* optimizer) const {
         if (optimizer) std::memcpy(this->optimizer(slot), optimizer, optimizer_bytes_);
     }

@@ -59,10 +59,12 @@ struct Failure {
 /// tell theirs, the lowest rank stays.
 class FirstFailure {
   public:
+    /// No failure yet.
     void reset() {
         failure_.reset();
         rank_.store(none, std::memory_order_relaxed);
     }
+    /// Whether any has been told.
     bool exists() const { return rank() != none; }
     /// Whether an action of this rank comes after it, and need not run.
     bool precedes(std::uint32_t action_rank) const { return action_rank > rank(); }
@@ -70,6 +72,7 @@ class FirstFailure {
     static constexpr std::uint32_t behind_actions(std::size_t n) {
         return n < most_behind ? none - most_behind + static_cast<std::uint32_t>(n) : none - 1;
     }
+    /// Keeps it if none of a lower rank has been told.
     void tell(std::uint32_t action_rank, Failure failure) {
         std::lock_guard const lock(telling_);
         if (action_rank >= rank()) return;

@@ -11,10 +11,11 @@ namespace gpipe {
 /// The forwards alone, for evaluation: nothing is kept, and a boundary's tensors alternate between
 /// two slots of the training's plan, so whoever writes one also waits until its reader is done.
 struct ForwardPrograms {
-    Lowered lowered;
+    Lowered lowered;          ///< with transfers
     Array<std::size_t> slots; ///< by cell: how many slots its inputs alternate between
 };
 
+/// Of these programs, over the memory of their plan.
 GPIPE_INLINE ForwardPrograms forward_programs(Programs const& training, MemoryPlan const& plan) {
     std::size_t const cells = training.cells();
     std::size_t const micro_batches = training.micro_batches();

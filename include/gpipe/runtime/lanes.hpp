@@ -11,17 +11,17 @@ namespace gpipe {
 
 /// A mark to wait for: `stream` must have come to `position` (1 for its first action).
 struct Wait {
-    std::uint32_t stream = 0;
+    std::uint32_t stream = 0;   ///< whose mark
     std::uint32_t position = 0; ///< 0: nothing to wait for
 };
 
 /// One action as a lane walks it.
 struct LaneStep {
-    std::uint32_t action = 0; ///< index among all actions of the programs
-    std::uint32_t stream = 0;
+    std::uint32_t action = 0;   ///< index among all actions of the programs
+    std::uint32_t stream = 0;   ///< that it runs on
     std::uint32_t position = 0; ///< on its stream, from 1
     bool publishes = false;     ///< whether another stream waits for it
-    Wait waits[3];
+    Wait waits[3];              ///< what it needs of other streams
 };
 
 /// The programs of all devices merged for the walkers of a run: one linear program per lane, the
@@ -29,18 +29,19 @@ struct LaneStep {
 /// needed runs on another stream, marks only where somebody waits.
 struct Lanes {
     Array<std::size_t> begin; ///< by lane; one more at the end
-    Array<LaneStep> steps;
-    double makespan = 0; ///< by the costs that merged them
-    double busy = 0;
-    std::size_t longest = 0; ///< the most positions on a stream
+    Array<LaneStep> steps;    ///< lane by lane
+    double makespan = 0;      ///< by the costs that merged them
+    double busy = 0;          ///< sum of the costs of all actions
+    std::size_t longest = 0;  ///< the most positions on a stream
 
+    /// How many there are.
     constexpr std::size_t lanes() const { return begin.size() - 1; }
 };
 
 /// Which lane walks each program, and which stream its work goes on.
 struct Placement {
-    std::size_t lanes = 1;
-    std::size_t streams = 1;
+    std::size_t lanes = 1;     ///< how many
+    std::size_t streams = 1;   ///< how many
     Array<std::size_t> lane;   ///< by program
     Array<std::size_t> stream; ///< by program
 };

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 /// Memory of a device with its image in the host's.
 template <class Device> class ProbeMemory {
@@ -213,15 +213,14 @@ template <class Device> class LayerProbe {
     double epsilon() const {
         double most = 0;
         for (TensorTypes const& types : {inputs_, outputs_, parameter_types_})
-            for (std::size_t t = 0; t < types.count; ++t)
-                if (types.first[t].element.get)
-                    most = std::max(most, types.first[t].element.epsilon());
+            for (TensorType const& type : types)
+                if (type.element.get) most = std::max(most, type.element.epsilon());
         return most;
     }
     std::size_t count_outputs(std::size_t p) const {
         std::size_t count = 0;
-        for (std::size_t t = 0; t < outputs_.count; ++t)
-            if (outputs_.first[t].element.get) count += outputs_.first[t].count * parts_[p].samples;
+        for (TensorType const& type : outputs_)
+            if (type.element.get) count += type.count * parts_[p].samples;
         return count;
     }
     /// The gradients of what forward() gives; rounds them to what there is.
@@ -372,4 +371,4 @@ template <class Device> class LayerProbe {
     Part parts_[parts];
 };
 
-} // namespace gpipe
+} // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 /// A derivative by central differences.
 struct Slope {
@@ -150,4 +150,4 @@ template <class Device> class LayerSlopes {
     std::vector<double> now_;
 };
 
-} // namespace gpipe
+} // namespace gpipe::detail

@@ -36,8 +36,9 @@ namespace gpipe {
 /// all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {
   public:
-    using Pointers = MiniBatch::Pointers;
-    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
+    using Pointers = MiniBatch::Pointers; ///< arrays of the caller, one per tensor
+    using HostMemory =
+        decltype(std::declval<Device&>().allocate_host(0)); ///< as the device allocates it
 
     /// `first`: the layer that each cell begins with; `immediate`: see update::Immediate.
     /// Initializes the parameters; throws what a layer's initialize throws, and
@@ -98,16 +99,26 @@ template <DeviceRuntime Device> class Machine {
         }
     }
 
+    /// What it was made of, or has made of it.
+    ///@{
     Programs const& programs() const { return programs_; }
     Array<Reversal> const& reversals() const { return reversals_; }
     MemoryPlan const& plan() const { return plan_; }
     Model const& model() const { return model_; }
+    ///@}
+    /// Where layer i's parameters and gradients lie.
     LayerMemory const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
+    /// Of the last run, if it failed.
     std::optional<Failure> const& failure() const { return engine_.failure(); }
+    /// Steps trained.
     std::uint64_t steps() const { return steps_; }
+    /// See Options::seed.
     std::uint64_t seed() const { return seed_; }
+    /// See Options::samples.
     std::size_t samples() const { return samples_; }
+    /// The most that a step may use, see DeviceRuntime::lanes.
     std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
+    /// All memory of a device.
     std::span<std::byte> arena(std::size_t device) {
         return {arenas_[device].data(), arenas_[device].size()};
     }
@@ -115,6 +126,7 @@ template <DeviceRuntime Device> class Machine {
     void copy(std::byte* to, std::byte const* from, std::size_t bytes);
     /// All parameter tensors, with their optimizer state, in the order of the chain.
     std::size_t tensors() const { return engine_.tables().order.size(); }
+    /// One of tensors().
     UpdateRow const& tensor(std::size_t i) const {
         return engine_.tables().updates[engine_.tables().order[i]];
     }
@@ -133,11 +145,14 @@ template <DeviceRuntime Device> class Machine {
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
     std::shared_ptr<HostMemory> const& snapshot() const { return snapshot_; }
+    /// Who saves the state in the background; null if nobody ever did.
     std::shared_ptr<void>& saving() { return saving_; }
     /// For who looks at a layer by itself, between steps: memory beside the plan's, a device's
     /// handles, and f(stream) on a device's stream, done when it returns. Throws what f throws.
     auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }
+    /// The library handles of a device.
     HandleSet const& handles(std::size_t device) const { return handles_[device]; }
+    /// See above.
     template <class F> void call(std::size_t device, F f) {
         finish();
         std::exception_ptr error;
@@ -160,15 +175,20 @@ template <DeviceRuntime Device> class Machine {
         while (first_[cell + 1] <= layer) ++cell;
         return programs_.device_of(cell);
     }
+    /// Of all arenas.
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
         for (auto const& arena : arenas_) bytes += arena.size();
         return bytes;
     }
 
+    /// From the next step on, see Engine::time_actions().
     void time_actions();
+    /// Of the last step that has come to its end, see Engine.
+    ///@{
     Array<ActionTime> const& times() const { return engine_.times(); }
     std::uint64_t preemptions() const { return engine_.preemptions(); }
+    ///@}
 
     /// The programs merged onto the lanes of a step as if cost(action) were what actions take.
     template <class Cost> Lanes merged(Cost const& cost) const {

@@ -8,14 +8,15 @@ namespace gpipe {
 
 /// The samples of a micro-batch.
 struct SampleRange {
-    std::size_t first = 0;
-    std::size_t count = 0;
+    std::size_t first = 0; ///< position of the first in the mini-batch
+    std::size_t count = 0; ///< how many
 };
 
 /// How a mini-batch of `samples` is split: sizes differ by at most one, the larger first; with
 /// fewer samples than micro-batches the last ones are empty (promise P5).
 class Split {
   public:
+    /// `micro_batches` is not 0.
     constexpr Split(std::size_t samples, std::size_t micro_batches)
         : share_(samples / micro_batches), rest_(samples % micro_batches) {}
 

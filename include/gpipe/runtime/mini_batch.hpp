@@ -16,15 +16,15 @@ namespace gpipe {
 /// on a device that cannot read them.
 class MiniBatch {
   public:
-    using Pointers = std::span<TensorPointer const>;
+    using Pointers = std::span<TensorPointer const>; ///< arrays of the caller, one per tensor
 
     /// What has to be copied before the run.
     struct Copy {
-        std::size_t device = 0;
-        std::byte* to = nullptr;
-        std::byte const* from = nullptr;
-        std::size_t bytes = 0;
-        std::size_t pinned = 0; ///< where it may wait: offset in room for a mini-batch
+        std::size_t device = 0;          ///< whose memory it goes to
+        std::byte* to = nullptr;         ///< there
+        std::byte const* from = nullptr; ///< in the caller's array
+        std::size_t bytes = 0;           ///< how many
+        std::size_t pinned = 0;          ///< where it may wait: offset in room for a mini-batch
     };
 
     MiniBatch() = default;
@@ -65,6 +65,7 @@ class MiniBatch {
     GroupAddress inputs(std::size_t micro_batch) const { return inputs_.of(micro_batch); }
     /// Targets or outputs.
     GroupAddress others(std::size_t micro_batch) const { return others_.of(micro_batch); }
+    /// Of the inputs, then of targets or outputs.
     std::span<Copy const> copies() const { return {copies_.data(), copy_count_}; }
     /// Bytes of room for a mini-batch outside the device.
     std::size_t staged_bytes() const { return stages_ ? inputs_.bytes + others_.bytes : 0; }

@@ -15,18 +15,18 @@ namespace gpipe {
 
 /// How one parameter tensor of a layer type is updated.
 struct UpdateSpec {
-    UpdateFunction update = nullptr;
-    SquaresFunction squares = nullptr;
-    std::size_t elements = 0;
-    std::size_t bytes = 0; ///< of its slot
-    float decay = 1;
-    std::string_view type{}; ///< of its elements
+    UpdateFunction update = nullptr;   ///< of the optimizer, for the element type
+    SquaresFunction squares = nullptr; ///< of the gradient
+    std::size_t elements = 0;          ///< of the tensor
+    std::size_t bytes = 0;             ///< of its slot
+    float decay = 1;                   ///< its share of weight decay
+    std::string_view type{};           ///< of its elements
 };
 
 /// The specs of one layer type's parameter tensors.
 struct UpdateSpecs {
-    UpdateSpec const* first = nullptr;
-    std::size_t count = 0;
+    UpdateSpec const* first = nullptr; ///< of `count`
+    std::size_t count = 0;             ///< how many
 };
 
 namespace detail {
@@ -75,35 +75,35 @@ template <class Optimizer, class Device> struct UpdatesOf {
 
 /// One layer as values: everything that its type says to the machine.
 struct LayerParts {
-    LayerInfo info;
-    LayerFunctions functions;
-    UpdateSpecs updates;
-    void const* object = nullptr;
+    LayerInfo info;               ///< what planning needs to know
+    LayerFunctions functions;     ///< what the engine calls
+    UpdateSpecs updates;          ///< of its parameters
+    void const* object = nullptr; ///< the layer
 };
 
 /// The loss as a layer on top of the chain, whose backward it begins.
 struct LossParts {
     CallFunction train = nullptr;    ///< writes the gradient of the chain's output
     CallFunction evaluate = nullptr; ///< no gradient is wanted
-    void const* object = nullptr;
-    std::string_view name;
-    HandleSpecs handles;
+    void const* object = nullptr;    ///< the functor
+    std::string_view name;           ///< its type
+    HandleSpecs handles;             ///< that it declares
 };
 
 /// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.
 struct Model {
-    Array<LayerParts> layers;
-    Array<LayerInfo> infos;
-    Array<double> costs;
-    LossParts loss;
-    GroupSizes loss_scratch;
-    HandleNeeds loss_handles;
+    Array<LayerParts> layers;        ///< of the chain
+    Array<LayerInfo> infos;          ///< likewise
+    Array<double> costs;             ///< likewise: of one sample's forward
+    LossParts loss;                  ///< on top
+    GroupSizes loss_scratch;         ///< see LayerTraits::Scratch
+    HandleNeeds loss_handles;        ///< that the loss declares
     std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
     std::size_t states = 0;          ///< arrays per parameter tensor of the optimizer
     GroupSizes targets;              ///< of the loss
     std::size_t optimizer_bytes = 0; ///< of the functor itself
-    std::size_t input_tensors = 1;
-    std::size_t target_tensors = 1; ///< of targets or outputs, the more of both
+    std::size_t input_tensors = 1;   ///< of the chain
+    std::size_t target_tensors = 1;  ///< of targets or outputs, the more of both
 };
 
 } // namespace gpipe

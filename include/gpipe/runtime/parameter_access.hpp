@@ -15,9 +15,9 @@ namespace gpipe {
 
 /// Parameter tensor `tensor` of layer `layer` in its device's memory, and its gradient.
 struct ParameterAt {
-    std::byte* parameter = nullptr;
-    std::byte* gradient = nullptr;
-    std::size_t bytes = 0;
+    std::byte* parameter = nullptr; ///< its first element
+    std::byte* gradient = nullptr;  ///< likewise
+    std::size_t bytes = 0;          ///< of each
 };
 
 /// Throws std::out_of_range where there is no such layer.

@@ -18,7 +18,9 @@ namespace gpipe {
 /// is done.
 class StepOutcome {
   public:
+    /// `totals`: where the sums of the step are to be left.
     explicit StepOutcome(double* totals) : totals_(totals) {}
+    /// Takes the other's place.
     StepOutcome(StepOutcome&& other, double* totals) noexcept
         : totals_(totals), error_(std::exchange(other.error_, nullptr)),
           place_(std::exchange(other.place_, nullptr)) {
@@ -37,6 +39,7 @@ class StepOutcome {
         if (place_) *place_ = this;
     }
 
+    /// Whether the step is still to tell.
     bool waits() const { return place_ != nullptr; }
     /// Rethrows what went wrong, if anything did.
     void check() const {
@@ -48,10 +51,12 @@ class StepOutcome {
         place_ = &place;
         place = this;
     }
+    /// The step is done, with these sums.
     void tell(std::span<double const> totals) {
         std::copy(totals.begin(), totals.end(), totals_);
         forget();
     }
+    /// The step has failed.
     void tell(std::exception_ptr error) {
         error_ = std::move(error);
         forget();

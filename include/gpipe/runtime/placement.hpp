@@ -15,6 +15,7 @@ namespace gpipe {
 /// others all is in the first.
 class DeclaredCost {
   public:
+    /// `costs` of one sample's forward, by layer.
     DeclaredCost(Array<double> const& costs, Array<LayerInfo> const& layers,
                  Array<std::size_t> const& first, Array<Reversal> const& reversals) {
         LayerTimes times{costs, costs, Array<double>(costs.size())};
@@ -24,6 +25,7 @@ class DeclaredCost {
         }
         costs_ = reversed_costs(times, {layers.data(), layers.size(), first.data()}, reversals);
     }
+    /// Of this action.
     double operator()(Action const& action) const { return costs_(action); }
 
   private:

@@ -12,13 +12,15 @@ namespace gpipe {
 
 /// The bytes of a group of tensors in slots, from the first one's begin to the last one's end.
 struct Extent {
-    std::size_t before_last = 0;
-    std::size_t last = 0; ///< for one sample
+    std::size_t before_last = 0; ///< bytes up to the last tensor
+    std::size_t last = 0;        ///< for one sample
 
+    /// Bytes for so many samples.
     constexpr std::size_t operator()(std::size_t samples) const {
         return before_last + last * samples;
     }
 };
+/// Of tensors in slots for `capacity` samples.
 GPIPE_INLINE constexpr Extent extent(GroupSizes const& sizes, std::size_t capacity) {
     Extent result;
     for (std::size_t t = 0; t < sizes.count; ++t) {
@@ -30,11 +32,11 @@ GPIPE_INLINE constexpr Extent extent(GroupSizes const& sizes, std::size_t capaci
 
 /// What copies bring to and from a cell.
 struct CellRow {
-    std::uint32_t first = 0; ///< layer
-    Extent input;
-    Extent input_gradient;
-    std::size_t retained = 0; ///< bytes that go to slower memory, in front of the input
-    bool offloads_input = false;
+    std::uint32_t first = 0;     ///< layer
+    Extent input;                ///< of the cell
+    Extent input_gradient;       ///< none where no gradient crosses
+    std::size_t retained = 0;    ///< bytes that go to slower memory, in front of the input
+    bool offloads_input = false; ///< whether the input goes, too
 };
 
 /// The calls of one kind of action in a cell. An evaluation passes, and then calls the loss.
@@ -49,29 +51,36 @@ enum class CallList : std::uint8_t {
     offload, ///< on a device that does not enqueue, as the next
     fetch,
 };
+/// How many there are.
 inline constexpr std::size_t call_list_count = 9;
 
 /// One action with every address that it needs: a row of a lane's program.
 struct Step {
-    Kind kind = Kind::forward;
-    Phase phase = Phase::evaluate;
-    bool is_first = false; ///< whether the cell is, and this no transfer
-    bool is_last = false;
-    bool waits = false;       ///< whether there is any wait below
+    Kind kind = Kind::forward;     ///< of action
+    Phase phase = Phase::evaluate; ///< of the layers that it calls
+    bool is_first = false;         ///< whether the cell is, and this no transfer
+    bool is_last = false;          ///< likewise: the last
+    bool waits = false;            ///< whether there is any wait below
     bool more = false;        ///< whether there is anything to do behind it: any of the next four
     bool publishes = false;   ///< its position
     bool delivers = false;    ///< an evaluation's output
     bool commits = false;     ///< where updates are immediate: the last that calls the loss
     bool ends_device = false; ///< likewise: the last of its device
+    /// As in Action and LaneStep.
+    ///@{
     std::uint32_t cell = 0;
     std::uint32_t micro_batch = 0;
     std::uint32_t stream = 0;
     std::uint32_t position = 0;
+    ///@}
+    /// Marks of other streams, up to three: position 0 is none.
+    ///@{
     std::uint32_t wait_stream[3] = {};
     std::uint32_t wait_position[3] = {};
-    std::uint32_t rank = 0; ///< in the linear order of all actions
-    std::uint32_t action = 0;
-    std::uint32_t device = 0;
+    ///@}
+    std::uint32_t rank = 0;   ///< in the linear order of all actions
+    std::uint32_t action = 0; ///< index among all actions of the programs
+    std::uint32_t device = 0; ///< whose action it is
     /// What it waits for where the step before may be under way: a position in that.
     Wait last_step;
     std::uint32_t calls = 0; ///< which list: see Tables
@@ -81,8 +90,11 @@ struct Step {
     /// is retained, and to the output.
     std::byte* base[region_count] = {};
 
+    /// The address of a region.
+    ///@{
     std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
     std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
+    ///@}
 };
 
 } // namespace gpipe

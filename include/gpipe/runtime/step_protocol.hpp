@@ -24,47 +24,51 @@ namespace gpipe {
 
 /// What is to be done in one run.
 struct RunArguments {
-    std::uint64_t seed = 0;
+    std::uint64_t seed = 0;          ///< see Options::seed
     std::uint64_t step = 0;          ///< steps trained before
     void const* optimizer = nullptr; ///< null: forward only
     bool measures = true;            ///< whether the loss is called
-    std::size_t samples = 0;
-    std::size_t slot = 0; ///< of the steps that are under way
-    bool updates = true;  ///< of a training: whether parameters are updated
+    std::size_t samples = 0;         ///< of the mini-batch
+    std::size_t slot = 0;            ///< of the steps that are under way
+    bool updates = true;             ///< of a training: whether parameters are updated
 
+    /// Whether there is a backward.
     bool training() const { return optimizer != nullptr; }
 };
 
 /// When an action ran, in seconds since its run began, and on which lane.
 struct ActionTime {
-    Action action;
-    std::size_t lane = 0;
-    double start = 0;
-    double end = 0;
-    bool ran = false; ///< not where its micro-batch had no samples
+    Action action;        ///< what ran
+    std::size_t lane = 0; ///< that walked it
+    double start = 0;     ///< seconds
+    double end = 0;       ///< seconds
+    bool ran = false;     ///< not where its micro-batch had no samples
 };
 
 /// A run that may be under way.
 struct Run {
-    RunArguments arguments;
-    MiniBatch const* batch = nullptr;
-    Array<SampleRange> ranges; ///< by micro-batch
-    Array<StepFrame> frames;   ///< by device
-    FirstFailure failure;
-    std::uint64_t base = 0; ///< what positions count from
-    bool follows = false;   ///< whether the run before may be under way, over the same table
+    RunArguments arguments;           ///< what was asked for
+    MiniBatch const* batch = nullptr; ///< its samples
+    Array<SampleRange> ranges;        ///< by micro-batch
+    Array<StepFrame> frames;          ///< by device
+    FirstFailure failure;             ///< the first, if any
+    std::uint64_t base = 0;           ///< what positions count from
+    bool follows = false; ///< whether the run before may be under way, over the same table
     std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
     Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
     std::chrono::steady_clock::time_point origin; ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0;   ///< of all lanes, where actions are timed
 
+    /// Whether any layer or update threw.
     bool failed() const { return failure.exists(); }
 };
 
-/// What goes round the actions of a step: what the devices are given before, and the commit and the
-/// updates behind. Each function is called by every lane and puts on the lane's streams. Where
-/// updates are immediate, the commit comes behind the last call of the loss and each device's
-/// update behind its own last action: see update::Immediate.
+namespace detail {
+
+// What goes round the actions of a step: what the devices are given before, and the commit and the
+// updates behind. Each function is called by every lane and puts on the lane's streams. Where
+// updates are immediate, the commit comes behind the last call of the loss and each device's
+// update behind its own last action: see update::Immediate.
 template <DeviceRuntime Device> class StepProtocol {
   protected:
     explicit StepProtocol(Device& device) : device_(device) {}
@@ -357,4 +361,5 @@ template <DeviceRuntime Device> class StepProtocol {
     }
 };
 
+} // namespace detail
 } // namespace gpipe

@@ -15,12 +15,13 @@ namespace gpipe {
 
 /// A merged program with all addresses.
 struct StepTable {
-    Array<std::size_t> begin; ///< by lane; one more at the end
-    Array<Step> steps;
-    std::uint32_t longest = 0; ///< positions on the busiest stream
-    std::size_t streams = 1;
+    Array<std::size_t> begin;            ///< by lane; one more at the end
+    Array<Step> steps;                   ///< lane by lane
+    std::uint32_t longest = 0;           ///< positions on the busiest stream
+    std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
 
+    /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
     /// Whether this lane puts work on this stream: one lane serves all, several are a stream each.
     bool serves(std::size_t lane, std::size_t stream) const {

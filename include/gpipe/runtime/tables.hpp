@@ -19,40 +19,43 @@ namespace gpipe {
 /// What the engine knows of a training beside the order of its actions: functions, addresses and
 /// sizes, none of which changes after construction.
 struct Tables {
+    /// An array of bytes in a device's memory.
     struct Bytes {
-        std::byte* data = nullptr;
-        std::size_t size = 0;
+        std::byte* data = nullptr; ///< its begin
+        std::size_t size = 0;      ///< how many
     };
 
-    Calls calls; ///< by cell and CallList
-    Array<LayerMemory> layers;
+    Calls calls;                         ///< by cell and CallList
+    Array<LayerMemory> layers;           ///< by layer
     Array<std::string_view> layer_names; ///< the last of them is the loss's
-    Array<CellRow> cells;
-    Array<UpdateRow> updates;      ///< device by device
-    Array<std::size_t> updates_at; ///< by device, and the end
-    Array<Bytes> gradients;        ///< by device
-    Array<std::uint32_t> order;    ///< of `updates`, in which the chain has them
+    Array<CellRow> cells;                ///< by cell
+    Array<UpdateRow> updates;            ///< device by device
+    Array<std::size_t> updates_at;       ///< by device, and the end
+    Array<Bytes> gradients;              ///< by device
+    Array<std::uint32_t> order;          ///< of `updates`, in which the chain has them
     /// Where the sums of the gradients' squares are found, on a device that cannot read the host's
     /// memory: by device; of all, on the last; and `order`, likewise.
     Array<std::byte*> squares;
-    double* all_squares = nullptr;
-    std::uint32_t* order_there = nullptr;
-    HandleSet const* handles = nullptr; ///< by device
-    Array<StepState*> states;           ///< by device
-    Array<std::byte*> optimizers;       ///< by device, where it is copied to
-    double* loss_sums = nullptr;        ///< [micro-batch][sums], then a row for their totals
-    std::size_t sums = 2;               ///< numbers that the loss leaves per micro-batch
-    std::size_t micro_batches = 0;
-    std::size_t capacity = 0; ///< samples that a micro-batch has room for
-    std::size_t optimizer_bytes = 0;
-    std::size_t last_device = 0; ///< of the last cell
-    GroupSizes output_sizes;     ///< of the chain's output
+    double* all_squares = nullptr;        ///< see above
+    std::uint32_t* order_there = nullptr; ///< see above
+    HandleSet const* handles = nullptr;   ///< by device
+    Array<StepState*> states;             ///< by device
+    Array<std::byte*> optimizers;         ///< by device, where it is copied to
+    double* loss_sums = nullptr;          ///< [micro-batch][sums], then a row for their totals
+    std::size_t sums = 2;                 ///< numbers that the loss leaves per micro-batch
+    std::size_t micro_batches = 0;        ///< M
+    std::size_t capacity = 0;             ///< samples that a micro-batch has room for
+    std::size_t optimizer_bytes = 0;      ///< of the functor
+    std::size_t last_device = 0;          ///< of the last cell
+    GroupSizes output_sizes;              ///< of the chain's output
 
+    /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = cells.size() - 1;
         while (cells[cell].first > layer) --cell;
         return cell;
     }
+    /// Whether a device has parameters.
     bool has_updates(std::size_t device) const {
         return updates_at[device] < updates_at[device + 1];
     }

@@ -10,21 +10,24 @@
 namespace gpipe {
 
 struct UpdateRow;
+/// What updates a tensor, or sums the squares of its gradient: knows its element type.
+///@{
 using UpdateFunction = void (*)(UpdateCall const&, UpdateRow const&);
 using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
+///@}
 
 /// One parameter tensor with its gradient and optimizer state, as the engine updates it.
 struct UpdateRow {
-    UpdateFunction update = nullptr;
+    UpdateFunction update = nullptr;   ///< by the optimizer
     SquaresFunction squares = nullptr; ///< of the gradient
-    std::byte* parameter = nullptr;
-    std::byte* gradient = nullptr;
-    std::byte* state = nullptr; ///< `states` arrays, one slot each
-    std::size_t elements = 0;
-    float decay = 1;
-    std::uint32_t layer = 0;  ///< in the chain
-    std::uint32_t number = 0; ///< among the layer's parameter tensors
-    std::uint64_t type = 0;   ///< type_id of the layer
+    std::byte* parameter = nullptr;    ///< in its device's memory
+    std::byte* gradient = nullptr;     ///< likewise
+    std::byte* state = nullptr;        ///< `states` arrays, one slot each
+    std::size_t elements = 0;          ///< of the tensor
+    float decay = 1;                   ///< its share of weight decay
+    std::uint32_t layer = 0;           ///< in the chain
+    std::uint32_t number = 0;          ///< among the layer's parameter tensors
+    std::uint64_t type = 0;            ///< type_id of the layer
 
     /// What the optimizer is told; `step` counts from 1.
     GPIPE_HOST_DEVICE UpdateContext context(std::uint64_t step) const {

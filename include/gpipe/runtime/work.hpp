@@ -27,9 +27,9 @@ enum class NotFinite : std::uint8_t {
 
 /// What is looked at before a step is committed.
 struct StepChecks {
-    double clip = 0; ///< the largest norm of the mean gradients, or 0
-    bool finite_gradients = false;
-    NotFinite not_finite = NotFinite::fail;
+    double clip = 0;                        ///< the largest norm of the mean gradients, or 0
+    bool finite_gradients = false;          ///< see Options::finite_gradients
+    NotFinite not_finite = NotFinite::fail; ///< see Options::not_finite
 
     /// Whether it takes the squares of all gradients.
     constexpr bool squares() const { return clip > 0 || finite_gradients; }
@@ -57,30 +57,30 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
 struct CommitCall {
     double const* sums = nullptr; ///< [micro-batch][count]; of these [0] is the sum, [1] the weight
     std::size_t micro_batches = 0; ///< that had samples
-    std::size_t count = 0;
-    double* totals = nullptr;     ///< [count], and the gradients' norm if there are `squares`
-    StepState* state = nullptr;   ///< null: nothing is to be committed
-    void const* stream = nullptr; ///< the device's
+    std::size_t count = 0;         ///< numbers of a micro-batch
+    double* totals = nullptr;      ///< [count], and the gradients' norm if there are `squares`
+    StepState* state = nullptr;    ///< null: nothing is to be committed
+    void const* stream = nullptr;  ///< the device's
     /// The gradients' sums of squares, by tensor; null where nobody asks.
     double const* squares = nullptr;
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
-    std::size_t tensors = 0;
+    std::size_t tensors = 0;              ///< how many
     bool fails = true; ///< whether what is not finite keeps the step from being committed
 };
 
 /// The sum of the squares of a gradient's elements.
 struct SquaresCall {
-    double* result = nullptr;
+    double* result = nullptr;       ///< one number, of the device
     std::byte* workspace = nullptr; ///< squares_workspace bytes, of the device
     void const* stream = nullptr;   ///< the device's
 };
 
 /// The update of a parameter tensor.
 struct UpdateCall {
-    void const* optimizer = nullptr;
-    StepState const* state = nullptr;
-    void const* stream = nullptr; ///< the device's
-    bool updates = true;          ///< else only the gradient becomes a mean
+    void const* optimizer = nullptr;  ///< the functor, in memory that the work can read
+    StepState const* state = nullptr; ///< likewise
+    void const* stream = nullptr;     ///< the device's
+    bool updates = true;              ///< else only the gradient becomes a mean
 };
 
 /// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall),

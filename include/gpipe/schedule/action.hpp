@@ -26,6 +26,7 @@ enum class Kind : std::uint8_t {
     update,
 };
 
+/// In words.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {
         "forward",     "recompute",     "backward",      "input gradient",   "weight gradient",

@@ -46,9 +46,10 @@ GPIPE_INLINE constexpr Programs breadth_first(std::size_t v, std::size_t devices
 template <std::size_t v> struct BreadthFirst {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "BreadthFirst";
-    static constexpr std::size_t cells_per_device = v; ///< v
+    static constexpr std::string_view name = "BreadthFirst"; ///< what it is found by
+    static constexpr std::size_t cells_per_device = v;       ///< v
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return detail::breadth_first(v, devices, micro_batches);
     }
@@ -56,8 +57,9 @@ template <std::size_t v> struct BreadthFirst {
 /// The same with a number of cells chosen at construction.
 template <> struct BreadthFirst<dynamic> {
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "BreadthFirst";
-    std::size_t cells_per_device = 2; ///< v
+    static constexpr std::string_view name = "BreadthFirst"; ///< what it is found by
+    std::size_t cells_per_device = 2;                        ///< v
+    /// One for each of K devices.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return detail::breadth_first(cells_per_device, devices, micro_batches);
     }

@@ -86,9 +86,11 @@ enum class Keep { half, third };
 /// with every micro-batch.
 template <Keep keep> struct BuildingBlocks {
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = keep == Keep::half ? "VHalf" : "VMin";
+    static constexpr std::string_view name =
+        keep == Keep::half ? "VHalf" : "VMin";         ///< what it is found by
     static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         std::size_t const of_device = detail::BlockDevice::period * micro_batches;
         std::size_t const cells = 2 * devices;

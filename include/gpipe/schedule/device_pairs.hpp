@@ -12,6 +12,7 @@ namespace gpipe {
 class DevicePairs {
   public:
     constexpr DevicePairs() = default;
+    /// Of the boundaries between these programs' cells.
     constexpr explicit DevicePairs(Programs const& programs)
         : pair_(2 * programs.cells()), to_(2 * programs.cells()), next_(2 * programs.cells()) {
         Array<std::size_t> first(programs.devices(), none);

@@ -53,11 +53,12 @@ class DualPipeDevice {
 /// micro-batches of a cell.
 struct DualPipeV {
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "DualPipeV";
+    static constexpr std::string_view name = "DualPipeV"; ///< what it is found by
     static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
     /// Two for each device.
     static constexpr std::size_t least_micro_batches(std::size_t devices) { return 2 * devices; }
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, 2 * devices, micro_batches, 6 * devices * micro_batches);
         result.place_in_v();

@@ -21,9 +21,11 @@ enum class Order { ascending, descending };
 /// Bubble (K - 1) / (M + K - 1) in either order of the backwards.
 template <Order order> struct FillDrain {
     using policy_kind = policy::Schedule;
+    /// What it is found by.
     static constexpr std::string_view name =
         order == Order::descending ? "GPipe" : "GPipeAscending";
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, devices, micro_batches, 2 * devices * micro_batches);
         for (std::size_t k = 0; k < devices; ++k) {

@@ -73,9 +73,10 @@ GPIPE_INLINE constexpr Programs interleaved(std::size_t v, std::size_t group, st
 template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
     static_assert(v > 0, "gpipe: a device has at least one cell");
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "Interleaved1F1B";
-    static constexpr std::size_t cells_per_device = v; ///< v
+    static constexpr std::string_view name = "Interleaved1F1B"; ///< what it is found by
+    static constexpr std::size_t cells_per_device = v;          ///< v
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         return detail::interleaved(v, group, devices, micro_batches);
     }
@@ -83,8 +84,9 @@ template <std::size_t v, std::size_t group = 0> struct Interleaved1F1B {
 /// The same with a number of cells chosen at construction.
 template <std::size_t group> struct Interleaved1F1B<dynamic, group> {
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "Interleaved1F1B";
-    std::size_t cells_per_device = 2; ///< v
+    static constexpr std::string_view name = "Interleaved1F1B"; ///< what it is found by
+    std::size_t cells_per_device = 2;                           ///< v
+    /// One for each of K devices.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return detail::interleaved(cells_per_device, group, devices, micro_batches);
     }

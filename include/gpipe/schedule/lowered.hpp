@@ -19,7 +19,8 @@ enum class Link : std::uint8_t {
 
 /// What has to have run before an action starts, beside its predecessor in the program.
 struct Needs {
-    std::size_t action[3] = {no_action, no_action, no_action};
+    std::size_t action[3] = {no_action, no_action,
+                             no_action}; ///< up to three; the others no_action
 
     /// Throws std::length_error beyond three.
     constexpr void add(std::size_t needed) {
@@ -38,10 +39,11 @@ struct Needs {
 /// A program is then what one stream does: first those of the devices, as they were, then those of
 /// the streams that copy. Actions of the devices keep their indices.
 struct Lowered {
-    Programs programs;
+    Programs programs;         ///< one per stream
     Array<Needs> needs;        ///< by action
     Array<std::size_t> device; ///< by program: whose stream that is
 
+    /// How many there are.
     constexpr std::size_t streams() const { return programs.devices(); }
     /// Those that compute: the first of the streams.
     constexpr std::size_t devices() const {

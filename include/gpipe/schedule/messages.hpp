@@ -23,7 +23,7 @@ namespace gpipe {
 /// A cell has one place for the output, and one for the gradient, that it sends; every receive has
 /// a slot of its cell's, free again behind the backward (or weight gradient) of its micro-batch.
 struct MessagePrograms {
-    Programs programs;
+    Programs programs;                   ///< with sends and receives as actions
     Array<std::uint32_t> slot;           ///< by action: where a receive puts what it gets, or 0
     Array<std::uint32_t> input_slots;    ///< by cell: slots of its inputs
     Array<std::uint32_t> gradient_slots; ///< by cell: slots of the gradients of its outputs

@@ -17,11 +17,13 @@ namespace gpipe {
 class Offloads {
   public:
     constexpr Offloads() = default;
+    /// None leaves yet. The programs must outlive it.
     constexpr explicit Offloads(Programs const& programs)
         : programs_(&programs), micro_batches_(programs.micro_batches()),
           reversal_(programs.cells() * micro_batches_, none),
           trigger_(programs.cells() * micro_batches_, none), behind_(programs.size(), none) {}
 
+    /// Whether what this micro-batch keeps in the cell leaves the device.
     constexpr bool moved(std::size_t cell, std::size_t micro_batch) const {
         return programs_ && trigger_[cell * micro_batches_ + micro_batch] != none;
     }
@@ -56,6 +58,7 @@ class Offloads {
 /// Chooses them for those cells c that have something to offload.
 class OffloadChooser {
   public:
+    /// `cells`: whether there is anything to offload, by cell.
     constexpr OffloadChooser(Programs const& programs, Array<bool> const& cells)
         : programs_(programs), offloads_(programs), forward_(offloads_.reversal_.size()),
           end_(offloads_.reversal_.size()) {
@@ -66,6 +69,7 @@ class OffloadChooser {
             if (offloads_.trigger_[pair] != Offloads::none)
                 offloads_.behind_[offloads_.trigger_[pair]] = offloads_.reversal_[pair];
     }
+    /// Those that were chosen.
     constexpr Offloads const& offloads() const { return offloads_; }
 
   private:

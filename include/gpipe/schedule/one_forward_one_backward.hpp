@@ -22,10 +22,12 @@ namespace gpipe::schedule {
 /// more with every micro-batch.
 template <std::size_t d> struct OneForwardOneBackwardAhead {
     using policy_kind = policy::Schedule;
+    /// What it is found by.
     static constexpr std::string_view name = d == 1   ? "OneForwardOneBackward"
                                              : d == 2 ? "EagerOneForwardOneBackward"
                                                       : "OneForwardOneBackwardAhead";
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, devices, micro_batches, 2 * devices * micro_batches);
         for (std::size_t k = 0; k < devices; ++k) {

@@ -70,6 +70,7 @@ GPIPE_INLINE constexpr Array<std::size_t> order_by(Array<std::int64_t> const& st
 /// actions of every device have run, whatever the timing.
 class HappensBefore {
   public:
+    /// Of lowered programs.
     constexpr explicit HappensBefore(Programs const& programs)
         : HappensBefore(lower(programs), linear_order(programs)) {}
     /// `order`: linear_order(lowered), or any other that respects it.

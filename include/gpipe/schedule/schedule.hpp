@@ -88,6 +88,7 @@ class Dynamic {
 
     /// Whether it holds a schedule.
     constexpr explicit operator bool() const { return programs_ != nullptr; }
+    /// One for each of K devices, of the schedule that it holds.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return programs_(object_, devices, micro_batches);
     }

@@ -26,8 +26,10 @@ enum class Problem : unsigned char {
     overwritten,    ///< a write to where a tensor lies that is still needed
     no_such_slot,   ///< a receive into a slot beyond the last
 };
+/// How many there are.
 inline constexpr std::size_t problem_count = 15;
 
+/// It in words.
 GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
     constexpr std::string_view sentences[problem_count] = {
         "the programs are sound",
@@ -51,14 +53,15 @@ GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
 
 /// The result of a proof: `problem` sound, or the first place at which it fails.
 struct Verdict {
-    Problem problem = Problem::sound;
-    std::size_t device = 0;
-    std::size_t position = 0; ///< in that device's program
-    Action action{};
+    Problem problem = Problem::sound; ///< the first that was met
+    std::size_t device = 0;           ///< of that action
+    std::size_t position = 0;         ///< in that device's program
+    Action action{};                  ///< where it was met
     /// Of sound programs: the most (cell, micro-batch) pairs in flight on a device, between the
     /// begin of their forward and the end of their backward or weight gradient.
     std::size_t peak = 0;
 
+    /// Whether the programs are sound.
     constexpr explicit operator bool() const { return problem == Problem::sound; }
 };
 

@@ -11,19 +11,21 @@ namespace gpipe {
 /// Programs as plain arrays, which constant evaluation reads at the least cost. What proofs and
 /// passes work on, whether the arrays are a Programs' or a constant's.
 struct ProgramsView {
-    std::size_t devices = 0;
-    std::size_t cells = 0;
-    std::size_t micro_batches = 0;
+    std::size_t devices = 0;                ///< K
+    std::size_t cells = 0;                  ///< K, or more
+    std::size_t micro_batches = 0;          ///< M
     std::size_t const* begin = nullptr;     ///< by device, then the end of the last
     std::size_t const* device_of = nullptr; ///< by cell
-    Action const* actions = nullptr;
+    Action const* actions = nullptr;        ///< device by device
 
+    /// Actions in all.
     constexpr std::size_t size() const { return begin[devices]; }
 };
 
 /// The view of a Programs, which must outlive it.
 class ViewOf {
   public:
+    /// Copies what is not an array there.
     constexpr explicit ViewOf(Programs const& programs)
         : begin_(programs.devices() + 1), device_of_(programs.cells()) {
         std::size_t const devices = programs.devices();
@@ -33,6 +35,7 @@ class ViewOf {
                  begin_.data(), device_of_.data(), programs.actions()};
     }
     ViewOf(ViewOf const&) = delete;
+    /// Valid as long as this object and the programs.
     constexpr ProgramsView const& operator*() const { return view_; }
 
   private:

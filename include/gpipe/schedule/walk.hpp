@@ -55,6 +55,7 @@ template <class Visit> constexpr Array<std::size_t> walk(ProgramsView const& vie
     }
     return next;
 }
+/// The same.
 template <class Visit> constexpr Array<std::size_t> walk(Programs const& programs, Visit visit) {
     ViewOf const view(programs);
     return walk(*view, visit);

@@ -23,10 +23,12 @@ namespace gpipe::schedule {
 /// last: that is faster only where mini-batches follow each other without a barrier.
 template <std::size_t h> struct ZeroBubbleAhead {
     using policy_kind = policy::Schedule;
+    /// What it is found by.
     static constexpr std::string_view name = h == 1   ? "ZeroBubbleH1"
                                              : h == 2 ? "ZeroBubbleH2"
                                                       : "ZeroBubbleAhead";
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, devices, micro_batches, 3 * devices * micro_batches);
         for (std::size_t k = 0; k < devices; ++k) {

@@ -22,9 +22,10 @@ namespace gpipe::schedule {
 /// many activations as 1F1B's first device. Forward and both gradients should cost about the same.
 struct ZeroBubbleV {
     using policy_kind = policy::Schedule;
-    static constexpr std::string_view name = "ZeroBubbleV";
+    static constexpr std::string_view name = "ZeroBubbleV"; ///< what it is found by
     static constexpr std::size_t cells_per_device = 2; ///< one on the way down, one on the way up
 
+    /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
         Programs result(devices, 2 * devices, micro_batches, 6 * devices * micro_batches);
         result.place_in_v();

@@ -30,12 +30,14 @@ namespace detail {
 /// and the system's words.
 class File {
   public:
+    /// `flags`: as those of open(2).
     File(std::string path, int flags) : path_(std::move(path)) {
         // A pipe by that name must not be waited for.
         do fd_ = ::open(path_.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
         while (fd_ < 0 && errno == EINTR);
         if (fd_ < 0) fail("open");
     }
+    /// What is moved from is closed.
     File(File&& other) noexcept
         : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
     File& operator=(File&&) = delete;
@@ -43,7 +45,9 @@ class File {
         if (fd_ >= 0) ::close(fd_);
     }
 
+    /// As it was given.
     std::string const& path() const { return path_; }
+    /// Bytes.
     std::uint64_t size() const { return static_cast<std::uint64_t>(status().st_size); }
 
     /// Fills `to` from the byte at `offset` on.
@@ -57,6 +61,7 @@ class File {
             to = to.subspan(static_cast<std::size_t>(count));
         }
     }
+    /// All of them, behind those before.
     void write(std::span<std::byte const> from) {
         while (!from.empty()) {
             ssize_t const count = ::write(fd_, from.data(), from.size());
@@ -122,6 +127,7 @@ class AtomicFile {
         if (!committed_) ::unlink(partial_.c_str()); // while it is locked yet
     }
 
+    /// Behind those before.
     void write(std::span<std::byte const> bytes) { file_.write(bytes); }
     /// From here on it has its name. If this throws, the old file is there as it was, unless only
     /// the folder could not be brought to the disk: then the new one is, but may be lost with the

@@ -18,21 +18,22 @@ namespace gpipe::safetensors {
 
 /// One tensor of a file. Its data are at [begin, end) behind the header.
 struct Entry {
-    std::string name;
-    Dtype dtype = Dtype::other;
-    std::vector<std::uint64_t> shape;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    std::byte* memory = nullptr; ///< where a training has it, if any does
+    std::string name;                 ///< of the tensor
+    Dtype dtype = Dtype::other;       ///< of its elements
+    std::vector<std::uint64_t> shape; ///< extents; none of a number
+    std::uint64_t begin = 0;          ///< byte behind the header
+    std::uint64_t end = 0;            ///< one past the last
+    std::byte* memory = nullptr;      ///< where a training has it, if any does
 
+    /// Of its data.
     std::uint64_t bytes() const { return end - begin; }
 };
 
 /// What the text of a header says: every member there, once, and of its type, but no number
 /// checked.
 struct HeaderText {
-    std::vector<Entry> tensors; ///< in the order of the text
-    std::map<std::string, std::string> metadata;
+    std::vector<Entry> tensors;                  ///< in the order of the text
+    std::map<std::string, std::string> metadata; ///< by name
 };
 
 /// The position of the first byte that does not belong to UTF-8 (RFC 3629: shortest forms, no

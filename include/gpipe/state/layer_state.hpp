@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/dtype.hpp>
+#include <gpipe/layer/element.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <algorithm>
@@ -18,39 +18,13 @@ namespace gpipe {
 /// called 0, 1, ...
 template <class L> inline constexpr bool names_parameters = requires { L::parameter_names; };
 
-/// What is known of a tensor's elements and extents, as values.
-struct TensorShape {
-    Dtype dtype = Dtype::other;
-    std::size_t element_bytes = 0;
-    std::size_t const* extents = nullptr;
-    std::size_t rank = 0;
-};
-struct TensorShapes {
-    TensorShape const* first = nullptr;
-    std::size_t count = 0;
-
-    TensorShape const* begin() const { return first; }
-    TensorShape const* end() const { return first + count; }
-};
-
 /// One layer type as saved states know it.
-struct LayerState {
-    std::string_view type; ///< as the compiler writes it
-    TensorShapes input, output, parameters;
+struct LayerState : LayerElements {
+    std::string_view type;                   ///< as the compiler writes it
     std::string_view const* names = nullptr; ///< of the parameters; none if they have numbers
 };
 
 namespace detail {
-
-template <class Group> struct ShapesOf;
-template <class... Ts> struct ShapesOf<Tensors<Ts...>> {
-    static constexpr std::array<TensorShape, sizeof...(Ts)> value{
-        TensorShape{DtypeOf<typename Ts::Element>::value, sizeof(typename Ts::Element),
-                    Ts::extents.data(), Ts::rank}...};
-    static constexpr TensorShapes shapes{value.data(), value.size()};
-    static constexpr bool known =
-        (true && ... && (DtypeOf<typename Ts::Element>::value != Dtype::other));
-};
 
 // Letters, digits and the like, so that no name looks like a pattern or a path.
 constexpr bool plain_name(std::string_view name) {
@@ -88,13 +62,13 @@ template <class L> struct NamesOf {
 struct StateOfLayer {
     using Value = LayerState;
     template <class L> static constexpr Value of() {
-        using Traits = LayerTraits<L>;
-        static_assert(ShapesOf<typename Traits::Parameters>::known,
-                      "gpipe: a parameter has elements of a type that files do not know: "
-                      "specialise gpipe::DtypeOf for it");
-        LayerState state{type_name<L>, ShapesOf<typename Traits::Input>::shapes,
-                         ShapesOf<typename Traits::Output>::shapes,
-                         ShapesOf<typename Traits::Parameters>::shapes, nullptr};
+        constexpr LayerElements elements = ElementsOf::of<L>();
+        constexpr bool known =
+            std::all_of(elements.parameters.begin(), elements.parameters.end(),
+                        [](TensorType const& type) { return type.dtype != Dtype::other; });
+        static_assert(known, "gpipe: a parameter has elements of a type that files do not know: "
+                             "specialise gpipe::DtypeOf for it");
+        LayerState state{elements, type_name<L>, nullptr};
         if constexpr (names_parameters<L>) state.names = NamesOf<L>::value.data();
         return state;
     }

@@ -34,9 +34,9 @@ inline constexpr std::uint64_t data_alignment = 64;
 
 /// A file but for the data.
 struct Header {
-    std::vector<Entry> tensors; ///< in the order of their data
-    std::map<std::string, std::string> metadata;
-    std::uint64_t data_at = 0; ///< in the file
+    std::vector<Entry> tensors;                  ///< in the order of their data
+    std::map<std::string, std::string> metadata; ///< by name
+    std::uint64_t data_at = 0;                   ///< in the file
 };
 
 namespace detail {

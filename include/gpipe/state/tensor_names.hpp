@@ -39,14 +39,17 @@ inline bool matches(std::string_view pattern, std::string_view name) {
 /// that none of `except` means.
 class NameFilter {
   public:
+    /// Patterns, see LoadOptions.
     NameFilter(std::vector<std::string> const& only, std::vector<std::string> const& except) {
         for (std::string const& pattern : only) only_.push_back({pattern, false});
         for (std::string const& pattern : except) except_.push_back({pattern, false});
     }
+    /// Whether this name is taken; notes which patterns mean it.
     bool takes(std::string_view name) {
         bool const among = any(only_, name) || only_.empty();
         return !any(except_, name) && among;
     }
+    /// Whether there is no pattern.
     bool takes_all() const { return only_.empty() && except_.empty(); }
     /// The patterns that have meant nothing yet.
     std::vector<std::string> unused() const {

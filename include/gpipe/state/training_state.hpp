@@ -20,8 +20,8 @@ struct TrainingState {
     std::vector<safetensors::Entry> tensors; ///< in the order in which a file has them
     std::vector<std::string> layers;         ///< in words, by layer
     std::string optimizer;                   ///< its type
-    std::uint64_t seed = 0;
-    std::uint64_t steps = 0;
+    std::uint64_t seed = 0;                  ///< see Options::seed
+    std::uint64_t steps = 0;                 ///< trained so far
 };
 
 namespace detail {
@@ -32,13 +32,13 @@ inline std::string tensor_name(std::size_t layer, LayerState const& state, std::
     return number + (state.names ? std::string(state.names[tensor]) : std::to_string(tensor));
 }
 
-inline std::string in_words(TensorShapes shapes) {
+inline std::string in_words(TensorTypes types) {
     std::string words;
-    for (TensorShape const& shape : shapes) {
+    for (TensorType const& type : types) {
         words += words.empty() ? "" : ", ";
-        if (shape.dtype == Dtype::other) words += std::to_string(shape.element_bytes) + " bytes, ";
-        words += described(shape.dtype,
-                           std::vector<std::uint64_t>(shape.extents, shape.extents + shape.rank));
+        if (type.dtype == Dtype::other) words += std::to_string(type.element.bytes) + " bytes, ";
+        words += described(type.dtype,
+                           std::vector<std::uint64_t>(type.extents, type.extents + type.rank));
     }
     return words;
 }
@@ -75,11 +75,11 @@ struct StateAccess {
             state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input) + " -> " +
                                    in_words(layer.output));
             for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-                TensorShape const& shape = layer.parameters.first[t];
+                TensorType const& type = layer.parameters.first[t];
                 UpdateRow const& row = machine.tensor(next++);
                 safetensors::Entry entry{tensor_name(i, layer, t),
-                                         shape.dtype,
-                                         {shape.extents, shape.extents + shape.rank},
+                                         type.dtype,
+                                         {type.extents, type.extents + type.rank},
                                          0,
                                          0,
                                          row.parameter};
@@ -87,7 +87,7 @@ struct StateAccess {
                 state.tensors.push_back(entry);
                 for (std::size_t s = 0; s < states; ++s) {
                     entry.name = "optimizer." + std::to_string(s) + '.' + name;
-                    entry.memory = row.state + s * slot_bytes(row.elements * shape.element_bytes);
+                    entry.memory = row.state + s * slot_bytes(row.elements * type.element.bytes);
                     state.tensors.push_back(entry);
                 }
             }

@@ -13,8 +13,9 @@ namespace gpipe {
 
 /// What an action is called in a profiler: "forward cell 2 micro-batch 5".
 struct ActionName {
-    char text[64] = {};
+    char text[64] = {}; ///< ended by a zero
 
+    /// Of one action.
     constexpr ActionName(Kind kind, std::uint32_t cell, std::uint32_t micro_batch) {
         add(name(kind));
         add(" cell ");
@@ -22,6 +23,7 @@ struct ActionName {
         add(" micro-batch ");
         add(micro_batch);
     }
+    /// Without a copy.
     constexpr operator std::string_view() const { return text; }
 
   private:
