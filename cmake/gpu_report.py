@@ -280,7 +280,7 @@ PROGRAMS = ["gpu." + name for name in TESTS] + [
 def library_path():
     """Where cuBLAS and cuDNN are: the toolkit, and PyTorch's environment."""
     import importlib.util
-    folders = [os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/lib64"]
+    folders = [os.environ.get("CUDA_PATH", "/usr/local/cuda") + folder for folder in ("/lib64", "/lib")]
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or []) if spec else []:
         folders += sorted(glob.glob(place + "/*/lib"))
@@ -560,14 +560,26 @@ def clean_head():
 
 def prebuild(only):
     head, build = clean_head(), ROOT / "build" / "gpu-sm90"
-    # Of no processor in particular: the programs run elsewhere.
+    # Of no processor in particular: the programs run elsewhere. With old tags the libraries beside them are found by
+    # each other, too.
     subprocess.run(["cmake", "--preset", "gpu", "-B", str(build), "-D", "CMAKE_CUDA_ARCHITECTURES=90",
-                    "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF"], cwd=ROOT, check=True)
+                    "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF", "-D",
+                    "CMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc -Wl,--disable-new-dtags"], cwd=ROOT, check=True)
     (build / "COMMIT").unlink(missing_ok=True)
     subprocess.run(["cmake", "--build", str(build), "--target", *(only or PROGRAMS)], cwd=ROOT, check=True)
     if clean_head() != head:
         raise Refused("HEAD moved while the programs were built: build them anew")
     (build / "COMMIT").write_text(head + "\n")
+
+
+def libraries(told):
+    """Of what ldd has told: files to be packed, and names that are left to the machine, which has the C library; NVIDIA's
+    are too large."""
+    taken, left = set(), set()
+    for name, where in re.findall(r"^\s*(\S+) => (/\S+|not found)", told, re.MULTILINE):
+        leaves = where == "not found" or re.match(r"lib(c|m|dl|rt|pthread|cuda|cudart|cublas|cublasLt|cudnn)[.]so", name)
+        (left if leaves else taken).add(name if leaves else where)
+    return taken, {name for name in left if not re.match(r"lib(c|m|dl|rt|pthread)[.]so", name)}
 
 
 def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
@@ -579,12 +591,15 @@ def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
         folder = pathlib.Path(work) / name
         folder.mkdir()
         (folder / "COMMIT").write_text(head + "\n")
+        left = set()
         for program in PROGRAMS:
             for room in ("tests", "examples", "benchmarks"):
                 if (build / room / program).exists():
                     shutil.copy(build / room / program, folder)
-                    needed = subprocess.run(["ldd", str(folder / program)], capture_output=True, text=True).stdout
-                    for library in re.findall(r"=> (/\S*/lib(?:dnnl|gomp|tbb)\.so\S*)", needed):
+                    told = subprocess.run(["ldd", str(build / room / program)], capture_output=True, text=True).stdout
+                    taken, more = libraries(told)
+                    left |= more
+                    for library in taken:
                         shutil.copy(library, folder)
         for file in folder.iterdir():
             if file.name != "COMMIT":
@@ -593,7 +608,8 @@ def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(folder, name)
     lacking = [p for p in PROGRAMS if not any((build / r / p).exists() for r in ("tests", "examples", "benchmarks"))]
-    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB" + (f", without {', '.join(lacking)}" if lacking else ""))
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB" + (f", without {', '.join(lacking)}" if lacking else "") +
+          (f"; the machine has to have {', '.join(sorted(left))}" if left else ""))
     return archive
 
 

@@ -230,6 +230,18 @@ class Tests(unittest.TestCase):
         self.assertIn("missing", by_name["environment"]["reason"])
         self.assertEqual(by_name["test blas"]["status"], "failed")
 
+    def test_every_library_is_packed_but_the_c_library_and_nvidias(self):
+        taken, left = gpu_report.libraries("""\tlinux-vdso.so.1 (0x1)
+\tlibdnnl.so.2 => /lib/x86_64-linux-gnu/libdnnl.so.2 (0x2)
+\tlibOpenCL.so.1 => /lib/x86_64-linux-gnu/libOpenCL.so.1 (0x3)
+\tlibcublasLt.so.13 => /usr/local/cuda/lib/libcublasLt.so.13 (0x4)
+\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x5)
+\tlibmissing.so => not found
+\t/lib64/ld-linux-x86-64.so.2 (0x6)
+""")
+        self.assertEqual(taken, {"/lib/x86_64-linux-gnu/libdnnl.so.2", "/lib/x86_64-linux-gnu/libOpenCL.so.1"})
+        self.assertEqual(left, {"libcublasLt.so.13", "libmissing.so"})
+
     def report(self, name, commit=HEAD, dry=False, milliseconds=100.0, status="passed"):
         records = [{"name": "gpt", "part": "fast", "status": status, "seconds": 1, "numbers": {"K=1 ms": milliseconds},
                     "predicted": {"K=1 ms": 232}, "commit": commit, "dry": dry, "gpu": "a <GPU> & more"},
