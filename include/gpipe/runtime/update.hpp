@@ -22,11 +22,10 @@ struct UpdateRow {
     std::byte* state = nullptr; ///< arrays of its size, one slot each
     std::size_t elements = 0;
     float decay = 1;
-    std::uint32_t layer = 0;  ///< in the chain
-    std::uint32_t number = 0; ///< among the layer's parameter tensors
-    std::uint64_t type = 0;   ///< type_id of the layer
-    std::uint32_t states =
-        ~std::uint32_t{0}; ///< arrays that are planned: those of a chosen optimizer
+    std::uint32_t layer = 0;    ///< in the chain
+    std::uint32_t number = 0;   ///< among the layer's parameter tensors
+    std::uint64_t type = 0;     ///< type_id of the layer
+    std::uint32_t states = ~0u; ///< arrays that are planned: a chosen optimizer's, at most all
 
     /// What the optimizer is told; `step` counts from 1.
     GPIPE_HOST_DEVICE UpdateContext context(std::uint64_t step) const {

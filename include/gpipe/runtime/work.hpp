@@ -76,7 +76,7 @@ struct RevokeCall {
     std::size_t tensors = 0;
     StepState* state = nullptr;
     void const* stream = nullptr; ///< the device's
-    bool counts = false; ///< whether this state counts the steps; others are told of what it says
+    bool counts = false;          ///< whether the state is the one that counts steps
 };
 
 /// The sum of the squares of a gradient's elements.
@@ -154,7 +154,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
 
 GPIPE_HOST_DEVICE inline void revoke(RevokeCall const& call) noexcept {
     StepState& state = *call.state;
-    // What this device has found in its own gradients counts as committed yet.
+    // A device that has taken it back by its own gradients looks once more, at those of all.
     if (!state.committed && state.fault != StepFault::gradient) return;
     for (std::size_t t = 0; t < call.tensors; ++t) {
         double const value = call.squares[call.order ? call.order[t] : t];
