@@ -3,6 +3,7 @@
 #include "support/list.hpp"
 #include "support/record.hpp"
 #include "support/tokens.hpp"
+#include "support/turns.hpp"
 
 #include "gpt/cuda_operations.cuh"
 #include "gpt/model.hpp"
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <exception>
 #include <string>
 #include <vector>
@@ -39,6 +41,7 @@ struct Settings {
     std::size_t warm_up = 3;
     std::size_t rounds = 10;
     std::size_t gpu = 0;
+    bool turns = false;
     bool json = false;
 
     // For `cells` cells.
@@ -59,64 +62,100 @@ gpipe::Link link(std::string const& name) {
     return name == "staged" ? gpipe::Link::staged : gpipe::Link::shared;
 }
 
-template <class Model> void measure(Settings const& settings, std::size_t cells) {
-    using Train = TrainOf<Model>;
-    std::string const checkpointing = settings.policy(cells);
-    Train train{Model::net(), Model::loss(),
-                gpipe::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f},
-                typename Train::Options{
-                    .samples = settings.batch,
-                    .seed = 1,
-                    .cells = cells,
-                    .micro_batches = settings.micro_batches,
-                    .checkpointing = policy(checkpointing),
-                    .device = {.gpus = std::vector<int>(cells, static_cast<int>(settings.gpu)),
-                               .link = link(settings.link),
-                               .graphs = settings.graphs}}};
-    // The same mini-batch in every step: its loss must fall.
-    auto const tokens = random_tokens(settings.batch * (Model::context + 1), 50'257);
-    std::vector<std::int32_t> inputs, targets;
-    for (std::size_t s = 0; s < settings.batch; ++s) {
-        auto const first = tokens.begin() + static_cast<std::ptrdiff_t>(s * (Model::context + 1));
-        inputs.insert(inputs.end(), first, first + Model::context);
-        targets.insert(targets.end(), first + 1, first + 1 + Model::context);
+template <class Model> class Measured {
+  public:
+    Measured(Settings const& settings, std::size_t cells)
+        : settings_(settings), cells_(cells), checkpointing_(settings.policy(cells)),
+          train_(Model::net(), Model::loss(),
+                 gpipe::AdamW{.learning_rate = 3e-4f, .beta2 = 0.95f, .weight_decay = 0.1f},
+                 typename Train::Options{
+                     .samples = settings.batch,
+                     .seed = 1,
+                     .cells = cells,
+                     .micro_batches = settings.micro_batches,
+                     .checkpointing = policy(checkpointing_),
+                     .device = {.gpus = std::vector<int>(cells, static_cast<int>(settings.gpu)),
+                                .link = link(settings.link),
+                                .graphs = settings.graphs}}) {
+        // The same mini-batch in every step: its loss must fall.
+        std::size_t const length = Model::context + 1;
+        auto const tokens = random_tokens(settings.batch * length, 50'257);
+        for (auto first = tokens.begin(); first != tokens.end();
+             first += static_cast<std::ptrdiff_t>(length)) {
+            inputs_.insert(inputs_.end(), first, first + Model::context);
+            targets_.insert(targets_.end(), first + 1, first + 1 + Model::context);
+        }
+        for (std::size_t step = 0; step < settings.warm_up; ++step) this->step();
+        milliseconds_.clear();
     }
-    std::vector<double> milliseconds;
-    double first_loss = 0;
-    double last_loss = 0;
-    std::size_t const steps = settings.warm_up + settings.rounds;
-    for (std::size_t step = 0; step < steps; ++step) {
-        if (step + 1 == steps)
-            cudaProfilerStart(); // a timeline of the last one, if anybody listens
+
+    void step() {
         auto const begin = std::chrono::steady_clock::now();
-        last_loss = train.step(inputs, targets).loss; // waits until the step is done
+        last_loss_ = train_.step(inputs_, targets_).loss; // waits until the step is done
         std::chrono::duration<double, std::milli> const taken =
             std::chrono::steady_clock::now() - begin;
-        if (step == 0) first_loss = last_loss;
-        if (step >= settings.warm_up) milliseconds.push_back(taken.count());
+        if (train_.steps() == 1) first_loss_ = last_loss_;
+        milliseconds_.push_back(taken.count());
+    }
+
+    void report() const {
+        double const middle = median(milliseconds_);
+        double const per_second =
+            1e3 * static_cast<double>(settings_.batch * Model::context) / middle;
+        if (settings_.json) {
+            Record record("gpu_gpt");
+            record.add("system", "gpipe").add("K", cells_).add("M", settings_.micro_batches);
+            record.add("N", settings_.batch).add("context", Model::context);
+            record.add("checkpointing", checkpointing_);
+            record.add("parameters", Model::Net::parameters());
+            record.add("precision", settings_.precision).add("link", settings_.link);
+            record.add("graphs", settings_.graphs);
+            record.add("step_milliseconds", middle);
+            record.add("step_milliseconds_q1", quantile(milliseconds_, 0.25));
+            record.add("step_milliseconds_q3", quantile(milliseconds_, 0.75));
+            record.add("round_milliseconds", milliseconds_);
+            record.add("tokens_per_second", per_second);
+            record.add("planned_bytes", train_.planned_bytes());
+            record.add("used_bytes", train_.used_bytes());
+            record.add("first_loss", first_loss_).add("last_loss", last_loss_).print();
+            return;
+        }
+        std::printf("%2zu %4zu  %-12s %9.2f %9.0f %12zu %12zu  %.4f to %.4f\n", cells_,
+                    settings_.micro_batches, checkpointing_.c_str(), middle, per_second,
+                    train_.planned_bytes(), train_.used_bytes(), first_loss_, last_loss_);
+        std::fflush(stdout);
+    }
+
+  private:
+    using Train = TrainOf<Model>;
+
+    Settings const& settings_;
+    std::size_t cells_;
+    std::string checkpointing_;
+    Train train_;
+    std::vector<std::int32_t> inputs_, targets_;
+    std::vector<double> milliseconds_; ///< by round
+    double first_loss_ = 0, last_loss_ = 0;
+};
+
+// All of them are there at once, and take a step each in every round.
+template <class Model>
+void measure(Settings const& settings, std::vector<std::size_t> const& cells) {
+    std::deque<Measured<Model>> each;
+    for (std::size_t const k : cells) each.emplace_back(settings, k);
+    auto const round = [&] {
+        for (Measured<Model>& one : each) one.step();
+    };
+    if (settings.turns) take_turns(round);
+    for (std::size_t n = 0; n < settings.rounds && !settings.turns; ++n) {
+        if (n + 1 == settings.rounds)
+            cudaProfilerStart(); // a timeline of the last one, if anybody listens
+        round();
     }
     cudaProfilerStop();
-    double const middle = median(milliseconds);
-    double const per_second = 1e3 * static_cast<double>(settings.batch * Model::context) / middle;
-    if (settings.json) {
-        Record record("gpu_gpt");
-        record.add("system", "gpipe").add("K", cells).add("M", settings.micro_batches);
-        record.add("N", settings.batch).add("context", Model::context);
-        record.add("checkpointing", checkpointing).add("parameters", Model::Net::parameters());
-        record.add("precision", settings.precision).add("link", settings.link);
-        record.add("graphs", settings.graphs);
-        record.add("step_milliseconds", middle);
-        record.add("step_milliseconds_q1", quantile(milliseconds, 0.25));
-        record.add("step_milliseconds_q3", quantile(milliseconds, 0.75));
-        record.add("tokens_per_second", per_second).add("planned_bytes", train.planned_bytes());
-        record.add("used_bytes", train.used_bytes());
-        record.add("first_loss", first_loss).add("last_loss", last_loss).print();
-        return;
-    }
-    std::printf("%2zu %4zu  %-12s %9.2f %9.0f %12zu %12zu  %.4f to %.4f\n", cells,
-                settings.micro_batches, checkpointing.c_str(), middle, per_second,
-                train.planned_bytes(), train.used_bytes(), first_loss, last_loss);
-    std::fflush(stdout);
+    if (!settings.json)
+        std::printf(" K    M  checkpointing  ms/step  tokens/s      planned         used  loss\n");
+    for (Measured<Model> const& one : each) one.report();
 }
 
 } // namespace
@@ -142,7 +181,9 @@ int main(int argc, char** argv) {
     options.number("graphs", "sizes of mini-batches whose steps are kept as CUDA graphs",
                    settings.graphs, 0, 16);
     options.number("warm-up", "steps that are not measured", warm_up, 0, 1000);
-    options.number("rounds", "steps that are; their median is printed", rounds, 1, 100'000);
+    options.number("rounds", "steps that are, of each in turns; their median is printed", rounds, 1,
+                   100'000);
+    options.flag("turns", "in place of --rounds one for each line on stdin", settings.turns);
     options.number("gpu", "its number", gpu, 0, 1023);
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
@@ -151,14 +192,10 @@ int main(int argc, char** argv) {
     try {
         auto const list = numbers("--cells", cells, {}, ModelIn<gpt::Precision::fp32>::Net::size);
         gpipe::cuda::device_count(); // or there is nothing to measure
-        if (!settings.json)
-            std::printf(" K    M  checkpointing  ms/step  tokens/s      planned         used  "
-                        "loss\n");
-        for (std::size_t const k : list)
-            if (settings.precision == "tf32")
-                measure<ModelIn<gpt::Precision::tf32>>(settings, k);
-            else
-                measure<ModelIn<gpt::Precision::fp32>>(settings, k);
+        if (settings.precision == "tf32")
+            measure<ModelIn<gpt::Precision::tf32>>(settings, list);
+        else
+            measure<ModelIn<gpt::Precision::fp32>>(settings, list);
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     } catch (std::exception const& error) {

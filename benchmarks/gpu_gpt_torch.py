@@ -106,16 +106,30 @@ def main():
 
     torch.cuda.reset_peak_memory_stats(device)
     milliseconds, losses = [], []
-    for i in range(options.warm_up + options.rounds):
+
+    def measured():
         torch.cuda.synchronize(device)
-        if i + 1 == options.warm_up + options.rounds:
-            torch.cuda.profiler.start()  # a timeline of the last step, if anybody listens
         begin = time.perf_counter()
         losses.append(step())
         torch.cuda.synchronize(device)
-        if i >= options.warm_up:
-            milliseconds.append(1e3 * (time.perf_counter() - begin))
-    torch.cuda.profiler.stop()
+        milliseconds.append(1e3 * (time.perf_counter() - begin))
+
+    for _ in range(options.warm_up):
+        measured()
+    milliseconds.clear()
+    if options.turns:
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            measured()
+            print("done", flush=True)
+    else:
+        for n in range(options.rounds):
+            if n + 1 == options.rounds:
+                torch.cuda.profiler.start()  # a timeline of the last one, if anybody listens
+            measured()
+        torch.cuda.profiler.stop()
+    if not milliseconds:
+        sys.exit("gpu_gpt_torch: there was no round")
     middle = statistics.median(milliseconds)
     quarters = statistics.quantiles(milliseconds, n=4, method="inclusive") if len(milliseconds) > 1 else [middle] * 3
     record = {
@@ -123,7 +137,7 @@ def main():
         "M": options.micro_batches, "N": options.batch, "context": CONTEXT, "checkpointing": "never",
         "parameters": parameters, "step_milliseconds": middle,
         "step_milliseconds_q1": quarters[0], "step_milliseconds_q3": quarters[2],
-        "tokens_per_second": 1e3 * options.batch * CONTEXT / middle, "planned_bytes": None,
+        "round_milliseconds": milliseconds, "tokens_per_second": 1e3 * options.batch * CONTEXT / middle, "planned_bytes": None,
         "used_bytes": torch.cuda.max_memory_allocated(device), "first_loss": losses[0], "last_loss": losses[-1],
         "attention": options.attention, "precision": options.precision, "compiled": options.compile,
     }
@@ -149,6 +163,7 @@ def parse():
     parser.add_argument("--fused-optimizer", action="store_true", help="PyTorch's one-kernel AdamW")
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
     parser.add_argument("--rounds", type=int, default=10, help="steps that are; their median is printed")
+    parser.add_argument("--turns", action="store_true", help="in place of --rounds one for each line on stdin")
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     found = parser.parse_args()

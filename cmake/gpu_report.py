@@ -18,8 +18,10 @@ import math
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -53,7 +55,7 @@ class Step:
     dry: list = None  # commands in their place; None: not emulated
     needs: tuple = ()  # (program, option): not built yet unless its --help names it
     predicted: dict = field(default_factory=dict)  # numbers by name, written down before anything ran
-    environment: dict = field(default_factory=dict)
+    turns: int = 0  # rounds that the commands, which run side by side, take in turns: support/turns.hpp of the benchmarks
     built: bool = True
 
 
@@ -128,18 +130,41 @@ def learns(outputs):
     return {"first_loss": first, "last_loss": last}
 
 
-def against(outputs):
-    """gpu_gpt and PyTorch in turns: medians of the turns, and ours over theirs for K = 1."""
-    def who(record):
-        return f"K={record.get('K')} " if record.get("system") == "gpipe" else "PyTorch "
-    numbers = fields("step_milliseconds", of=who)(outputs)
-    ours, theirs = numbers.get("K=1 step_milliseconds"), numbers.get("PyTorch step_milliseconds")
-    numbers = {name.replace(" step_milliseconds", " ms"): value for name, value in numbers.items()}
-    if ours and theirs:
-        numbers["ours/theirs"] = ours / theirs
-    if "K=4 ms" in numbers and ours:
-        numbers["K=4/K=1"] = numbers["K=4 ms"] / ours
-    return numbers
+def quartiles(values):
+    """Linear between neighbours, as benchmarks/support/statistics.hpp."""
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+
+
+def against(*labels):
+    """What took turns, one label per command: the median of each, and of the ratios round by round of each to those
+    before it, with quartiles."""
+    def check(outputs):
+        series = {}
+        for label, output in zip(labels, outputs):
+            records = objects(output)
+            if not records:
+                raise Failed("printed no JSON")
+            for record in records:
+                cells = f"K={record.get('K')}" if len(records) > 1 or not label else ""
+                times = record.get("round_milliseconds")
+                if not isinstance(times, list) or not times or not all(number({"ms": t}, "ms") > 0 for t in times):
+                    raise Failed("no numbers round_milliseconds in its output")
+                series[" ".join(filter(None, (label, cells)))] = times
+        if len({len(times) for times in series.values()}) != 1:
+            raise Failed("not all took as many rounds: " + ", ".join(f"{n} {len(t)}" for n, t in series.items()))
+        numbers, names = {}, list(series)
+        for name, times in series.items():
+            numbers.update(spread(name + " ms", times))
+        for n, name in enumerate(names):
+            for base in names[:n]:
+                numbers.update(spread(f"{name} / {base}", [a / b for a, b in zip(series[name], series[base])]))
+        return numbers
+    return check
+
+
+def spread(name, values):
+    q1, middle, q3 = quartiles(values)
+    return {name: middle, name + " q1": q1, name + " q3": q3}
 
 
 # Of tests/gpu: seconds, and what runs in their place where there is no GPU. The small ones first; those that are not
@@ -158,11 +183,36 @@ SMALL = ["reduce", "kernels", "random", "rows"]
 PREDICTED = {("fp32", 8): 232, ("fp32", 1): 185, ("tf32", 8): 84, ("tf32", 1): 59, ("bf16", 1): 34}
 PREDICTED_CUDNN = 25
 SELF = [sys.executable, str(pathlib.Path(__file__).resolve())]
-TORCH = [sys.executable, str(ROOT / "benchmarks" / "gpu_gpt_torch.py"), "--json"]
+OURS = ["PROGRAM:gpu_gpt"]
+TORCH = [sys.executable, str(ROOT / "benchmarks" / "gpu_gpt_torch.py")]
 
 
 def gpt(*options, rounds=3):
     return ["gpu_gpt", "--json", "--rounds", str(rounds), *options]
+
+
+def compared(record):
+    """An object of the benchmarks that run what they compare in turns themselves."""
+    return f"{record.get('unit')} / {record.get('baseline')}: "
+
+
+def recorded_by(label, command):
+    """A command with a recorder of its last round (benchmarks/support/gpu_timeline.cpp), beside the report."""
+    return ["env", "CUDA_INJECTION64_PATH=PROGRAM:libgpu_timeline.so",
+            f"GPIPE_GPU_TIMELINE=OUT:timeline-{label.replace('=', '')}.json", *command, "--rounds", "1"]
+
+
+def recorded(*labels):
+    """What the recorder says at each command's end."""
+    def check(outputs):
+        numbers = {}
+        for label, output in zip(labels, outputs):
+            told = [record for record in objects(output) if "timeline_ms" in record]
+            if len(told) != 1 or number(told[0], "kernels") == 0 or number(told[0], "lost") > 0:
+                raise Failed(f"{label}: no timeline, or with gaps: {told}")
+            numbers.update({f"{label} {name}": told[0][name] for name in ("kernels", "timeline_ms", "idle_share")})
+        return numbers
+    return check
 
 
 def right():
@@ -187,36 +237,42 @@ def right():
     return steps
 
 
+def turns(name, limit, needs=(), predicted={}, **commands):
+    """A step whose commands, by label, take turns of ten rounds."""
+    return Step(name, [command + ["--json", "--turns"] for command in commands.values()], limit, against(*commands),
+                turns=10, needs=(*needs, ("gpu_gpt", "--turns")), predicted=predicted)
+
+
 def fast():
     steps = []
+    theirs = TORCH + ["--attention", "fused", "--fused-optimizer"]
     for precision in ("fp32", "tf32"):
         for batches in (8, 1):
-            options = [] if precision == "fp32" else ["--precision", precision]
-            size = ["--micro-batches", str(batches)]
-            ours = gpt("--cells", "1,4", *size, *options, rounds=5)
-            theirs = TORCH + size + options + ["--rounds", "5", "--attention", "fused", "--fused-optimizer"]
-            steps.append(Step(f"gpt {precision} M={batches}", [ours, theirs] * 2, 60, against,
-                              needs=tuple(("gpu_gpt", o) for o in options[:1]),
-                              predicted={"K=1 ms": PREDICTED[precision, batches]}))
+            options = ["--micro-batches", str(batches)] + ([] if precision == "fp32" else ["--precision", precision])
+            steps.append(turns(f"gpt {precision} M={batches}", 60, PyTorch=theirs + options,
+                               ours=OURS + ["--cells", "1,4", *options], needs=tuple(("gpu_gpt", o) for o in options[2:3]),
+                               predicted={"ours K=1 ms": PREDICTED[precision, batches]}))
     steps += [
-        Step("gpt bf16 M=1", built=False, predicted={"K=1 ms": PREDICTED["bf16", 1]}),
-        Step("gpt bf16, attention by cuDNN", built=False, predicted={"K=1 ms": PREDICTED_CUDNN}),
+        Step("gpt bf16 M=1", built=False, predicted={"ours K=1 ms": PREDICTED["bf16", 1]}),
+        Step("gpt bf16, attention by cuDNN", built=False, predicted={"ours K=1 ms": PREDICTED_CUDNN}),
         Step("gpt 16BFX9 M=1", built=False),
-        Step("PyTorch compiled, fp32 M=1", [TORCH + ["--compile", "--attention", "fused", "--fused-optimizer",
-                                                    "--micro-batches", "1"]], 120, against,
-             needs=(("gpu_gpt_torch", "--compile"),)),
-        Step("gpt fp32 M=8, graphs", [gpt("--cells", "1,4", "--graphs", "1", rounds=5)], 60, against,
-             needs=(("gpu_gpt", "--graphs"),)),
-        Step("overhead", [["gpu_overhead", "--json", "--rounds", "5"]], 90, fields("ratio", of=lambda r: "")),
-        Step("gpt K=4, staged link", [gpt("--cells", "4", "--link", "staged")], 40, against,
-             needs=(("gpu_gpt", "--link"),)),
-        Step("gpt K=4, copied link", [gpt("--cells", "4", "--link", "copied")], 40, against,
-             needs=(("gpu_gpt", "--link"),)),
-        Step("timelines by CUPTI", built=False),
     ]
-    steps += [Step(f"gpt K=4, {n} connections", [gpt("--cells", "4", rounds=5)], 40, against,
-                   environment={"CUDA_DEVICE_MAX_CONNECTIONS": str(n)}) for n in (8, 32)]
-    return steps
+    one, four = ["--micro-batches", "1"], OURS + ["--cells", "4"]
+    return steps + [
+        turns("PyTorch compiled, fp32 M=1", 120, needs=(("gpu_gpt_torch", "--compile"),),
+              compiled=theirs + one + ["--compile"], ours=OURS + ["--cells", "1", *one]),
+        turns("gpt K=4, graphs", 60, needs=(("gpu_gpt", "--graphs"),), streams=four, graphs=four + ["--graphs", "1"]),
+        turns("gpt K=4, links", 60, needs=(("gpu_gpt", "--link"),),
+              **{link: four + ["--link", link] for link in ("shared", "staged", "copied")}),
+        turns("gpt K=4, connections", 60,
+              **{f"{n} connections": ["env", f"CUDA_DEVICE_MAX_CONNECTIONS={n}", *four] for n in (8, 32)}),
+        Step("overhead", [["gpu_overhead", "--json", "--rounds", "5"]], 90, fields("ratio", of=compared),
+             dry=[["emulated.gpu_overhead", "--json", "--rounds", "1", "--milliseconds", "0.01", "--kernels", "tiny",
+                   "--cells", "1,4", "--micro-batches", "4"]]),
+        Step("timelines of a step", [recorded_by("K=1", OURS + ["--cells", "1"]),
+                                     recorded_by("K=4", OURS + ["--cells", "4"]), recorded_by("PyTorch", theirs)],
+             90, recorded("K=1", "K=4", "PyTorch")),
+    ]
 
 
 def safe():
@@ -237,7 +293,8 @@ def safe():
 
 PARTS = {"right": right, "fast": fast, "safe": safe}
 PROGRAMS = ["gpu." + name for name in TESTS] + [
-    "custom_layer", "mixed_precision", "train_gpt", "gpu_ceilings", "gpu_gpt", "gpu_memory", "gpu_overhead"]
+    "custom_layer", "mixed_precision", "train_gpt", "gpu_ceilings", "gpu_gpt", "gpu_memory", "gpu_overhead",
+    "libgpu_timeline.so"]
 
 
 # ---- running them
@@ -245,7 +302,7 @@ PROGRAMS = ["gpu." + name for name in TESTS] + [
 def library_path():
     """Where cuBLAS and cuDNN are: the toolkit, and PyTorch's environment."""
     import importlib.util
-    folders = [os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/lib64"]
+    folders = [os.environ.get("CUDA_PATH", "/usr/local/cuda") + folder for folder in ("/lib64", "/lib")]
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or []) if spec else []:
         folders += sorted(glob.glob(place + "/*/lib"))
@@ -272,10 +329,86 @@ def run_command(command, limit, environment):
             child.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
+    return said(status, text)
+
+
+def said(status, text):
     if status != 0:
         lines = [line for line in text.splitlines() if line.strip()]
         raise Failed(f"exit status {status}: {lines[-1].strip()[:160] if lines else 'it said nothing'}")
     return text
+
+
+class Player:
+    """A program that takes a round for each line that it is told, and says `ready`, then `done`."""
+
+    def __init__(self, command, environment):
+        self.name, self.text, self.errors = pathlib.Path(command[0]).name, b"", tempfile.TemporaryFile()
+        try:
+            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                          start_new_session=True, env=environment, cwd=ROOT, bufsize=0)
+        except OSError as error:
+            self.errors.close()
+            raise Failed(f"{self.name}: {error.strerror}") from None
+
+    def read(self, end):
+        """Whether there was more to read before its end."""
+        if not select.select([self.child.stdout], [], [], max(end - time.monotonic(), 0))[0]:
+            raise TimeoutError
+        more = self.child.stdout.read(1 << 16)
+        self.text += more
+        return bool(more)
+
+    def hear(self, word, times, end):
+        while self.text.splitlines().count(word) < times or not self.text.endswith(b"\n"):
+            if not self.read(end):
+                self.finish(end)
+                raise Failed(f"{self.name} ended before its turn")
+
+    def play(self):
+        try:
+            self.child.stdin.write(b"\n")
+        except BrokenPipeError:
+            pass  # it is not heard then
+
+    def finish(self, end):
+        """Its output; raises Failed."""
+        self.child.stdin.close()
+        while self.read(end):
+            pass
+        try:
+            status = self.child.wait(max(end - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        self.errors.seek(0)
+        return said(status, (self.text + self.errors.read()).decode(errors="replace"))
+
+    def kill(self):
+        try:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.child.wait()
+        for file in (self.child.stdin, self.child.stdout, self.errors):
+            file.close()
+
+
+def run_in_turns(commands, rounds, limit, environment):
+    """The outputs of programs that are all there at once, of which one after the other takes a round."""
+    end, players = time.monotonic() + limit, []
+    try:
+        for command in commands:
+            players.append(Player(command, environment))
+        for player in players:
+            player.hear(b"ready", 1, end)
+        for n in range(rounds):
+            for player in players:
+                player.play()
+                player.hear(b"done", n + 1, end)
+        return [player.finish(end) for player in players]
+    finally:
+        for player in players:
+            player.kill()
 
 
 def smi(query):
@@ -338,13 +471,15 @@ class Report:
     def resolved(self, command):
         def path(word):
             return word if "/" in word else str(pathlib.Path(self.programs) / word)
-        head = command[0] if shutil.which(command[0]) and command[0] not in PROGRAMS else path(command[0])
-        return [head] + [path(w[len("PROGRAM:"):]) if w.startswith("PROGRAM:") else w for w in command[1:]]
+        beside = str(self.out.parent.resolve()) + "/"
+        named = [re.sub(r"PROGRAM:(.*)", lambda found: path(found[1]), word).replace("OUT:", beside) for word in command]
+        found = "/" in named[0] or (shutil.which(named[0]) and named[0] not in PROGRAMS)
+        return named if found else [path(named[0]), *named[1:]]
 
     def lacks(self, step):
         """An option of a program that this commit does not have."""
         for program, option in step.needs:
-            command = TORCH[:2] if program == "gpu_gpt_torch" else self.resolved([program])
+            command = TORCH if program == "gpu_gpt_torch" else self.resolved([program])
             try:
                 if not re.search(re.escape(option) + r"\b", run_command([*command, "--help"], 30, self.environment)):
                     return option
@@ -363,9 +498,10 @@ class Report:
             return NOT_BUILT, f"no {option} at this commit", {}
         end, outputs = time.monotonic() + limit, []
         try:
-            for command in commands:
-                outputs.append(run_command(self.resolved(command), end - time.monotonic(),
-                                           {**self.environment, **step.environment}))
+            if step.turns:
+                outputs = run_in_turns([self.resolved(command) for command in commands], step.turns, limit, self.environment)
+            for command in commands if not step.turns else []:
+                outputs.append(run_command(self.resolved(command), end - time.monotonic(), self.environment))
             return "passed", None, step.passing(outputs)
         except TimeoutError:
             return "timeout", f"killed after {limit:.0f} s", {}
@@ -411,12 +547,16 @@ def short(value):
 
 
 def line_of(record):
-    """One step; measured numbers, predicted ones behind them in brackets."""
-    shown = [f"{name} {short(value)}" + (f" [{short(record['predicted'][name])}]" if name in record["predicted"] else "")
-             for name, value in record["numbers"].items()]
+    """One step; measured numbers, with quartiles, predicted ones behind them in square brackets."""
+    numbers = record["numbers"]
+    def one(name):
+        quarters = [short(numbers[name + q]) for q in (" q1", " q3") if name + q in numbers]
+        return (f"{name} {short(numbers[name])}" + (f" ({'-'.join(quarters)})" if quarters else "") +
+                (f" [{short(record['predicted'][name])}]" if name in record["predicted"] else ""))
+    shown = [one(name) for name in numbers if not re.search(" q[13]$", name)]
     shown += [f"{name} [{short(value)}]" for name, value in record["predicted"].items() if name not in record["numbers"]]
-    said = "; ".join(([record["reason"]] if record["reason"] else []) + shown[:4])
-    return f"{record['name'][:32]:32} {record['status'][:17]:17} {record['seconds']:7.1f} s  {said[:120]}".rstrip()
+    said = "; ".join(([record["reason"]] if record["reason"] else []) + shown[:6])
+    return f"{record['name'][:32]:32} {record['status'][:17]:17} {record['seconds']:7.1f} s  {said[:240]}".rstrip()
 
 
 def sum_of(records):
@@ -443,14 +583,26 @@ def clean_head():
 
 def prebuild(only):
     head, build = clean_head(), ROOT / "build" / "gpu-sm90"
-    # Of no processor in particular: the programs run elsewhere.
+    # Of no processor in particular: the programs run elsewhere. With old tags the libraries beside them are found by
+    # each other, too.
     subprocess.run(["cmake", "--preset", "gpu", "-B", str(build), "-D", "CMAKE_CUDA_ARCHITECTURES=90",
-                    "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF"], cwd=ROOT, check=True)
+                    "-D", "CMAKE_BUILD_RPATH=$ORIGIN", "-D", "GPIPE_NATIVE=OFF", "-D",
+                    "CMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc -Wl,--disable-new-dtags"], cwd=ROOT, check=True)
     (build / "COMMIT").unlink(missing_ok=True)
     subprocess.run(["cmake", "--build", str(build), "--target", *(only or PROGRAMS)], cwd=ROOT, check=True)
     if clean_head() != head:
         raise Refused("HEAD moved while the programs were built: build them anew")
     (build / "COMMIT").write_text(head + "\n")
+
+
+def libraries(told):
+    """Of what ldd has told: files to be packed, and names that are left to the machine, which has the C library; NVIDIA's
+    are too large."""
+    taken, left = set(), set()
+    for name, where in re.findall(r"^\s*(\S+) => (/\S+|not found)", told, re.MULTILINE):
+        leaves = where == "not found" or re.match(r"lib(c|m|dl|rt|pthread|cuda|cudart|cublas|cublasLt|cudnn)[.]so", name)
+        (left if leaves else taken).add(name if leaves else where)
+    return taken, {name for name in left if not re.match(r"lib(c|m|dl|rt|pthread)[.]so", name)}
 
 
 def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
@@ -462,12 +614,15 @@ def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
         folder = pathlib.Path(work) / name
         folder.mkdir()
         (folder / "COMMIT").write_text(head + "\n")
+        left = set()
         for program in PROGRAMS:
             for room in ("tests", "examples", "benchmarks"):
                 if (build / room / program).exists():
                     shutil.copy(build / room / program, folder)
-                    needed = subprocess.run(["ldd", str(folder / program)], capture_output=True, text=True).stdout
-                    for library in re.findall(r"=> (/\S*/lib(?:dnnl|gomp|tbb)\.so\S*)", needed):
+                    told = subprocess.run(["ldd", str(build / room / program)], capture_output=True, text=True).stdout
+                    taken, more = libraries(told)
+                    left |= more
+                    for library in taken:
                         shutil.copy(library, folder)
         for file in folder.iterdir():
             if file.name != "COMMIT":
@@ -476,7 +631,8 @@ def pack(build=ROOT / "build" / "gpu-sm90", to=ROOT / "build", head=None):
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(folder, name)
     lacking = [p for p in PROGRAMS if not any((build / r / p).exists() for r in ("tests", "examples", "benchmarks"))]
-    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB" + (f", without {', '.join(lacking)}" if lacking else ""))
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB" + (f", without {', '.join(lacking)}" if lacking else "") +
+          (f"; the machine has to have {', '.join(sorted(left))}" if left else ""))
     return archive
 
 

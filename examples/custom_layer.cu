@@ -1,8 +1,7 @@
 // The shortest honest program of a CUDA user: a layer of one's own with two kernels, trained over
 // two devices of a pipeline that share a GPU. Learns to scale five numbers by 0, 1, 2, 3, 4.
-//   nvcc -std=c++20 -arch=native -O3 -I include -I examples examples/custom_layer.cu -o
-//   custom_layer
-#include "support/output.hpp"
+// nvcc -std=c++20 -arch=native -Iinclude -Iexamples examples/{custom_layer.cu,support/options.cpp}
+#include "support/options.hpp"
 
 #include <gpipe/gpipe.cuh>
 
@@ -62,8 +61,11 @@ struct Squared {
     }
 };
 
-int main() try {
-    support::check_output("custom_layer");
+int main(int argc, char** argv) try {
+    support::Options options(
+        "custom_layer",
+        "Trains a layer of its own on a GPU: to scale five numbers by 0, 1, 2, 3, 4.");
+    if (auto const status = options.parse(argc, argv)) return *status;
     using Net = gpipe::Pipeline<Scale, Scale>;
     using Train =
         gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, gpipe::Loss<Squared>,
@@ -77,6 +79,6 @@ int main() try {
     train.predict(x, y);
     std::printf("loss %.4f, y = %.2f %.2f %.2f %.2f %.2f\n", loss, y[0], y[1], y[2], y[3], y[4]);
 } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "custom_layer: %s\n", error.what());
     return 1;
 }

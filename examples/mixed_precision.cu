@@ -1,7 +1,7 @@
 // Mixed precision: activations and their gradients in bf16, parameters, their gradients and all
 // sums in float. Two devices of a pipeline share a GPU; what crosses from one to the other takes
 // half the bytes. Learns whether two signs differ.
-#include "support/output.hpp"
+#include "support/options.hpp"
 
 #include <gpipe/gpipe.cuh>
 
@@ -86,8 +86,10 @@ struct Squared {
     }
 };
 
-int main() try {
-    support::check_output("mixed_precision");
+int main(int argc, char** argv) try {
+    support::Options options("mixed_precision",
+                             "Trains with activations in bf16 on a GPU: whether two signs differ.");
+    if (auto const status = options.parse(argc, argv)) return *status;
     using Net = gpipe::Pipeline<Dense<float, 2, 16>, Dense<Bf16, 16, 1>>;
     using Train =
         gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<2>, gpipe::Loss<Squared>,
@@ -101,6 +103,6 @@ int main() try {
     std::printf("loss %.4f, y = %.2f %.2f %.2f %.2f\n", loss, float(y[0]), float(y[1]), float(y[2]),
                 float(y[3]));
 } catch (std::exception const& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "mixed_precision: %s\n", error.what());
     return 1;
 }

@@ -35,6 +35,10 @@ JsonObject& JsonObject::add(std::string_view name, std::vector<std::size_t> cons
     set(*object_, name, list);
     return *this;
 }
+JsonObject& JsonObject::add(std::string_view name, std::vector<double> const& list) {
+    set(*object_, name, list);
+    return *this;
+}
 JsonObject& JsonObject::add_signed(std::string_view name, std::int64_t value) {
     set(*object_, name, value);
     return *this;

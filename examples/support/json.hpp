@@ -35,6 +35,7 @@ class JsonObject {
             return add_unsigned(name, value);
     }
     JsonObject& add(std::string_view name, std::vector<std::size_t> const& list);
+    JsonObject& add(std::string_view name, std::vector<double> const& list);
 
     std::string text() const;
 

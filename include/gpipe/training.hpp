@@ -155,6 +155,8 @@ template <class Net, class... Policies> class Training {
         /// read the host's memory it takes some: not part of peak_bytes().
         double clip_norm = 0;
         /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
+        /// With update::Immediate each device looks at its own: those that find no fault update,
+        /// and unless none did the object is then of no use, and says so.
         bool finite_gradients = false;
         /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
         NotFinite not_finite = NotFinite::fail;
@@ -503,10 +505,6 @@ template <class Net, class... Policies> class Training {
                 "gpipe: Options::clip_norm is %g, but with update::Immediate devices update their "
                 "parameters before the norm of all gradients is known",
                 norm);
-        if (Update::immediate && options.finite_gradients && Device::calls_enqueue)
-            throw std::invalid_argument("gpipe: Options::finite_gradients with update::Immediate "
-                                        "is not for this device, on "
-                                        "which updates are enqueued before gradients are known");
         if (Update::immediate && options.finite_gradients && options.not_finite == NotFinite::go_on)
             throw std::invalid_argument(
                 "gpipe: Options::finite_gradients with NotFinite::go_on drops steps whose "

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -420,6 +421,138 @@ TEST_CASE(
         }
 }
 
+namespace {
+
+// The first number of a sample goes through, and says which layers' gradients are spoilt: a set of
+// bits. The others are scaled, by the number of the step, too.
+struct Spoils {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = Input;
+    using Parameters = gpipe::Tensor<Real, 3>;
+    void initialize(auto& ctx) const {
+        for (Real& w : ctx.parameters()) w = 1;
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 3; ++i)
+                y(s, i) = i == 0 ? x(s, i) : ctx.parameters()[i] * by(ctx) * x(s, i);
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 3; ++i) {
+                ctx.gradients()[i] += i == 0 ? 0 : dy(s, i) * by(ctx) * x(s, i);
+                dx(s, i) = i == 0 ? 0 : ctx.parameters()[i] * by(ctx) * dy(s, i);
+            }
+        if ((static_cast<unsigned>(x(0, 0)) >> ctx.layer()) % 2 == 1)
+            ctx.gradients()[2] = std::numeric_limits<Real>::infinity();
+    }
+
+  private:
+    static Real by(auto& ctx) { return 1 + Real(0.01) * static_cast<Real>(ctx.state()->step); }
+};
+using Spoilt =
+    gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, Enqueued<Spoils>>>,
+                    gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<3>, gpipe::Loss<Loss>,
+                    gpipe::Optimizer<Adam>, gpipe::update::Immediate, Cuda>;
+
+// In the second micro-batch.
+toy::Data<Real> spoiling(unsigned layers, std::uint32_t seed) {
+    toy::Data<Real> result(8, seed);
+    result.inputs = toy::numbers<Real>(8 * 3, seed);
+    for (std::size_t s = 0; s < 8; ++s) result.inputs[3 * s] = 0;
+    result.inputs[3 * 3] = static_cast<Real>(layers);
+    return result;
+}
+std::vector<std::vector<Real>> weights(Spoilt& of) {
+    std::vector<std::vector<Real>> all(4, std::vector<Real>(3));
+    for (std::size_t layer = 0; layer < 4; ++layer)
+        of.read_parameter(layer, 0, std::span(all[layer]));
+    return all;
+}
+Spoilt::Options spoilt_options(std::size_t graphs, std::size_t cells) {
+    Spoilt::Options o;
+    o.samples = 8;
+    o.cells = cells;
+    o.finite_gradients = true;
+    for (std::size_t d = 0; d < cells; ++d) o.device.gpus.push_back(static_cast<int>(d % 2));
+    o.device.graphs = graphs;
+    return o;
+}
+
+} // namespace
+
+TEST_CASE("with immediate updates a step whose gradients are finite on no device has not been, "
+          "although the next was under way") {
+    for (std::size_t graphs : {0, 1})
+        for (std::size_t cells : {1, 2, 4}) {
+            INFO("K = ", cells, ", graphs of ", graphs);
+            cuda_double::Session session({.devices = 2});
+            auto o = spoilt_options(graphs, cells);
+            Spoilt train({}, {}, Adam{1e-2f}, o);
+            o.finite_gradients = false;
+            Spoilt twin({}, {}, Adam{1e-2f}, o);
+            for (std::uint32_t i = 0; i < 5; ++i) {
+                auto const bad = spoiling(cells == 1 ? 4u : 15u, i), good = spoiling(0, i);
+                auto first = train.start(bad.inputs, bad.targets);
+                auto second = train.start(good.inputs, good.targets);
+                CHECK_THROWS_WITH_AS(first.result(),
+                                     doctest::Contains(cells == 1 ? "tensor 0 of layer 2 ("
+                                                                  : "tensor 0 of layer 0 ("),
+                                     std::domain_error);
+                CHECK(train.failure()->of == gpipe::FailureOf::gradient);
+                CHECK(second.result().loss == twin.step(good.inputs, good.targets).loss);
+                CHECK(weights(train) == weights(twin));
+                CHECK(train.steps() == i + 1);
+                CHECK_THROWS_AS(train.compute_gradients(bad.inputs, bad.targets),
+                                std::domain_error);
+            }
+        }
+}
+
+TEST_CASE("with immediate updates a device whose gradients are not finite does not update, and the "
+          "others make the object one of no use") {
+    for (std::size_t graphs : {0, 1})
+        for (bool const later : {false, true})
+            for (std::size_t layer : {0, 1, 2, 3}) {
+                INFO("layer ", layer, ", graphs of ", graphs);
+                cuda_double::Session session({.devices = 2});
+                Spoilt train({}, {}, Adam{1e-2f}, spoilt_options(graphs, 2));
+                auto const bad = spoiling(1u << layer, 1), good = spoiling(0, 1);
+                for (int i = 0; later && i < 4; ++i) train.step(good.inputs, good.targets);
+                CHECK_THROWS_AS(train.compute_gradients(bad.inputs, bad.targets),
+                                std::domain_error); // which updates nothing
+                auto const before = weights(train);
+                auto first = train.start(bad.inputs, bad.targets);
+                auto second = train.start(good.inputs, good.targets);
+                std::string const place =
+                    "gradient of parameter tensor 0 of layer " + std::to_string(layer);
+                CHECK_THROWS_WITH_AS(first.result(), doctest::Contains(place.c_str()),
+                                     std::domain_error);
+                CHECK_THROWS_WITH_AS(second.result(), doctest::Contains("of no use"),
+                                     std::runtime_error);
+                CHECK(train.failure()->layer == layer);
+                CHECK_THROWS_WITH_AS(train.step(good.inputs, good.targets),
+                                     doctest::Contains("of no use"), std::runtime_error);
+                auto const after = weights(train); // by the second step, too
+                for (std::size_t other = 0; other < 4; ++other)
+                    CHECK(std::isfinite(after[other][2]));
+                CHECK(after != before);
+            }
+}
+
+TEST_CASE("with immediate updates only the device whose gradients are not finite stays as it was") {
+    for (std::size_t layer : {0, 3}) {
+        cuda_double::Session session({.devices = 2});
+        Spoilt train({}, {}, Adam{1e-2f}, spoilt_options(0, 4));
+        auto const bad = spoiling(1u << layer, 1);
+        auto const before = weights(train);
+        CHECK_THROWS_AS(train.step(bad.inputs, bad.targets), std::domain_error);
+        auto const after = weights(train);
+        for (std::size_t other = 0; other < 4; ++other)
+            CHECK((after[other] == before[other]) == (other == layer));
+    }
+}
+
 TEST_CASE("with immediate updates, too, a loss that is not finite updates nothing on the device") {
     using Immediately =
         gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<3>, gpipe::Loss<Loss>,
@@ -448,6 +581,7 @@ TEST_CASE("with immediate updates, too, a loss that is not finite updates nothin
         CHECK(weights(train) == weights(twin));
     }
     o.finite_gradients = true;
-    CHECK_THROWS_WITH_AS((Immediately(Net{}, {}, Adam{}, o)),
-                         doctest::Contains("not for this device"), std::invalid_argument);
+    o.not_finite = gpipe::NotFinite::go_on;
+    CHECK_THROWS_WITH_AS((Immediately(Net{}, {}, Adam{}, o)), doctest::Contains("go_on"),
+                         std::invalid_argument);
 }

@@ -1,21 +1,23 @@
 // What a user may do between steps on device::Cuda: check gradients, take them without an update,
-// change layers, and rates by layer. It is what it is on the host, in every bit, in steps that are
-// kept as graphs, too.
+// change layers, and rates by layer; and choose the optimizer at construction. It is what it is on
+// the host, in every bit, in steps that are kept as graphs, too.
 #include "support/on_gpu.hpp"
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/optimizer/one_of.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace {
 
 using Optimizer = gpipe::Grouped<gpipe::RMSProp>;
-template <class T> using Train = toy::CudaTrain<T, Optimizer>;
+template <class T, class O = Optimizer> using Train = toy::CudaTrain<T, O>;
 template <class T>
 using HostTrain =
     toy::Training<toy::PlainNet<T, true>, toy::MeanSquare<T, 3>, Optimizer, gpipe::device::Host>;
@@ -30,15 +32,15 @@ template <class Options> Options options(std::size_t cells) {
     result.schedule = gpipe::schedule::OneForwardOneBackward{};
     return result;
 }
-template <class T>
-std::unique_ptr<Train<T>> made(toy::Watch& watch, Optimizer const& optimizer, std::size_t graphs) {
-    auto o = options<typename Train<T>::Options>(3);
+template <class T, class O>
+std::unique_ptr<Train<T, O>> made(toy::Watch& watch, O const& optimizer, std::size_t graphs) {
+    auto o = options<typename Train<T, O>::Options>(3);
     o.device.gpus = {0, 0, 0};
     o.device.graphs = graphs;
     toy::LossOnGpu<toy::kernel::MeanSquare<T, 3>> loss;
     loss.watch = &watch;
-    return std::make_unique<Train<T>>(watched(toy::KernelNet<T, true>{}, watch), loss, optimizer,
-                                      o);
+    return std::make_unique<Train<T, O>>(watched(toy::KernelNet<T, true>{}, watch), loss, optimizer,
+                                         o);
 }
 template <class T>
 std::unique_ptr<HostTrain<T>> made_on_host(toy::Watch& watch, Optimizer const& optimizer) {
@@ -116,4 +118,39 @@ TEST_CASE_TEMPLATE("groups, layers and gradients alone between steps are what th
         CHECK(Result<T>::state_of(*train) == Result<T>::state_of(*host));
         CHECK(train->steps() == host->steps());
     }
+}
+
+namespace {
+
+// What is left of steps of several sizes, the last of them at another rate.
+template <class O> std::vector<double> trained(O const& by, std::size_t graphs) {
+    toy::Session const session(graphs);
+    toy::Watch watch;
+    auto const train = made<float>(watch, by, graphs);
+    std::vector<double> result;
+    for (std::uint32_t i = 0; i < 6; ++i) {
+        auto const slow = [&](auto& chosen) { chosen.learning_rate /= i == 4 ? 2 : 1; };
+        if constexpr (std::is_same_v<O, gpipe::optimizer::Dynamic>)
+            train->optimizer().visit(slow);
+        else
+            slow(train->optimizer());
+        toy::Data<float> const data(i % 3 == 2 ? 5 : 8, i);
+        result.push_back(train->step(data.inputs, data.targets).loss);
+    }
+    auto const state = Result<float>::state_of(*train);
+    result.insert(result.end(), state.begin(), state.end());
+    return result;
+}
+
+} // namespace
+
+TEST_CASE("an optimizer that is chosen trains bit by bit as the same one in the type") {
+    auto const check = [](auto const& one) {
+        for (std::size_t graphs : {0, 1})
+            CHECK(trained(gpipe::optimizer::Dynamic(one), graphs) == trained(one, graphs));
+    };
+    check(gpipe::SGD{1e-2f, 0.9f, 1e-2f});
+    check(gpipe::RMSProp{1e-2f, 0.9f, 0.5f, 1e-6f, 1e-2f});
+    check(gpipe::Adam{.weight_decay = 1e-2f});
+    check(gpipe::AdamW{});
 }

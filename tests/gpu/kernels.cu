@@ -112,6 +112,48 @@ TEST_CASE("the commit on a GPU is the host's in every bit") {
             }
 }
 
+TEST_CASE("a commit is taken back on a GPU by what takes it back on the host") {
+    double const infinity = std::numeric_limits<double>::infinity();
+    Stream const stream(0);
+    CudaStream const name(stream.get());
+    std::vector<std::uint32_t> const order{2, 0, 1};
+    for (std::vector<double> const& squares :
+         {std::vector{1.0, 2.0, 3.0}, {1.0, infinity, std::nan("")}, {infinity, 1.0, 1.0}})
+        for (bool const ordered : {false, true})
+            for (gpipe::StepState state : {gpipe::StepState{7, 3, 0.5, 0, 1}, {7, 3, 0.5, 0, 0}})
+                for (auto const fault : {gpipe::StepFault::nothing, gpipe::StepFault::loss,
+                                         gpipe::StepFault::gradient}) {
+                    state.fault = fault;
+                    Buffer const on_gpu(0, 3 * sizeof(double)), order_there(0, sizeof order[0] * 3),
+                        state_there(0, sizeof state);
+                    write(on_gpu, squares);
+                    write(order_there, order);
+                    write(state_there, std::vector{state});
+                    gpipe::RevokeCall call{reinterpret_cast<double*>(on_gpu.data()),
+                                           reinterpret_cast<std::uint32_t*>(order_there.data()),
+                                           3,
+                                           reinterpret_cast<gpipe::StepState*>(state_there.data()),
+                                           &name,
+                                           ordered};
+                    if (!ordered) call.order = nullptr;
+                    gpipe::StepWork<gpipe::device::Cuda>::revoke(call);
+                    stream.synchronize();
+                    bool const blames =
+                        (state.committed || fault == gpipe::StepFault::gradient) && squares[2] != 3;
+                    gpipe::StepState own = state;
+                    call.squares = squares.data();
+                    call.order = ordered ? order.data() : nullptr;
+                    call.state = &own;
+                    gpipe::detail::revoke(call);
+                    auto const theirs = read<gpipe::StepState>(state_there, 1)[0];
+                    CHECK(std::memcmp(&theirs, &own, sizeof own) == 0);
+                    CHECK(own.committed == (blames ? 0 : state.committed));
+                    CHECK(own.step == 3u - (blames && ordered));
+                    CHECK(own.fault == (blames ? gpipe::StepFault::gradient : fault));
+                    if (blames) CHECK(std::isnan(own.fault_value) == (ordered && squares[0] == 1));
+                }
+}
+
 namespace {
 
 // A tensor with its gradient and its optimizer's states, one slot each.

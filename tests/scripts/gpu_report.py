@@ -133,17 +133,68 @@ class Tests(unittest.TestCase):
             with self.assertRaises(gpu_report.Failed):
                 gpu_report.learns(said(*wrong))
 
-    def test_measured_numbers_stand_beside_predicted_ones(self):
-        turns = ['{"system": "gpipe", "K": 1, "step_milliseconds": %d}\n{"system": "gpipe", "K": 4, "step_milliseconds": 90}\n'
-                 '{"system": "PyTorch 2", "K": 1, "step_milliseconds": 50}' % ms for ms in (100, 120, 110)]
-        self.program("turns", "echo '" + "'; echo '".join("\n".join(turns).splitlines()) + "'")
-        _, report = self.run_steps([Step("turns", [["turns"]], 20, gpu_report.against, predicted={"K=1 ms": 232}),
-                                    Step("later", built=False, predicted={"K=1 ms": 34})])
-        self.assertEqual(self.lines()[0]["numbers"],
-                         {"K=1 ms": 110, "K=4 ms": 90, "PyTorch ms": 50, "ours/theirs": 2.2, "K=4/K=1": 90 / 110})
+    def player(self, name, *rounds, script=""):
+        """Milliseconds of each cell, by round: what it prints at its end."""
+        cells = [json.dumps({"system": "gpipe", "K": k, "round_milliseconds": list(times)})
+                 for k, times in zip((1, 4), zip(*rounds))]
+        self.program(name, f"echo ready; while read -r line; do {script or 'true'}; echo {name} >> {self.work}/turns; echo done; "
+                           "done; " + "; ".join(f"echo '{c}'" for c in cells))
+
+    def test_programs_that_are_compared_take_their_rounds_in_turns(self):
+        self.player("a", [50], [40], [60])
+        self.player("b", [100, 90], [120, 60], [110, 99])
+        _, report = self.run_steps([Step("turns", [["a"], ["PROGRAM:b"]], 20, gpu_report.against("A", "B"), turns=3,
+                                         predicted={"B K=1 ms": 232}),
+                                    Step("later", built=False, predicted={"B K=1 ms": 34})])
+        self.assertEqual((self.work / "turns").read_text().split(), ["a", "b"] * 3)
+        numbers = self.lines()[0]["numbers"]
+        self.assertEqual({n: v for n, v in numbers.items() if n.endswith(" ms")}, {"A ms": 50, "B K=1 ms": 110, "B K=4 ms": 90})
+        self.assertEqual((numbers["A ms q1"], numbers["A ms q3"]), (45, 55))
+        # Of the ratios of each round, not the ratio of the medians.
+        self.assertEqual(numbers["B K=1 / A"], 2)
+        self.assertEqual((numbers["B K=1 / A q1"], numbers["B K=1 / A q3"]), ((110 / 60 + 2) / 2, 2.5))
+        self.assertEqual(numbers["B K=4 / B K=1"], 0.9)
         table = report.table().splitlines()
-        self.assertIn("K=1 ms 110 [232]", table[1])
-        self.assertIn("K=1 ms [34]", table[2])
+        self.assertIn("B K=1 ms 110 (105-115) [232]", table[1])
+        self.assertIn("B K=1 / A 2 (1.917-2.5)", table[1])
+        self.assertIn("B K=1 ms [34]", table[2])
+
+    def test_whoever_misses_a_turn_fails_the_step_and_nothing_of_it_is_left(self):
+        self.player("good", [1], [1])
+        self.player("short", [1])
+        self.player("dies", [1], [1], script="echo out of memory >&2; exit 3")
+        self.player("leaves", [1], [1], script="exit 0")
+        self.player("hangs", [1], [1], script=f"sh -c 'echo $$ > {self.work}/child; exec sleep 1000'")
+        self.player("zero", [0], [0])
+        self.program("rubbish", "echo ready; while read -r line; do echo done; done; echo '{\"round_milliseconds\": [1, true]}'")
+        self.program("mute", "exec sleep 1000")
+        expected = {"short": ("failed", "not all took as many rounds: good 2, short 1"), "dies": ("failed", "status 3: out of memory"),
+                    "leaves": ("failed", "leaves ended before its turn"), "zero": ("failed", "no numbers round_milliseconds"),
+                    "rubbish": ("failed", "no number ms"), "hangs": ("timeout", "killed after 2 s"),
+                    "mute": ("timeout", "killed after 2 s"), "not_there": ("failed", "No such file")}
+        good, _ = self.run_steps([Step(name, [["good"], [name]], 2 if status == "timeout" else 20,
+                                       gpu_report.against("good", name), turns=2) for name, (status, _) in expected.items()])
+        self.assertFalse(good)
+        for record, (status, words) in zip(self.lines(), expected.values()):
+            self.assertEqual(record["status"], status, record)
+            self.assertIn(words, record["reason"])
+        child = int((self.work / "child").read_text())
+        self.assertFalse(os.path.exists(f"/proc/{child}") and
+                         "Z" not in pathlib.Path(f"/proc/{child}/stat").read_text().split()[2])
+
+    def test_a_timeline_lies_beside_the_report_and_must_be_whole(self):
+        def step(name, **told):
+            told = {"kernels": 7, "copies": 1, "lost": 0, "timeline_ms": 2.5, "idle_share": 0.125, **told}
+            self.program(name, "test $1 = --rounds && test -e \"$CUDA_INJECTION64_PATH\" || exit 1\n"
+                         f"echo {{}} > \"$GPIPE_GPU_TIMELINE\"; echo '{json.dumps(told)}' >&2")
+            return Step(name, [gpu_report.recorded_by("K=4", ["PROGRAM:" + name])], passing=gpu_report.recorded("K=4"))
+        (self.work / "libgpu_timeline.so").touch()
+        self.program("silent", "exit 0")
+        self.run_steps([step("whole"), step("lossy", lost=1), step("empty", kernels=0),
+                        Step("silent", [["silent"]], passing=gpu_report.recorded("K=4"))])
+        self.assertTrue((self.work / "timeline-K4.json").exists())
+        self.assertEqual([line["status"] for line in self.lines()], ["passed", "failed", "failed", "failed"])
+        self.assertEqual(self.lines()[0]["numbers"], {"K=4 kernels": 7, "K=4 timeline_ms": 2.5, "K=4 idle_share": 0.125})
 
     def test_every_part_lists_its_steps_once_and_fits_a_table(self):
         for part, steps in gpu_report.PARTS.items():
@@ -192,6 +243,18 @@ class Tests(unittest.TestCase):
         self.assertEqual(by_name["environment"]["status"], "failed")
         self.assertIn("missing", by_name["environment"]["reason"])
         self.assertEqual(by_name["test blas"]["status"], "failed")
+
+    def test_every_library_is_packed_but_the_c_library_and_nvidias(self):
+        taken, left = gpu_report.libraries("""\tlinux-vdso.so.1 (0x1)
+\tlibdnnl.so.2 => /lib/x86_64-linux-gnu/libdnnl.so.2 (0x2)
+\tlibOpenCL.so.1 => /lib/x86_64-linux-gnu/libOpenCL.so.1 (0x3)
+\tlibcublasLt.so.13 => /usr/local/cuda/lib/libcublasLt.so.13 (0x4)
+\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x5)
+\tlibmissing.so => not found
+\t/lib64/ld-linux-x86-64.so.2 (0x6)
+""")
+        self.assertEqual(taken, {"/lib/x86_64-linux-gnu/libdnnl.so.2", "/lib/x86_64-linux-gnu/libOpenCL.so.1"})
+        self.assertEqual(left, {"libcublasLt.so.13", "libmissing.so"})
 
     def report(self, name, commit=HEAD, dry=False, milliseconds=100.0, status="passed"):
         records = [{"name": "gpt", "part": "fast", "status": status, "seconds": 1, "numbers": {"K=1 ms": milliseconds},

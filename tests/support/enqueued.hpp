@@ -207,6 +207,15 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::commit(call); },
             std::move(ranges), "the commit");
     }
+    static void revoke(gpipe::RevokeCall const& call) {
+        toy::Ranges ranges;
+        ranges.add(call.squares, call.tensors);
+        ranges.add(call.order, call.order ? call.tensors : 0);
+        ranges.add(call.state, 1);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::revoke(call); },
+            std::move(ranges), "the revocation");
+    }
     template <class T>
     static void squares(gpipe::SquaresCall const& call, gpipe::UpdateRow const& row) {
         toy::Ranges ranges;

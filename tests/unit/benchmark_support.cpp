@@ -1,6 +1,7 @@
 // What the benchmarks say rests on these: quantiles, lists of options, and the count of live bytes.
 #include "../../benchmarks/support/live_bytes.hpp"
 #include "../../benchmarks/support/statistics.hpp"
+#include "../../benchmarks/support/turns.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/layer/info.hpp>
@@ -9,8 +10,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <iostream>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <vector>
 
 namespace {
@@ -25,6 +28,16 @@ TEST_CASE("quantiles of 0, 1, ..., n are q n, in any order") {
             CHECK(benchmark::quantile(values, q) == doctest::Approx(q * double(n)));
     }
     CHECK(std::isnan(benchmark::median({})));
+}
+
+TEST_CASE("a round is taken for each line that is told") {
+    std::istringstream lines("\n\n\n");
+    auto* const before = std::cin.rdbuf(lines.rdbuf());
+    std::vector<bool> rest; // whether there was more to read, by round
+    benchmark::take_turns([&] { rest.push_back(lines.rdbuf()->in_avail() > 0); });
+    std::cin.rdbuf(before);
+    std::cin.clear();
+    CHECK(rest == std::vector{true, true, false});
 }
 
 TEST_CASE("ratios are taken round by round") {

@@ -20,6 +20,12 @@ struct Commit {
     __device__ Commit operator()() const { return *this; }
     __device__ void operator()(std::size_t) const { commit(call); }
 };
+struct Revoke {
+    RevokeCall call;
+
+    __device__ Revoke operator()() const { return *this; }
+    __device__ void operator()(std::size_t) const { revoke(call); }
+};
 
 // The update of one element.
 template <class T, class Optimizer> struct UpdateElement {
@@ -59,6 +65,9 @@ template <> struct StepWork<device::Cuda> {
     ///@{
     static void commit(CommitCall const& call) {
         cuda::for_each_index(stream(call.stream), 1, detail::Commit{call});
+    }
+    static void revoke(RevokeCall const& call) {
+        cuda::for_each_index(stream(call.stream), 1, detail::Revoke{call});
     }
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
         cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -151,13 +152,17 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
 
     /// Throws if an update was interrupted.
     void check_whole() const {
-        if (torn_)
-            throw std::runtime_error(
-                "gpipe: an exception, or an error of the device, has interrupted an update: some "
-                "parameters are new, some old, and this object is of no use");
+        if (torn_) std::rethrow_exception(of_no_use());
     }
 
   private:
+    [[gnu::cold]] static std::exception_ptr of_no_use() {
+        return std::make_exception_ptr(std::runtime_error(
+            "gpipe: an exception, a gradient that is not finite, or an error of the device has "
+            "interrupted an update: some parameters are new, some old, and this object is of no "
+            "use"));
+    }
+
     Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
                    bool follows) {
         check_whole();
@@ -196,8 +201,17 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     bool end_run(Run& run, bool done = true) {
         last_slot_ = run.arguments.slot;
         StepState const& state = exchange_.state(run.arguments.slot);
-        if (done && !run.failed() && state.fault != StepFault::nothing)
-            run.failure.tell(FirstFailure::behind_actions(0), this->not_finite(state));
+        if (done && !run.failed() && state.fault != StepFault::nothing) {
+            Failure failure = this->not_finite(state);
+            run.failure.tell(FirstFailure::behind_actions(0), failure);
+            if (this->immediate_ && state.fault == StepFault::gradient && run.arguments.updates &&
+                this->has_updated(run)) {
+                torn_ = true;
+                failure.error = of_no_use();
+                for (Run& other : runs_) // that may be under way
+                    other.failure.tell(FirstFailure::behind_actions(0), failure);
+            }
+        }
         if (!run.failed()) return true;
         last_failure_ = run.failure.get();
         if (!Device::calls_enqueue && run.updated.load(std::memory_order_relaxed)) torn_ = true;
@@ -230,6 +244,9 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             }
             if (Device::calls_enqueue && run.failed()) return false; // all layers have been called
             std::size_t const last = table.stream_of_device[tables_.last_device];
+            if constexpr (Device::calls_enqueue)
+                if (arguments.training() && this->immediate_ && this->checks_.finite_gradients)
+                    this->revoke(run, table);
             if (arguments.training() && !this->immediate_)
                 Protocol::finish(run, table, lane);
             else if (!arguments.training() && arguments.measures && table.serves(lane, last))

@@ -8,6 +8,7 @@
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/runtime/work.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -126,10 +127,7 @@ template <DeviceRuntime Device> class StepProtocol {
             for (std::size_t s = 0; s < table.streams; ++s)
                 if (meets(s)) device_.wait(last, s, end);
             if constexpr (!Device::reads_host)
-                if (sums_squares())
-                    device_.copy(last, bytes_of(tables_.all_squares),
-                                 bytes_of(exchange_.squares(run.arguments.slot)),
-                                 tables_.updates.size() * sizeof(double));
+                if (sums_squares()) copy_squares(run, last);
             commit(run, last);
             device_.record(last, end + 1);
         }
@@ -155,6 +153,43 @@ template <DeviceRuntime Device> class StepProtocol {
             if (!device_.captures() && run.arguments.updates)
                 torn_ = true; // until all of it is enqueued
         update(run, d, stream);
+    }
+    // The end of a step whose updates are immediate, where these were enqueued before gradients
+    // were known: each device has kept itself from updating by gradients of its own that are not
+    // finite; now one such takes the step back, before the next begins.
+    void revoke(Run& run, StepTable const& table) {
+        std::size_t const last = table.stream_of_device[tables_.last_device];
+        std::uint64_t const end = run.base + table.longest + 1; // on `last` the commit's
+        auto const each_other = [&](auto f) {
+            for (std::size_t d = 0; d < tables_.states.size(); ++d)
+                if (d != tables_.last_device) f(d, table.stream_of_device[d]);
+        };
+        each_other([&](std::size_t, std::size_t stream) {
+            device_.record(stream, end);
+            device_.wait(last, stream, end);
+        });
+        StepState& state = exchange_.state(run.arguments.slot);
+        copy_squares(run, last);
+        launch_revoke({tables_.all_squares, tables_.order_there, tables_.updates.size(),
+                       tables_.states[tables_.last_device], &device_.stream(last), true},
+                      last);
+        device_.copy(last, bytes_of(&state), bytes_of(tables_.states[tables_.last_device]),
+                     sizeof state);
+        device_.record(last, end + 1);
+        each_other([&](std::size_t d, std::size_t stream) {
+            device_.wait(stream, last, end + 1);
+            device_.copy(stream, bytes_of(tables_.states[d]), bytes_of(&state), sizeof state);
+        });
+    }
+    // After that: whether a device has updated, because its own gradients are finite.
+    bool has_updated(Run const& run) const {
+        double const* const squares = exchange_.squares(run.arguments.slot);
+        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+            if (tables_.has_updates(d) &&
+                std::all_of(squares + tables_.updates_at[d], squares + tables_.updates_at[d + 1],
+                            detail::is_finite))
+                return true;
+        return false;
     }
     bool updates_on(StepTable const& table, std::size_t stream) const {
         for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
@@ -188,6 +223,16 @@ template <DeviceRuntime Device> class StepProtocol {
         if constexpr (!Device::reads_host)
             device_.copy(stream, bytes_of(collected), bytes_of(results),
                          (last - first) * sizeof(double));
+    }
+
+    // Of all devices, to the last.
+    void copy_squares(Run const& run, std::size_t last) {
+        device_.copy(last, bytes_of(tables_.all_squares),
+                     bytes_of(exchange_.squares(run.arguments.slot)),
+                     tables_.updates.size() * sizeof(double));
+    }
+    void launch_revoke(RevokeCall const& call, std::size_t stream) {
+        device_.launch(stream, [call] { StepWork<Device>::revoke(call); });
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
@@ -241,8 +286,7 @@ template <DeviceRuntime Device> class StepProtocol {
                 device_.copy(stream, bytes_of(tables_.states[d]),
                              bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
         if (!tables_.has_updates(d)) return;
-        if constexpr (!Device::calls_enqueue)
-            if (immediate_ && checks_.finite_gradients) check_gradients(run, d, stream);
+        if (immediate_ && checks_.finite_gradients) check_gradients(run, d, stream);
         UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
                               &device_.stream(stream), run.arguments.updates};
         launch_rows(run, d, stream, FailureOf::update,
@@ -282,13 +326,19 @@ template <DeviceRuntime Device> class StepProtocol {
     // Where updates are immediate: before those of a device.
     void check_gradients(Run& run, std::size_t d, std::size_t stream) {
         sum_squares(run, d, stream);
-        device_.launch(stream, [this, &run, d]() noexcept {
-            for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i) {
-                double const squares = exchange_.squares(run.arguments.slot)[i];
-                if (!detail::is_finite(squares))
-                    return fail(run, FailureOf::gradient, i, not_finite_gradient(i, squares));
-            }
-        });
+        if constexpr (Device::calls_enqueue)
+            launch_revoke({reinterpret_cast<double const*>(tables_.squares[d] + squares_workspace),
+                           nullptr, tables_.updates_at[d + 1] - tables_.updates_at[d],
+                           tables_.states[d], &device_.stream(stream)},
+                          stream);
+        else
+            device_.launch(stream, [this, &run, d]() noexcept {
+                for (std::size_t i = tables_.updates_at[d]; i < tables_.updates_at[d + 1]; ++i) {
+                    double const squares = exchange_.squares(run.arguments.slot)[i];
+                    if (!detail::is_finite(squares))
+                        return fail(run, FailureOf::gradient, i, not_finite_gradient(i, squares));
+                }
+            });
     }
     [[gnu::cold]] std::exception_ptr not_finite_gradient(std::size_t i, double squares) const {
         UpdateRow const& row = tables_.updates[i];

@@ -113,6 +113,7 @@ namespace detail {
             update.layer = static_cast<std::uint32_t>(layer);
             update.number = static_cast<std::uint32_t>(t);
             update.type = type_number(model.infos[layer].name);
+            update.states = static_cast<std::uint32_t>(model.states);
             offset += spec.bytes;
         }
     };

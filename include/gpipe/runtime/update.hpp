@@ -22,24 +22,27 @@ struct UpdateRow {
     SquaresFunction squares = nullptr; ///< of the gradient
     std::byte* parameter = nullptr;    ///< in its device's memory
     std::byte* gradient = nullptr;     ///< likewise
-    std::byte* state = nullptr;        ///< `states` arrays, one slot each
+    std::byte* state = nullptr;        ///< arrays of its size, one slot each
     std::size_t elements = 0;          ///< of the tensor
     float decay = 1;                   ///< its share of weight decay
     std::uint32_t layer = 0;           ///< in the chain
     std::uint32_t number = 0;          ///< among the layer's parameter tensors
     std::uint64_t type = 0;            ///< type_id of the layer
+    std::uint32_t states = ~0u;        ///< arrays planned: a chosen optimizer's, at most all
 
     /// What the optimizer is told; `step` counts from 1.
     GPIPE_HOST_DEVICE UpdateContext context(std::uint64_t step) const {
         return {step, decay, 1, layer, number, type};
     }
-    /// As the optimizer sees it.
+    /// As the optimizer sees it. The gradient stands for arrays that are not planned, so that
+    /// whoever looks at what he does not use looks at memory of this tensor.
     template <class T, std::size_t states>
     GPIPE_HOST_DEVICE UpdateTensor<T, states> tensor() const {
         UpdateTensor<T, states> result{
             reinterpret_cast<T*>(parameter), reinterpret_cast<T*>(gradient), {}, elements};
         for (std::size_t s = 0; s < states; ++s)
-            result.state[s] = reinterpret_cast<T*>(state + s * slot_bytes(elements * sizeof(T)));
+            result.state[s] = reinterpret_cast<T*>(
+                s < this->states ? state + s * slot_bytes(elements * sizeof(T)) : gradient);
         return result;
     }
 };

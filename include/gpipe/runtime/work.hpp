@@ -68,6 +68,17 @@ struct CommitCall {
     bool fails = true; ///< whether what is not finite keeps the step from being committed
 };
 
+/// Squares of gradients that a commit did not know, for updates are immediate: one that is not
+/// finite takes it back.
+struct RevokeCall {
+    double const* squares = nullptr;
+    std::uint32_t const* order = nullptr; ///< of the tensors in the chain; null: as they are
+    std::size_t tensors = 0;
+    StepState* state = nullptr;
+    void const* stream = nullptr; ///< the device's
+    bool counts = false;          ///< whether the state is the one that counts steps
+};
+
 /// The sum of the squares of a gradient's elements.
 struct SquaresCall {
     double* result = nullptr;       ///< one number, of the device
@@ -84,8 +95,8 @@ struct UpdateCall {
 };
 
 /// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall),
-/// squares<T>(SquaresCall, UpdateRow) and update<T, Optimizer>(UpdateCall, UpdateRow), which put
-/// that on the call's stream. To be
+/// revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow) and
+/// update<T, Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream. To be
 /// specialised for such a device; others do it in host functions.
 template <class Device> struct StepWork;
 
@@ -139,6 +150,22 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     state.scale = scale;
     state.committed = sound;
     state.step += sound;
+}
+
+GPIPE_HOST_DEVICE inline void revoke(RevokeCall const& call) noexcept {
+    StepState& state = *call.state;
+    // A device that has taken it back by its own gradients looks once more, at those of all.
+    if (!state.committed && state.fault != StepFault::gradient) return;
+    for (std::size_t t = 0; t < call.tensors; ++t) {
+        double const value = call.squares[call.order ? call.order[t] : t];
+        if (is_finite(value)) continue;
+        state.committed = 0;
+        state.step -= call.counts;
+        state.fault = StepFault::gradient;
+        state.fault_at = static_cast<std::uint32_t>(t);
+        state.fault_value = value;
+        return;
+    }
 }
 
 } // namespace detail
