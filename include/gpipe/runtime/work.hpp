@@ -71,12 +71,12 @@ struct CommitCall {
 /// Squares of gradients that a commit did not know, for updates are immediate: one that is not
 /// finite takes it back.
 struct RevokeCall {
-    double const* squares = nullptr;
+    double const* squares = nullptr;      ///< of each tensor's gradient, in memory of the device
     std::uint32_t const* order = nullptr; ///< of the tensors in the chain; null: as they are
-    std::size_t tensors = 0;
-    StepState* state = nullptr;
-    void const* stream = nullptr; ///< the device's
-    bool counts = false;          ///< whether the state is the one that counts steps
+    std::size_t tensors = 0;              ///< how many
+    StepState* state = nullptr;           ///< of the device
+    void const* stream = nullptr;         ///< the device's
+    bool counts = false;                  ///< whether the state is the one that counts steps
 };
 
 /// The sum of the squares of a gradient's elements.
