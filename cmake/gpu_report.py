@@ -141,6 +141,8 @@ def against(*labels):
     def check(outputs):
         series = {}
         for label, output in zip(labels, outputs):
+            if isinstance(output, Failed):
+                continue
             records = objects(output)
             if not records:
                 raise Failed("printed no JSON")
@@ -365,11 +367,12 @@ class Player:
                 self.finish(end)
                 raise Failed(f"{self.name} ended before its turn")
 
-    def play(self):
+    def play(self, times, end):
         try:
             self.child.stdin.write(b"\n")
         except BrokenPipeError:
             pass  # it is not heard then
+        self.hear(b"done", times, end)
 
     def finish(self, end):
         """Its output; raises Failed."""
@@ -394,20 +397,24 @@ class Player:
 
 
 def run_in_turns(commands, rounds, limit, environment):
-    """The outputs of programs that are all there at once, of which one after the other takes a round."""
-    end, players = time.monotonic() + limit, []
+    """The outputs of programs that are all there at once, of which one after the other takes a round; of those that fail,
+    after which the others go on, the failures."""
+    end, players, results = time.monotonic() + limit, {}, [None] * len(commands)
+    def each(act):
+        for n in [n for n, result in enumerate(results) if result is None]:
+            try:
+                results[n] = act(n)
+            except Failed as failure:
+                results[n] = failure
     try:
-        for command in commands:
-            players.append(Player(command, environment))
-        for player in players:
-            player.hear(b"ready", 1, end)
-        for n in range(rounds):
-            for player in players:
-                player.play()
-                player.hear(b"done", n + 1, end)
-        return [player.finish(end) for player in players]
+        each(lambda n: players.update({n: Player(commands[n], environment)}))
+        each(lambda n: players[n].hear(b"ready", 1, end))
+        for times in range(1, rounds + 1):
+            each(lambda n: players[n].play(times, end))
+        each(lambda n: players[n].finish(end))
+        return results
     finally:
-        for player in players:
+        for player in players.values():
             player.kill()
 
 
@@ -502,7 +509,9 @@ class Report:
                 outputs = run_in_turns([self.resolved(command) for command in commands], step.turns, limit, self.environment)
             for command in commands if not step.turns else []:
                 outputs.append(run_command(self.resolved(command), end - time.monotonic(), self.environment))
-            return "passed", None, step.passing(outputs)
+            failures = [str(output) for output in outputs if isinstance(output, Failed)]
+            numbers = {} if failures and len(failures) == len(outputs) else step.passing(outputs)
+            return ("failed", failures[0], numbers) if failures else ("passed", None, numbers)
         except TimeoutError:
             return "timeout", f"killed after {limit:.0f} s", {}
         except Failed as failure:

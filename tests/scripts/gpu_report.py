@@ -178,6 +178,7 @@ class Tests(unittest.TestCase):
         for record, (status, words) in zip(self.lines(), expected.values()):
             self.assertEqual(record["status"], status, record)
             self.assertIn(words, record["reason"])
+            self.assertEqual(record["numbers"].get("good ms"), 1 if record["name"] in ("dies", "leaves", "not_there") else None)
         child = int((self.work / "child").read_text())
         self.assertFalse(os.path.exists(f"/proc/{child}") and
                          "Z" not in pathlib.Path(f"/proc/{child}/stat").read_text().split()[2])
