@@ -204,8 +204,8 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         if (done && !run.failed() && state.fault != StepFault::nothing) {
             Failure failure = this->not_finite(state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
-            if (this->immediate_ && state.fault == StepFault::gradient && run.arguments.updates &&
-                this->has_updated(run)) {
+            if (Device::calls_enqueue && this->immediate_ && state.fault == StepFault::gradient &&
+                run.arguments.updates && this->has_updated(run)) {
                 torn_ = true;
                 failure.error = of_no_use();
                 for (Run& other : runs_) // that may be under way
