@@ -414,10 +414,8 @@ TEST_CASE("no device needs more memory because of it, and copies that take no ti
     std::size_t plans = 0;
     for (std::size_t m : {1u, 3u, 8u, 13u, 32u})
         toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (int round = 0; round < (toy::long_tests() ? 40
-                                         : toy::sanitized  ? 1
-                                                           : 4);
-                 ++round) {
+            int const rounds = toy::long_tests() ? 40 : toy::sanitized ? 1 : 4;
+            for (int round = 0; round < rounds; ++round) {
                 std::string const name(schedule.name());
                 CAPTURE(name);
                 CAPTURE(k);
