@@ -76,6 +76,8 @@ TEST_CASE_TEMPLATE("no gradient of the GPT's layers is called wrong", T, float, 
     for (std::uint32_t seed = 1; seed <= 1 + 60 / toy::one_of(30); ++seed)
         for (float const dropout : {0.0f, 0.25f})
             for (std::size_t const classes : {vocabulary, std::size_t{16}}) {
+                // Each once under sanitizers, not with each.
+                if (toy::one_of(1) > 1 && (dropout > 0) != (classes == 16)) continue;
                 auto const found = report<T>(seed, classes, dropout, 16);
                 INFO(found);
                 CHECK(found.passed());
