@@ -88,6 +88,10 @@ TEST_CASE("the host cannot touch memory of a device, and a kernel only what it s
                       kernel([=] { write(data + 4096); }, {}, {{data, 64}});
                   }) == protects);
             CHECK(!crashes([&] { kernel([=] { write(data + 8); }, {}, {{data, 64}}); }));
+            CHECK(crashes([&] { // nor what only the work before it said
+                      cuda_double::launch(stream.get(), [] {}, {}, {{data, 64}});
+                      kernel([=] { write(data); }, {{data, 64}}, {});
+                  }) == protects);
             kernel([=] { write(data + 8191); }, {{data, 64}}, {{data + 4096, 4096}});
             CHECK(crashes([&] { read(data + 8191); }) == protects);
             std::byte seen{};

@@ -76,6 +76,8 @@ TEST_CASE_TEMPLATE("no gradient of the GPT's layers is called wrong", T, float, 
     for (std::uint32_t seed = 1; seed <= 1 + 60 / toy::one_of(30); ++seed)
         for (float const dropout : {0.0f, 0.25f})
             for (std::size_t const classes : {vocabulary, std::size_t{16}}) {
+                // Each once under sanitizers, not with each.
+                if (toy::one_of(1) > 1 && (dropout > 0) != (classes == 16)) continue;
                 auto const found = report<T>(seed, classes, dropout, 16);
                 INFO(found);
                 CHECK(found.passed());
@@ -93,7 +95,7 @@ TEST_CASE_TEMPLATE("every fault in the gradients of the GPT is found in the laye
                    float, double) {
     for (std::size_t layer = 0; layer <= Net<T>::size; ++layer)
         for (std::size_t f = 1; f < toy::fault_count; ++f) {
-            if ((layer * toy::fault_count + f) % (toy::sanitized ? 5 : 1) != 0) continue;
+            if ((layer * toy::fault_count + f) % (toy::sanitized ? 11 : 1) != 0) continue;
             auto const fault = static_cast<GradientFault>(f);
             auto const found = report<T>(7, vocabulary, 0, 2, layer, fault);
             INFO(std::string(toy::fault_names[f]), " in layer ", layer, "\n", found);

@@ -249,7 +249,9 @@ TEST_CASE(
     // By schedule: the most slots of an outbox if outputs and gradients stay until they are sent
     // and read, and of staged tensors.
     std::map<std::string, Most> figures;
+    std::size_t point = 0;
     auto const check = [&](Programs const& programs, std::string const& name) {
+        if (point++ % toy::one_of(1) != 0) return;
         for (Link const link : {Link::copied, Link::staged})
             for (Uses const& uses : all_uses) {
                 auto const plan = plan_windows(programs, link, uses);
@@ -305,7 +307,7 @@ TEST_CASE(
     for (auto const& [name, most] : figures) {
         if (most.outbox > 2) MESSAGE(name << ": up to " << most.outbox << " slots in an outbox");
         if (name == "by chance") continue;
-        CHECK(most.staging == 2);
+        CHECK((most.staging == 2 || toy::one_of(1) > 1));
         bool const breadth_first =
             name.starts_with("BreadthFirst") && !name.starts_with("BreadthFirst, 1");
         bool const recomputes = name.ends_with("recomputing");
@@ -341,12 +343,14 @@ TEST_CASE("to wait for room costs no time, but some where what has come or gone 
         double stays = 1; // that are kept there
     };
     std::map<std::string, Slower> slower;
+    std::size_t point = 0;
     for (std::size_t m : {2u, 5u, 8u, 12u})
         toy::each_of_catalogue(6, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             Slower& most = slower[std::string(schedule.name())];
             for (auto const lower : policies)
                 for (Link const link : {Link::copied, Link::staged})
                     for (Uses const& uses : all_uses) {
+                        if (point++ % toy::one_of(1) != 0) continue;
                         auto const plan = plan_windows(lower(schedule.programs(k, m)), link, uses);
                         double& ratio = uses.kept || uses.holds ? most.stays : most.goes;
                         for (double const copy : {0.25, 0.5, 1.0}) // of a forward

@@ -286,13 +286,14 @@ Programs joined(Programs const& schedule) {
     return gpipe::join_halves(schedule, Array<bool>(schedule.cells()));
 }
 template <class F> void each_schedule(std::mt19937_64& random, F f) {
+    std::size_t point = 0;
     for (std::size_t m : {1u, 3u, 8u, 13u})
         toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);
             CAPTURE(k);
             CAPTURE(m);
-            f(joined(schedule.programs(k, m)));
+            if (point++ % (toy::one_of(1) > 1 ? 5 : 1) == 0) f(joined(schedule.programs(k, m)));
         });
     for (int round = 0; round < 60; ++round) {
         CAPTURE(round);
@@ -383,8 +384,9 @@ TEST_CASE("the proof finds what is left out, and what it lets pass can be walked
     });
     MESSAGE(refused << " refused, " << walked << " walks");
     for (auto const& [problem, count] : problems) MESSAGE(count << ": " << problem);
-    CHECK(refused > 100);
-    CHECK(walked > 100);
+    std::size_t const enough = toy::one_of(1) > 1 ? 20 : 100;
+    CHECK(refused > enough);
+    CHECK(walked > enough);
     CHECK(problems.size() >= 3);
 }
 
@@ -412,7 +414,8 @@ TEST_CASE("no device needs more memory because of it, and copies that take no ti
     std::size_t plans = 0;
     for (std::size_t m : {1u, 3u, 8u, 13u, 32u})
         toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (int round = 0; round < (toy::long_tests() ? 40 : 4); ++round) {
+            int const rounds = toy::long_tests() ? 40 : toy::sanitized ? 1 : 4;
+            for (int round = 0; round < rounds; ++round) {
                 std::string const name(schedule.name());
                 CAPTURE(name);
                 CAPTURE(k);

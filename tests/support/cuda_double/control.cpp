@@ -39,6 +39,7 @@ std::size_t progress(std::size_t pieces) {
     return locked([&](World& w) {
         std::size_t done = 0;
         while (done < pieces && w.run_one()) ++done;
+        w.close();
         return done;
     });
 }

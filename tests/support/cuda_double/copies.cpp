@@ -158,7 +158,7 @@ void behind_back(void* to, void const* from, std::size_t bytes, void const* devi
     work.kind = Kind::copy;
     world().open(work);
     std::memcpy(to, from, bytes);
-    world().close(work);
+    world().close();
 }
 
 } // namespace

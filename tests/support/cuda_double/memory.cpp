@@ -61,13 +61,13 @@ cudaError_t World::allocate(void** pointer, std::size_t bytes, int device) {
         used += bytes;
     }
     std::size_t const mapped = pages(bytes);
-    void* memory =
-        mmap(nullptr, mapped + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, mapped + page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return cudaErrorMemoryAllocation;
-    mprotect(memory, mapped, PROT_READ | PROT_WRITE);
     std::memset(memory, static_cast<int>(untouched), mapped);
-    if (device >= 0 && options.protects) mprotect(memory, mapped, PROT_NONE);
     auto* data = static_cast<std::byte*>(memory);
+    bool const hidden = device >= 0 && options.protects;
+    mprotect(hidden ? data : data + mapped, hidden ? mapped + page : page, PROT_NONE);
     Allocation const& a =
         allocations.emplace(data, Allocation{data, bytes, device, ++made, mapped}).first->second;
     note(": allocation " + std::to_string(a.number) + ", " + std::to_string(bytes) + " bytes" +
@@ -106,13 +106,23 @@ cudaError_t World::release(void* pointer, bool of_device) {
     return cudaSuccess;
 }
 
-void World::protect(Range range, int how) {
-    Allocation const* a = find(range.data);
-    if (!options.protects || !a || a->device < 0 || !a->live || range.bytes == 0) return;
-    auto const offset =
-        static_cast<std::size_t>(static_cast<std::byte const*>(range.data) - a->data);
-    std::size_t const first = offset / page * page;
-    mprotect(a->data + first, pages(offset + range.bytes) - first, how);
+// Only what differs is changed, and neighbours at once: such a call costs more than most work.
+void World::allow(Pages pages) {
+    Pages changes;
+    for (auto const& [at, how] : allowed) changes[at] = PROT_NONE;
+    for (auto const& [at, how] : pages) changes[at] = how;
+    std::erase_if(changes, [&](auto const& change) {
+        auto const now = allowed.find(change.first);
+        return now != allowed.end() && now->second == change.second;
+    });
+    for (auto next = changes.begin(); next != changes.end();) {
+        auto const [begin, how] = *next;
+        std::byte* end = begin;
+        for (; next != changes.end() && next->first == end && next->second == how; ++next)
+            end += page;
+        mprotect(begin, static_cast<std::size_t>(end - begin), how);
+    }
+    allowed = std::move(pages);
 }
 
 // Makes what the work may touch accessible, or breaks down if it must not touch it.
@@ -133,13 +143,19 @@ void World::open(Work const& work) {
             fault(describe(work.call) + wrong + place(range.data));
             return break_down(cudaErrorIllegalAddress);
         }
-    for (Range const& range : work.reads) protect(range, PROT_READ);
-    for (Range const& range : work.writes) protect(range, PROT_READ | PROT_WRITE);
-}
-
-void World::close(Work const& work) {
-    for (Range const& range : work.reads) protect(range, PROT_NONE);
-    for (Range const& range : work.writes) protect(range, PROT_NONE);
+    if (!options.protects) return;
+    Pages pages;
+    auto const include = [&](Range const& range, int how) {
+        Allocation const* a = find(range.data);
+        if (!a || a->device < 0 || range.bytes == 0) return;
+        auto const* data = static_cast<std::byte const*>(range.data);
+        auto const last = static_cast<std::size_t>(data + range.bytes - 1 - a->data) / page;
+        for (auto at = static_cast<std::size_t>(data - a->data) / page; at <= last; ++at)
+            pages[a->data + at * page] |= how;
+    };
+    for (Range const& range : work.reads) include(range, PROT_READ);
+    for (Range const& range : work.writes) include(range, PROT_READ | PROT_WRITE);
+    allow(std::move(pages));
 }
 
 World::~World() {

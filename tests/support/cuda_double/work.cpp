@@ -97,7 +97,6 @@ bool World::run_one() {
                 break_down(cudaErrorLaunchFailure);
             }
             running = nullptr;
-            close(work);
         }
     }
     work.run = nullptr;

@@ -103,6 +103,9 @@ struct Allocation {
     bool contains(void const* p) const { return p >= data && p < data + bytes; }
 };
 
+/// Protection of pages of devices, where it is not PROT_NONE.
+using Pages = std::map<std::byte*, int>;
+
 struct ThreadState {
     std::uint64_t epoch = 0;
     int device = 0;
@@ -144,8 +147,8 @@ class World {
     cudaError_t allocate(void** pointer, std::size_t bytes, int device);
     cudaError_t release(void* pointer, bool of_device);
     void open(Work const& work);
-    void close(Work const& work);
-    void protect(Range range, int how);
+    void close() { allow({}); }
+    void allow(Pages pages);
     std::string place(void const* pointer);
 
     // crash.cpp
@@ -181,6 +184,7 @@ class World {
     std::map<cudaGraph_t, Graph> graphs;
     std::map<cudaGraphExec_t, Executable> executables;
     std::map<std::byte const*, Allocation> allocations; ///< the freed ones, too: no address twice
+    Pages allowed;                                      ///< to work that runs
     std::vector<std::size_t> allocated;                 ///< bytes by device
     std::set<std::pair<int, int>> peers;                ///< (who, whose memory)
     std::vector<CapturePtr> captures;                   ///< that have not ended
