@@ -151,10 +151,10 @@ TEST_CASE_TEMPLATE("P1 every balance by hand trains the same", Device, Host, Def
     }
 }
 
-TEST_CASE_TEMPLATE("P1 every schedule that there can be trains the same: two hundred by chance",
-                   Device, Host, Deferred, Remote) {
+TEST_CASE_TEMPLATE("P1 every schedule that there can be trains the same: some by chance", Device,
+                   Host, Deferred, Remote) {
     std::mt19937 random(5);
-    std::size_t const trials = toy::long_tests() ? 5000 : 200;
+    std::size_t const trials = toy::long_tests() ? 5000 : 200 / toy::one_of(1);
     auto const runs = toy::runs<Device>();
     auto const balances = compositions(L);
     for (std::size_t trial = 0; trial < trials; ++trial) {

@@ -468,9 +468,11 @@ TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inp
           "together, and one for each weight gradient that is put off") {
     using gpipe::Kind;
     std::size_t beyond = 0;
+    std::size_t point = 0;
     auto const check = [&](std::string const& name, gpipe::schedule::Dynamic schedule,
                            toy::NamedCheckpointing const& checkpointing, std::size_t k,
                            std::size_t micro_batches) {
+        if (point++ % toy::one_of(1) != 0) return;
         using T = TrainOf<Equal, Deferred>;
         T train(Equal{}, {}, Adam{},
                 options<T>(8 * micro_batches, k, micro_batches, schedule, checkpointing.policy));
