@@ -79,7 +79,10 @@ static_assert([] {
     b[0] = 5;
     gpipe::Array<int> c = std::move(b);
     a = c;
-    return a[0] + a[1] + a[2] == 9 && a.size() == 3 && b.empty() && !c.empty();
+    gpipe::Array<int> shorter(1);
+    shorter = std::move(c);
+    return a[0] + a[1] + a[2] == 9 && a.size() == 3 && b.empty() && shorter.size() == 3 &&
+           shorter[2] == 2;
 }());
 
 } // namespace
