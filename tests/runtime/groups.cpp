@@ -159,6 +159,10 @@ TEST_CASE("a group of layers that the chain does not have is refused, with its l
                          "gpipe: groups[5] of the optimizer is of layers 10 and above, but L = 10: "
                          "the chain has layers 0 to 9",
                          std::invalid_argument);
+    CHECK_THROWS_WITH_AS(construct(of(4, 3)),
+                         "gpipe: groups[5] of the optimizer is of layers 4 to 3: there are none",
+                         std::invalid_argument);
+    CHECK_NOTHROW(construct(of(4, 4)));
     CHECK_THROWS_AS(construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(of(11, 12))),
                     std::invalid_argument);
 }

@@ -36,6 +36,10 @@ namespace detail {
 
 [[gnu::cold]] GPIPE_INLINE void check_group(ParameterGroup const& group, std::size_t number,
                                             std::size_t layers) {
+    if (group.first_layer > group.last_layer)
+        throw_error<std::invalid_argument>(
+            "gpipe: groups[%zu] of the optimizer is of layers %u to %u: there are none", number,
+            group.first_layer, group.last_layer);
     bool const open = group.last_layer == ParameterGroup::every;
     if (group.first_layer < layers && (open || group.last_layer < layers)) return;
     std::string const last = open ? "and above" : "to " + std::to_string(group.last_layer);
@@ -58,7 +62,8 @@ template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
     ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
-    /// For a chain of L layers: throws std::invalid_argument if a group names any beyond.
+    /// For a chain of L layers: throws std::invalid_argument if a group names any beyond, or
+    /// none.
     void check_layers(std::size_t layers) const {
         for (std::size_t g = 0; g < most; ++g) detail::check_group(groups[g], g, layers);
     }
