@@ -1,7 +1,7 @@
 // The one source of target gpipe::compiled: every function that has the word of
 // gpipe/core/compiled.hpp.
 #define GPIPE_COMPILED_SOURCE
-#include <gpipe/catalogue.hpp>
+#include <gpipe/by_name.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
 #include <gpipe/runtime/gradient_report.hpp>

@@ -9,7 +9,7 @@ set(GPIPE_HEADERS
     include/gpipe/balance/partition.hpp
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
-    include/gpipe/catalogue.hpp
+    include/gpipe/by_name.hpp
     include/gpipe/check_gradients.hpp
     include/gpipe/checkpoint/budget.hpp
     include/gpipe/checkpoint/catalogue.hpp

@@ -16,7 +16,7 @@
 #include "gpt/model.hpp"
 
 #include <gpipe/balance/partition.hpp>
-#include <gpipe/catalogue.hpp>
+#include <gpipe/by_name.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/memory/offload_times.hpp>

@@ -30,7 +30,7 @@
 #else
 #include <gpipe/gpipe.hpp>
 #endif
-#include <gpipe/catalogue.hpp>
+#include <gpipe/by_name.hpp>
 #include <gpipe/state/state.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // What is chosen by name: schedules, checkpointing policies and optimizers, a program's own among
 // them.
-#include <gpipe/catalogue.hpp>
+#include <gpipe/by_name.hpp>
 #include <gpipe/core/registry.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
