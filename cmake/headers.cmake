@@ -93,6 +93,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/curve.hpp
     include/gpipe/memory/device_choice.hpp
     include/gpipe/memory/fit_budget.hpp
+    include/gpipe/memory/locate.hpp
     include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/moves.hpp
     include/gpipe/memory/occupation.hpp
@@ -104,7 +105,6 @@ set(GPIPE_HEADERS
     include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
-    include/gpipe/memory/verify_offloads.hpp
     include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/catalogue.hpp
@@ -116,7 +116,16 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
-    include/gpipe/runtime/addresses.hpp
+    include/gpipe/plan/edge.hpp
+    include/gpipe/plan/evaluation.hpp
+    include/gpipe/plan/happens_before.hpp
+    include/gpipe/plan/lower.hpp
+    include/gpipe/plan/lowered.hpp
+    include/gpipe/plan/operands.hpp
+    include/gpipe/plan/simulate_lowered.hpp
+    include/gpipe/plan/sweep.hpp
+    include/gpipe/plan/value.hpp
+    include/gpipe/plan/walk_order.hpp
     include/gpipe/runtime/budget.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
@@ -124,9 +133,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
-    include/gpipe/runtime/forward_programs.hpp
     include/gpipe/runtime/gradient_report.hpp
-    include/gpipe/runtime/immediate.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/layer_probe.hpp
@@ -145,6 +152,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/step_protocol.hpp
     include/gpipe/runtime/summary.hpp
     include/gpipe/runtime/table.hpp
+    include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
@@ -161,10 +169,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/gpipe.hpp
     include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
-    include/gpipe/schedule/lowered.hpp
-    include/gpipe/schedule/message_order.hpp
-    include/gpipe/schedule/message_slots.hpp
-    include/gpipe/schedule/messages.hpp
     include/gpipe/schedule/offloads.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
@@ -172,10 +176,8 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/simulate.hpp
-    include/gpipe/schedule/simulate_lowered.hpp
     include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
-    include/gpipe/schedule/verify_messages.hpp
     include/gpipe/schedule/view.hpp
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp

@@ -8,7 +8,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/device/host.hpp>
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/edge.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/device.hpp>
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/edge.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/schedule/lowered.hpp>
-#include <gpipe/schedule/order.hpp>
+#include <gpipe/plan/happens_before.hpp>
 
 #include <cstddef>
 
@@ -47,10 +46,9 @@ struct BoundaryUse {
     /// gradients, and the device before has an Outbox.
     Link link = Link::shared;
     /// By micro-batch: whether the input is moved to slower memory behind the forward, and nothing
-    /// of the cell reads it here after that. Empty: none is.
+    /// of the cell reads it here after that. Empty: none is; else writers rather wait for room than
+    /// have ever more slots.
     Array<bool> moved{};
-    /// By action, where some are: then writers wait for room rather than have ever more slots.
-    Needs* waits = nullptr;
 };
 
 /// Gives every tensor of a boundary a slot. A slot is taken again only by a writer that starts
@@ -117,7 +115,7 @@ assign_boundary_slots(Programs const& programs, Array<std::size_t> const& order,
                 (best == result.slots || slots[best].freed < slot.freed))
                 best = s;
         }
-        if (use.waits && best == result.slots) {
+        if (!use.moved.empty() && best == result.slots) {
             // The slot that has been free for longest, if another has come free since: a writer may
             // be early.
             std::size_t free = 0;
@@ -128,8 +126,6 @@ assign_boundary_slots(Programs const& programs, Array<std::size_t> const& order,
                 if (oldest == result.slots || slots[s].freed < slots[oldest].freed) oldest = s;
             }
             if (free >= 2) best = oldest;
-            for (std::size_t const user : slots[best].last)
-                if (user != no_action && !happens_before(user, writer)) use.waits[writer].add(user);
         }
         slots[best].free = false;
         if (best == result.slots) slots[result.slots++].first = writer;

@@ -6,6 +6,7 @@
 #include <gpipe/memory/offloaded.hpp>
 #include <gpipe/memory/reversal_layout.hpp>
 #include <gpipe/memory/window.hpp>
+#include <gpipe/plan/operands.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -89,16 +90,19 @@ struct MemoryPlan {
     std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
     std::size_t order_at = 0;         ///< likewise: their order in the chain
     Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
-    Lowered lowered;                  ///< what the plan is for: the programs with all transfers
-    Array<Link> links;                ///< by cell: of the boundary before it
-    Array<bool> crosses;              ///< likewise: whether a gradient does
-    Array<Transfers> transfers;       ///< likewise
+    Lowered lowered;                  ///< what the plan is for: the programs with all copies
+    Operands operands;                ///< what its actions read and write; see locate()
+    Array<CellBlocks> cells;          ///< by cell: bytes of its values
+    Array<Transfers> transfers;       ///< by cell: of the boundary before it
     Array<Offloaded> offloaded;       ///< likewise: what the cell moves to the host's memory
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;
+
+    /// The boundary before cell c, as an edge.
+    constexpr Edge const& edge_before(std::size_t c) const { return lowered.edges[c - 1]; }
 
     /// Of all arenas.
     constexpr std::size_t total() const {

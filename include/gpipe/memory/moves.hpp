@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/happens_before.hpp>
 
 #include <cstddef>
 

@@ -103,8 +103,8 @@ template <class Times> class Occupations {
         if (a.kind == Kind::offload) return end(moves_[pair_of(a)].forward);
         // What it needs of its device; if that has not run, what ran before.
         double start = 0;
-        for (std::size_t needed : plan_.lowered.needs[i].action) {
-            if (needed == no_action || is_copy(programs_[needed].kind)) continue;
+        for (std::size_t needed : plan_.lowered.needs[i]) {
+            if (is_copy(programs_[needed].kind)) continue;
             while (!has_run(needed) && needed > programs_.begin(device_)) --needed;
             start = std::max(start, end(needed));
         }

@@ -37,8 +37,8 @@ struct Offloaded {
 };
 
 /// Plans that for one cell; bytes and offsets are left to the caller. `order` is
-/// linear_order(lowered) before needs are added.
-[[gnu::cold]] GPIPE_INLINE constexpr Offloaded assign_offloads(Lowered& lowered,
+/// linear_order(lowered).
+[[gnu::cold]] GPIPE_INLINE constexpr Offloaded assign_offloads(Lowered const& lowered,
                                                                Array<std::size_t> const& order,
                                                                HappensBefore const& happens_before,
                                                                std::size_t cell) {
@@ -52,10 +52,10 @@ struct Offloaded {
         if (programs[i].cell == cell && programs[i].kind == Kind::offload)
             leaves[programs[i].micro_batch] = true;
 
-    detail::Window blocks(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
+    detail::Window blocks(happens_before, std::min<std::size_t>(2, micro_batches),
                           2 * micro_batches);
     // Nobody waits for room in the host's memory.
-    detail::Window host(lowered, happens_before, micro_batches, micro_batches);
+    detail::Window host(happens_before, micro_batches, micro_batches);
     for (std::size_t rank = 0; rank < order.size(); ++rank) {
         std::size_t const i = order[rank];
         Action const a = programs[i];

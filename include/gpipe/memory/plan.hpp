@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/countable.hpp>
+#include <gpipe/memory/locate.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/memory/plan_copies.hpp>
 
@@ -45,26 +46,30 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
     plan.uses = Array<CellUse>(cells);
     plan.boundaries = Array<BoundarySlots>(cells);
     plan.transfers = Array<Transfers>(cells);
+    plan.cells = Array<CellBlocks>(cells);
     plan.holds_gradient = Array<bool>(cells);
-    plan.links = Array<Link>(cells);
-    plan.crosses = crosses;
+    Edges edges = neighbours(cells);
+    for (std::size_t c = 1; c < cells; ++c) {
+        LayerInfo const& layer = chain.layers[first[c]];
+        Edge& edge = edges[c - 1];
+        edge.gradient = crosses[c];
+        if (!links.empty()) edge.link = links[c];
+        edge.giver_reverses = crosses[c] && chain.layers[first[c] - 1].reads_output;
+        edge.bytes = layer.input.slots(capacity);
+        edge.gradient_bytes = crosses[c] ? layer.input_gradient.slots(capacity) : 0;
+    }
+    plan.lowered.edges = edges;
     plan.blocks = assign_blocks(programs, reversals);
     plan.capacity = capacity;
     plan.offloaded = Array<Offloaded>(cells);
     Array<detail::Waits> waits(cells);
     Array<bool> offloads(cells);
-    bool copies = !links.empty();
-    if (!links.empty()) plan.links = links;
     for (std::size_t c = 0; c < reversals.size(); ++c) {
         if (!reversals[c].offload) continue;
         waits[c] = detail::waits(chain, plan, reversals[c], c);
         offloads[c] = waits[c].retained || waits[c].input;
-        copies = copies || offloads[c];
     }
-    if (copies)
-        plan.lowered = lower(programs, plan.links, crosses, linear_order(programs), offloads);
-    else
-        plan.lowered = lower(programs);
+    plan.lowered = lower(programs, static_cast<Edges&&>(edges), linear_order(programs), offloads);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
@@ -123,7 +128,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             plan.holds_gradient[c] =
                 crosses[c] && programs.micro_batches() == 1 && one_each && !plan.blocks.splits[c];
             bool const gradient = crosses[c] && !plan.holds_gradient[c];
-            bool const shared = plan.links[c] == Link::shared;
+            Edge& edge = plan.lowered.edges[c - 1];
             plan.slot_size[c] = layer.input.slots(capacity);
             if (gradient)
                 plan.slot_size[c] =
@@ -132,18 +137,19 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             LayerInfo const& top = chain.layers[first[c + 1] - 1];
             discards[c] = gradient && recomputes[c] && c + 1 < cells && top.saved.count > 0 &&
                           !kept_in_outbox(c) && top.output.slots(capacity) <= plan.slot_size[c];
-            bool const keeps_output =
-                shared && crosses[c] && chain.layers[first[c] - 1].reads_output;
+            edge.taker_reverses = chain.lowest_learner < first[c + 1] &&
+                                  ((reversed(c) && first_layer_again(reversals[c]).in_backward) ||
+                                   (chain.lowest_learner <= first[c] && layer.reads_input));
+            edge.taker_weighs = detail::runs_apart(plan, chain, c, first[c]);
+            edge.giver_weighs = detail::runs_apart(plan, chain, c - 1, first[c] - 1);
             BoundaryUse use{c,
                             gradient,
-                            chain.lowest_learner < first[c + 1] &&
-                                ((reversed(c) && first_layer_again(reversals[c]).in_backward) ||
-                                 (chain.lowest_learner <= first[c] && layer.reads_input)),
-                            keeps_output,
+                            edge.taker_reverses,
+                            edge.shared() && edge.giver_reverses,
                             discards[c],
-                            detail::runs_apart(plan, chain, c, first[c]),
-                            detail::runs_apart(plan, chain, c - 1, first[c] - 1),
-                            plan.links[c]};
+                            edge.taker_weighs,
+                            edge.giver_weighs,
+                            edge.link};
             auto const assign = [&] {
                 return assign_boundary_slots(plan.lowered.programs, order, happens_before, use);
             };
@@ -151,15 +157,10 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             if (Offloaded& moved = plan.offloaded[c]; moved.with_input) {
                 use.moved = Array<bool>(programs.micro_batches());
                 for (std::size_t m = 0; m < use.moved.size(); ++m) use.moved[m] = moved.moved(m);
-                Array<Needs> needs = plan.lowered.needs;
-                use.waits = needs.data();
                 BoundarySlots fewer = assign();
                 // Not where inputs wait for the forward rather than for the reversal.
                 moved.with_input = fewer.slots + moved.inputs.slots < plan.boundaries[c].slots;
-                if (moved.with_input) {
-                    plan.boundaries[c] = static_cast<BoundarySlots&&>(fewer);
-                    plan.lowered.needs = static_cast<Array<Needs>&&>(needs);
-                }
+                if (moved.with_input) plan.boundaries[c] = static_cast<BoundarySlots&&>(fewer);
             }
             bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
             at += plan.boundaries[c].slots * plan.slot_size[c];
@@ -195,6 +196,18 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             } else {
                 plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], cell);
             }
+            std::size_t const stack = adjacent ? plan.layouts[c].kept : 0;
+            plan.cells[c] = {plan.reversals[c].retained,
+                             plan.layouts[c].kept,
+                             plan.layouts[c].held,
+                             plan.layouts[c].deferred,
+                             plan.layouts[c].temporary - stack,
+                             discards[c] ? chain.layers[first[c + 1] - 1].output.slots(capacity)
+                                         : 0,
+                             plan.blocks.splits[c],
+                             plan.blocks.in_backward[c],
+                             plan.offloaded[c].with_input,
+                             plan.holds_gradient[c]};
             auto const put = [&](Array<std::size_t>& offsets, BlockUse const& use,
                                  std::size_t size) {
                 offsets[c] = at;
@@ -246,6 +259,9 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         plan.handles_at[d] = at;
         bytes.handles = handles.bytes();
     }
+    plan.operands = find_operands(plan.lowered, plan.cells);
+    plan.lowered.needs = find_needs(walk_of(plan.lowered, plan.operands), plan.operands,
+                                    Located(plan, plan.operands));
     return plan;
 }
 

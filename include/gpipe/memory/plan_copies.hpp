@@ -23,18 +23,19 @@ GPIPE_INLINE constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const&
     if (plan.lowered.streams() == plan.devices.size()) return;
     HappensBefore const happens_before(plan.lowered, order);
     for (std::size_t c = 1; c < plan.transfers.size(); ++c) {
-        if (plan.links[c] == Link::shared) continue;
+        Edge const& edge = plan.edge_before(c);
+        if (edge.shared()) continue;
         Transfers& transfers = plan.transfers[c];
         LayerInfo const& layer = chain.layers[plan.first[c]];
         transfers.slot_size = layer.input.slots(plan.capacity);
-        if (plan.crosses[c])
+        if (edge.gradient)
             transfers.slot_size =
                 std::max(transfers.slot_size, layer.input_gradient.slots(plan.capacity));
-        transfers.keeps = plan.crosses[c] && chain.layers[plan.first[c] - 1].reads_output;
+        transfers.keeps = edge.written_again();
         transfers.outbox =
-            assign_outbox(plan.lowered, order, happens_before, c, plan.links[c], transfers.keeps,
+            assign_outbox(plan.lowered, order, happens_before, c, edge.link, transfers.keeps,
                           runs_apart(plan, chain, c - 1, plan.first[c] - 1));
-        if (plan.links[c] != Link::staged) continue;
+        if (edge.link != Link::staged) continue;
         auto const stage = [&](StagingSlots& slots, std::size_t& at, std::size_t cell,
                                bool gradients) {
             slots = assign_staging(plan.lowered, order, happens_before, cell, gradients);
@@ -42,7 +43,7 @@ GPIPE_INLINE constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const&
             plan.host += slots.slots * transfers.slot_size;
         };
         stage(transfers.outputs, transfers.outputs_at, c - 1, false);
-        if (plan.crosses[c]) stage(transfers.gradients, transfers.gradients_at, c, true);
+        if (edge.gradient) stage(transfers.gradients, transfers.gradients_at, c, true);
     }
 }
 
@@ -62,8 +63,8 @@ GPIPE_INLINE constexpr Waits waits(ChainShape const& chain, MemoryPlan const& pl
     bool const read = first_layer_again(reversal).at_all ||
                       (chain.lowest_learner <= first && chain.layers[first].reads_input);
     // In the cell before it may have to stay, as its output.
-    bool const stays = cell == 0 || (plan.links[cell] == Link::shared && plan.crosses[cell] &&
-                                     chain.layers[first - 1].reads_output);
+    bool const stays =
+        cell == 0 || (plan.edge_before(cell).shared() && plan.edge_before(cell).giver_reverses);
     CellUse use;
     use.capacity = plan.capacity;
     ReversalLayout const layout =

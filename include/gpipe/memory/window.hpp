@@ -41,13 +41,11 @@ namespace detail {
 
 // Gives slots to values in the linear order of their writers. Of the free slots a writer takes one
 // that it need not wait for; else a new one, as long as there are fewer than `enough`; else it
-// waits for the slot that has been free for longest. Needs that this adds follow `order`: nobody
-// waits for each other.
+// waits for the slot that has been free for longest.
 class Window {
   public:
-    constexpr Window(Lowered& lowered, HappensBefore const& happens_before, std::size_t enough,
-                     std::size_t most)
-        : lowered_(lowered), happens_before_(happens_before), enough_(enough), slots_(most) {}
+    constexpr Window(HappensBefore const& happens_before, std::size_t enough, std::size_t most)
+        : happens_before_(happens_before), enough_(enough), slots_(most) {}
 
     constexpr std::size_t take(std::size_t writer, std::size_t rank) {
         std::size_t sure = count_;
@@ -61,10 +59,7 @@ class Window {
         }
         std::size_t taken = sure;
         if (sure == count_ && count_ >= enough_) taken = oldest;
-        if (taken == count_)
-            ++count_;
-        else if (taken != sure)
-            lowered_.needs[writer].add(slots_[taken].last);
+        if (taken == count_) ++count_;
         slots_[taken] = {false, writer, rank};
         return taken;
     }
@@ -86,7 +81,6 @@ class Window {
         return happens_before_(slot.last, writer);
     }
 
-    Lowered& lowered_;
     HappensBefore const& happens_before_;
     std::size_t enough_;
     Array<Slot> slots_;
@@ -96,10 +90,10 @@ class Window {
 } // namespace detail
 
 /// Plans the outbox of the boundary before cell `cell`, on the device of the cell before. `order`
-/// is linear_order(lowered) before needs are added. `reads_output`: whether the backward of the
+/// is linear_order(lowered). `reads_output`: whether the backward of the
 /// cell before reads its output; `holds`: whether its weight gradients, which run apart, read that
 /// and the gradient.
-[[gnu::cold]] GPIPE_INLINE constexpr Outbox assign_outbox(Lowered& lowered,
+[[gnu::cold]] GPIPE_INLINE constexpr Outbox assign_outbox(Lowered const& lowered,
                                                           Array<std::size_t> const& order,
                                                           HappensBefore const& happens_before,
                                                           std::size_t cell, Link link,
@@ -118,7 +112,7 @@ class Window {
         if (programs[i].kind == Kind::recompute && programs[i].cell + 1 == cell)
             recomputes[programs[i].micro_batch] = true;
 
-    detail::Window window(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
+    detail::Window window(happens_before, std::min<std::size_t>(2, micro_batches),
                           3 * micro_batches);
     for (std::size_t rank = 0; rank < order.size(); ++rank) {
         std::size_t const i = order[rank];
@@ -163,13 +157,12 @@ class Window {
 /// through: two slots, so that one is filled while the other is emptied; more where cells of one
 /// device are far apart.
 [[gnu::cold]] GPIPE_INLINE constexpr StagingSlots
-assign_staging(Lowered& lowered, Array<std::size_t> const& order,
+assign_staging(Lowered const& lowered, Array<std::size_t> const& order,
                HappensBefore const& happens_before, std::size_t cell, bool gradients) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();
     StagingSlots result{0, Array<std::size_t>(micro_batches, no_slot)};
-    detail::Window window(lowered, happens_before, std::min<std::size_t>(2, micro_batches),
-                          micro_batches);
+    detail::Window window(happens_before, std::min<std::size_t>(2, micro_batches), micro_batches);
     for (std::size_t rank = 0; rank < order.size(); ++rank) {
         std::size_t const i = order[rank];
         Action const a = programs[i];

@@ -7,7 +7,7 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/verify_messages.hpp>
+#include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -95,7 +95,7 @@ GPIPE_INLINE void prove(Programs const& programs, char const* policy, std::size_
 }
 
 /// What a checkpointing policy has made of a schedule for so many devices. Throws
-/// std::invalid_argument unless it is sound, its programs with messages, too.
+/// std::invalid_argument unless it is sound.
 GPIPE_INLINE void prove(Checkpointed const& checkpointed, CutChain const& chain,
                         std::size_t devices, std::size_t cells, std::size_t micro_batches) {
     if (auto const [verdict, cell] = verify(checkpointed.reversals, chain.first); !verdict)
@@ -103,12 +103,11 @@ GPIPE_INLINE void prove(Checkpointed const& checkpointed, CutChain const& chain,
             "gpipe: the checkpointing policy reverses cell %zu wrongly, at step %zu: %s", cell,
             verdict.position, std::string(sentence(verdict.problem)).c_str());
     prove(checkpointed.programs, "checkpointing policy", devices, cells, micro_batches);
-    detail::check_verdict(verify(with_messages(checkpointed.programs)), "checkpointing policy");
 }
 
-/// The schedule's programs with the recomputes of the checkpointing policy, both proven, the latter
-/// with messages, too. `splits`: see join_halves. Throws std::invalid_argument if they are wrong,
-/// or if the schedule needs more micro-batches.
+/// The schedule's programs with the recomputes of the checkpointing policy, both proven. `splits`:
+/// see join_halves. Throws std::invalid_argument if they are wrong, or if the schedule needs more
+/// micro-batches.
 GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
                                           checkpoint::Dynamic checkpointing, std::size_t devices,
                                           std::size_t micro_batches, Array<bool> const& splits,

@@ -229,7 +229,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             this->begin(run, table, lane);
             for (; step != end; ++step) {
                 near = step;
-                if (step->waits) wait(run, table, *step);
+                if (step->waits | step->waits_before) wait(run, table, *step);
                 if (run.ranges[step->micro_batch].count > 0) {
                     // On a device that does not enqueue all memory is the host's, and copies are
                     // calls.
@@ -260,12 +260,11 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     }
 
     void wait(Run const& run, StepTable const& table, Step const& step) {
-        for (std::size_t w = 0; w < 3; ++w)
-            if (step.wait_position[w])
-                device_.wait(step.stream, step.wait_stream[w], run.base + step.wait_position[w]);
-        if (run.follows && step.last_step.position)
-            device_.wait(step.stream, step.last_step.stream,
-                         run.base - marks(table.longest) + step.last_step.position);
+        for (Wait const& wait : table.waits_of(step))
+            device_.wait(step.stream, wait.stream, run.base + wait.position);
+        if (!run.follows) return;
+        for (Wait const& wait : table.waits_before(step))
+            device_.wait(step.stream, wait.stream, run.base - marks(table.longest) + wait.position);
     }
     // What few steps have behind their action, in this order.
     void do_more(Run& run, StepTable const& table, Step const& step) {

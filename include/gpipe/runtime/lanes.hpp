@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/lowered.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,16 +12,17 @@ namespace gpipe {
 /// A mark to wait for: `stream` must have come to `position` (1 for its first action).
 struct Wait {
     std::uint32_t stream = 0;   ///< whose mark
-    std::uint32_t position = 0; ///< 0: nothing to wait for
+    std::uint32_t position = 0; ///< from 1
 };
 
 /// One action as a lane walks it.
 struct LaneStep {
-    std::uint32_t action = 0;   ///< index among all actions of the programs
-    std::uint32_t stream = 0;   ///< that it runs on
-    std::uint32_t position = 0; ///< on its stream, from 1
-    bool publishes = false;     ///< whether another stream waits for it
-    Wait waits[3];              ///< what it needs of other streams
+    std::uint32_t action = 0;     ///< index among all actions of the programs
+    std::uint32_t stream = 0;     ///< that it runs on
+    std::uint32_t position = 0;   ///< on its stream, from 1
+    bool publishes = false;       ///< whether another stream waits for it
+    std::uint32_t waits = 0;      ///< how many, among Lanes::waits, of other streams
+    std::uint32_t first_wait = 0; ///< index of the first
 };
 
 /// The programs of all devices merged for the walkers of a run: one linear program per lane, the
@@ -30,6 +31,7 @@ struct LaneStep {
 struct Lanes {
     Array<std::size_t> begin; ///< by lane; one more at the end
     Array<LaneStep> steps;    ///< lane by lane
+    Array<Wait> waits;        ///< of all steps
     double makespan = 0;      ///< by the costs that merged them
     double busy = 0;          ///< sum of the costs of all actions
     std::size_t longest = 0;  ///< the most positions on a stream
@@ -65,6 +67,8 @@ template <class Cost>
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
     Lanes result;
+    result.waits = Array<Wait>(lowered.needs.count());
+    std::size_t waits = 0;
     for (std::size_t n = 0; n < programs.size(); ++n) {
         std::size_t best = no_action;
         double best_start = 0;
@@ -75,8 +79,7 @@ template <class Cost>
             Action const& a = programs[i];
             double start = clock[placement.stream[d]];
             bool ready = true;
-            for (std::size_t const needed : lowered.needs[i].action) {
-                if (needed == no_action) continue;
+            for (std::size_t const needed : lowered.needs[i]) {
                 ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
             }
@@ -105,14 +108,14 @@ template <class Cost>
         step.action = static_cast<std::uint32_t>(i);
         step.stream = static_cast<std::uint32_t>(stream);
         step.position = ++count[stream];
-        std::size_t waits = 0;
-        for (std::size_t const needed : lowered.needs[i].action) {
-            if (needed == no_action) continue;
+        step.first_wait = static_cast<std::uint32_t>(waits);
+        for (std::size_t const needed : lowered.needs[i]) {
             LaneStep& other = merged[step_of[needed]];
             if (other.stream == stream) continue;
             other.publishes = true;
-            step.waits[waits++] = {other.stream, other.position};
+            result.waits[waits++] = {other.stream, other.position};
         }
+        step.waits = static_cast<std::uint32_t>(waits) - step.first_wait;
         step_of[i] = n;
         merged[n] = step;
         lane_of[n] = placement.lane[best];

@@ -6,15 +6,15 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
-#include <gpipe/memory/verify_offloads.hpp>
+#include <gpipe/plan/evaluation.hpp>
 #include <gpipe/runtime/budget.hpp>
 #include <gpipe/runtime/engine.hpp>
-#include <gpipe/runtime/immediate.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/table_proof.hpp>
 #include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
@@ -380,27 +380,29 @@ template <DeviceRuntime Device> class Machine {
     }
 
     [[gnu::cold]] void fill_tables() {
-        if constexpr (Device::enqueues) {
-            HappensBefore const happens_before(plan_.lowered, linear_order(plan_.lowered));
-            drop_implied(plan_.lowered, happens_before);
-        }
-        forwards_ = forward_programs(programs_, plan_);
+        Evaluation evaluation =
+            evaluation_of(plan_.lowered, walk_of(plan_.lowered, plan_.operands).order);
+        Operands const operands = find_operands(evaluation.lowered, plan_.cells);
+        evaluation.lowered.needs =
+            find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), operands,
+                       Located(plan_, operands, true));
+        evaluation_ = std::move(evaluation.lowered);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {
-            std::size_t const lanes = n == 0 ? 1 : most;
-            auto const placed = [&](Lowered const& lowered) {
-                return place_programs(lowered, lanes, Device::enqueues, cost_);
+            auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluation) {
+                Placement const placement =
+                    place_programs(lowered, n == 0 ? 1 : most, Device::enqueues, cost_);
+                StepTable result = step_table(plan_, lowered, of, placement,
+                                              merge_lanes(lowered, placement, cost_), arena_data_,
+                                              staging_.data(), evaluation);
+                bool const repeats = immediate_ && !evaluation;
+                if (repeats) make_immediate(result, plan_);
+                check_table(result, plan_, lowered, of, repeats);
+                return result;
             };
-            Placement const train = placed(plan_.lowered);
-            plans_[n].training =
-                training_table(plan_, train, merge_lanes(plan_.lowered, train, cost_), arena_data_,
-                               staging_.data());
-            if (immediate_) make_immediate(plans_[n].training, plan_);
-            Placement const evaluate = placed(forwards_.lowered);
-            plans_[n].forward =
-                forward_table(forwards_, evaluate, merge_lanes(forwards_.lowered, evaluate, cost_),
-                              plan_, arena_data_, staging_.data());
+            plans_[n].training = table(plan_.lowered, plan_.operands, false);
+            plans_[n].forward = table(evaluation_, operands, true);
         }
         std::uint32_t longest = 0;
         for (LanePlan const& plan : plans_)
@@ -461,7 +463,7 @@ template <DeviceRuntime Device> class Machine {
     std::size_t learner_;
     Device device_;
     MemoryPlan plan_;
-    ForwardPrograms forwards_;
+    Lowered evaluation_;
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> arena_data_;
     HostMemory staging_;
@@ -494,10 +496,6 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
       arena_data_(programs_.devices()), staging_(device_.allocate_host(plan_.host)),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan_.snapshot))),
       handles_(programs_.devices()), engine_(device_) {
-    if (OffloadVerdict const verdict = verify_offloads(plan_); !verdict)
-        detail::throw_error<std::logic_error>(
-            "gpipe: what cell %zu offloads is planned wrongly: %s", verdict.cell,
-            std::string(sentence(verdict.problem)).c_str());
     for (std::size_t d = 0; d < programs_.devices(); ++d) {
         arenas_[d] = device_.allocate(d, plan_.devices[d].total());
         arena_data_[d] = arenas_[d].data();
@@ -550,8 +548,7 @@ void Machine<Device>::copy(std::byte* to, std::byte const* from, std::size_t byt
 }
 
 template <DeviceRuntime Device> void Machine<Device>::time_actions() {
-    engine_.time_actions(
-        std::max(plan_.lowered.programs.size(), forwards_.lowered.programs.size()));
+    engine_.time_actions(std::max(plan_.lowered.programs.size(), evaluation_.programs.size()));
 }
 
 template <DeviceRuntime Device>

@@ -60,7 +60,6 @@ struct Step {
     Phase phase = Phase::evaluate; ///< of the layers that it calls
     bool is_first = false;         ///< whether the cell is, and this no transfer
     bool is_last = false;          ///< likewise: the last
-    bool waits = false;            ///< whether there is any wait below
     bool more = false;        ///< whether there is anything to do behind it: any of the next four
     bool publishes = false;   ///< its position
     bool delivers = false;    ///< an evaluation's output
@@ -73,17 +72,14 @@ struct Step {
     std::uint32_t stream = 0;
     std::uint32_t position = 0;
     ///@}
-    /// Marks of other streams, up to three: position 0 is none.
-    ///@{
-    std::uint32_t wait_stream[3] = {};
-    std::uint32_t wait_position[3] = {};
-    ///@}
+    std::uint32_t first_wait = 0; ///< among StepTable::waits: of this step's
+    std::uint32_t waits = 0;      ///< how many: marks of other streams
+    std::uint32_t waits_before =
+        0;                    ///< behind these: in the step before, where that may be under way
     std::uint32_t rank = 0;   ///< in the linear order of all actions
     std::uint32_t action = 0; ///< index among all actions of the programs
     std::uint32_t device = 0; ///< whose action it is
-    /// What it waits for where the step before may be under way: a position in that.
-    Wait last_step;
-    std::uint32_t calls = 0; ///< which list: see Tables
+    std::uint32_t calls = 0;  ///< which list: see Tables
     /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
     /// gradient is null where none crosses. A transfer goes from the input to the output; an
     /// offload from what is retained, and the input, to the output, a fetch from the input to what

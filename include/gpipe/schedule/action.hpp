@@ -54,16 +54,12 @@ GPIPE_INLINE constexpr bool is_offload(Kind kind) {
 /// Whether it only moves tensors.
 GPIPE_INLINE constexpr bool is_copy(Kind kind) { return is_transfer(kind) || is_offload(kind); }
 
-/// All layers of the cell: the range of an action that names none.
-inline constexpr std::uint32_t all_layers = 0xFFFFFFFF;
-
 /// One thing that a device does. A program is an array of these.
 struct Action {
-    Kind kind = Kind::forward;             ///< what is done
-    std::uint32_t cell = 0;                ///< with which cell
-    std::uint32_t micro_batch = 0;         ///< for which micro-batch
-    std::uint32_t first_layer = 0;         ///< within the cell
-    std::uint32_t last_layer = all_layers; ///< one past the last
+    Kind kind = Kind::forward;     ///< what is done
+    std::uint32_t cell = 0;        ///< with which cell
+    std::uint32_t micro_batch = 0; ///< for which micro-batch
+    std::uint32_t edge = 0;        ///< of a transfer: which edge's tensors move
 
     /// Member by member.
     friend constexpr bool operator==(Action const&, Action const&) = default;

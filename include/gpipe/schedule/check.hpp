@@ -2,7 +2,7 @@
 
 #include <gpipe/schedule/constant.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/verify_messages.hpp>
+#include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -83,17 +83,6 @@ struct CheckPrograms {
             problem != Problem::deadlock,
             "gpipe: the programs of Policy deadlock: at this device and position the action "
             "waits for ever");
-        static_assert(
-            problem != Problem::mismatched,
-            "gpipe: in the programs of Policy the receive at this device and position meets "
-            "the send of another tensor");
-        static_assert(problem != Problem::overwritten,
-                      "gpipe: in the programs of Policy the action at this device and position "
-                      "overwrites a tensor that is still needed");
-        static_assert(
-            problem != Problem::no_such_slot,
-            "gpipe: in the programs of Policy the receive at this device and position names "
-            "a slot that does not exist");
         return problem == Problem::sound;
     }
 };
@@ -114,44 +103,12 @@ template <class Source> struct EachVerdict {
             return {Problem::shape};
         ProgramsView const view = Source::value.view();
         if (Verdict const shape = verify_shape(view); !shape) return shape;
-        Array<unsigned char> const place(view.cells, all_computed);
-        return verify_each(view, place.data());
+        return verify_each(view);
     }
     static constexpr Verdict value = verdict();
 };
 template <class Source> struct EndVerdict {
-    static constexpr Verdict value =
-        verify_ends(Source::value.view(), StartTimes<Source>::value.reached, 0);
-};
-
-// The same for programs with messages.
-template <class Source> struct MessagePlaces {
-    struct Places {
-        unsigned char place[Source::cells] = {};
-    };
-    static constexpr Places places() {
-        Places result;
-        places_with_messages(Source::value.view(), Source::Order::all.crosses, result.place);
-        return result;
-    }
-    static constexpr Places value = places();
-};
-template <class Source> struct EachMessageVerdict {
-    static constexpr Verdict value =
-        verify_each(Source::value.view(), MessagePlaces<Source>::value.place);
-};
-template <class Source> struct MeetingVerdict {
-    static constexpr Verdict value = verify_meetings(Source::value.view(), 0);
-};
-template <class Source> struct UnsentVerdict {
-    static constexpr Verdict value =
-        verify_unsent(Source::value.view(), MessagePlaces<Source>::value.place, 0);
-};
-template <class Source> struct SlotVerdict {
-    using Slots = MessageSlots<Source>;
-    static constexpr Verdict value =
-        verify_slots(Source::value.view(), MessagePlaces<Source>::value.place, Slots::value.slot,
-                     Slots::value.input_slots, Slots::value.gradient_slots, 0);
+    static constexpr Verdict value = verify_ends(Source::value.view(), 0);
 };
 
 template <class Policy, class Source> consteval bool check_programs() {
@@ -159,16 +116,6 @@ template <class Policy, class Source> consteval bool check_programs() {
         return false;
     else
         return programs_ok<Policy>(EndVerdict<Source>{});
-}
-template <class Policy, class Source> consteval bool check_messages() {
-    if constexpr (!programs_ok<Policy>(EachMessageVerdict<Source>{}))
-        return false;
-    else if constexpr (!programs_ok<Policy>(MeetingVerdict<Source>{}))
-        return false;
-    else if constexpr (!programs_ok<Policy>(UnsentVerdict<Source>{}))
-        return false;
-    else
-        return programs_ok<Policy>(SlotVerdict<Source>{});
 }
 
 // Beyond so many (cell, micro-batch) pairs programs are proven at construction only: there clang
@@ -188,15 +135,13 @@ template <class Schedule, std::size_t K, std::size_t M> consteval bool check_sch
         return check_programs<Schedule, SchedulePrograms<Schedule, K, M>>();
 }
 
-// The same programs, which have passed, with the recomputes of a pass, and with messages.
+// The same programs, which have passed, with the recomputes of a pass.
 template <class Schedule, class Pass, std::size_t K, std::size_t M> consteval bool check_lowered() {
     using Source = LoweredPrograms<Schedule, Pass, K, M>;
     if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;
-    else if constexpr (!check_programs<Pass, Source>())
-        return false;
     else
-        return check_messages<Pass, WithMessages<Source>>();
+        return check_programs<Pass, Source>();
 }
 
 } // namespace detail

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/schedule/messages.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
@@ -55,78 +54,6 @@ struct LoweredPrograms : SchedulePrograms<Schedule, K, M> {
     using Plain = SchedulePrograms<Schedule, K, M>;
     static constexpr auto value = constant_of<K, Plain::cells, Plain::capacity>(
         Pass::lower(programs_of(Plain::value.view())));
-};
-
-template <class Source> struct StartTimes {
-    struct Times {
-        std::uint32_t start[Source::capacity] = {};
-        std::uint32_t used[Source::capacity] = {};
-        std::size_t reached[Source::devices] = {};
-    };
-    static constexpr Times times() {
-        Times result;
-        auto const reached = start_times(Source::value.view(), result.start, result.used);
-        for (std::size_t d = 0; d < Source::devices; ++d) result.reached[d] = reached[d];
-        return result;
-    }
-    static constexpr Times value = times();
-};
-
-template <class Source> struct MessageOrder {
-    struct Crosses {
-        bool crosses[Source::cells] = {};
-        constexpr Crosses() {
-            for (bool& each : crosses) each = true;
-        }
-    };
-    static constexpr Crosses all{};
-    static constexpr std::size_t count = message_count(Source::value.view(), all.crosses);
-    struct Order {
-        std::uint32_t producer[count + 1] = {};
-        std::uint32_t moment[count + 1] = {};
-    };
-    static constexpr Order order() {
-        Order result;
-        auto const& times = StartTimes<Source>::value;
-        order_messages(Source::value.view(), all.crosses, times.start, times.used, count,
-                       result.producer, result.moment);
-        return result;
-    }
-    static constexpr Order value = order();
-};
-
-// Programs with messages; Source's must be sound.
-template <class Source> struct WithMessages {
-    using Order = MessageOrder<Source>;
-    static constexpr std::size_t devices = Source::devices;
-    static constexpr std::size_t cells = Source::cells;
-    static constexpr std::size_t capacity = Source::value.begin[devices] + 2 * Order::count;
-    using Result = ConstantPrograms<devices, cells, capacity>;
-    static constexpr Result programs() {
-        Result result;
-        result.fits = true;
-        result.micro_batches = Source::micro_batches;
-        for (std::size_t c = 0; c < cells; ++c) result.device_of[c] = Source::value.device_of[c];
-        put_messages_in(Source::value.view(), Order::all.crosses, StartTimes<Source>::value.start,
-                        Order::count, Order::value.producer, Order::value.moment, result.begin,
-                        result.actions);
-        return result;
-    }
-    static constexpr Result value = programs();
-};
-
-template <class Source> struct MessageSlots {
-    struct Slots {
-        std::uint32_t slot[Source::capacity] = {};
-        std::uint32_t input_slots[Source::cells] = {};
-        std::uint32_t gradient_slots[Source::cells] = {};
-    };
-    static constexpr Slots slots() {
-        Slots result;
-        assign_slots(Source::value.view(), result.slot, result.input_slots, result.gradient_slots);
-        return result;
-    }
-    static constexpr Slots value = slots();
 };
 
 } // namespace gpipe::detail

@@ -17,38 +17,30 @@ namespace gpipe {
 class Offloads {
   public:
     constexpr Offloads() = default;
-    /// None leaves yet. The programs must outlive it.
+    /// None leaves yet.
     constexpr explicit Offloads(Programs const& programs)
-        : programs_(&programs), micro_batches_(programs.micro_batches()),
+        : micro_batches_(programs.micro_batches()),
           reversal_(programs.cells() * micro_batches_, none),
           trigger_(programs.cells() * micro_batches_, none), behind_(programs.size(), none) {}
 
     /// Whether what this micro-batch keeps in the cell leaves the device.
     constexpr bool moved(std::size_t cell, std::size_t micro_batch) const {
-        return programs_ && trigger_[cell * micro_batches_ + micro_batch] != none;
+        return !trigger_.empty() && trigger_[cell * micro_batches_ + micro_batch] != none;
     }
     /// The action behind which the fetch of a micro-batch that is moved may begin.
     constexpr std::size_t trigger(std::size_t cell, std::size_t micro_batch) const {
         return trigger_[cell * micro_batches_ + micro_batch];
     }
-    /// The first action of the reversal whose fetch may begin behind action i; null if there is
-    /// none.
-    constexpr Action const* behind(std::size_t i) const {
-        return programs_ && behind_[i] != none ? &(*programs_)[behind_[i]] : nullptr;
+    /// The first action of the reversal whose fetch may begin behind action i; `none` if there is
+    /// no such.
+    constexpr std::size_t behind(std::size_t i) const {
+        return i < behind_.size() ? behind_[i] : none;
     }
-    /// Whether action i is the first of the reversal of a micro-batch that is moved.
-    constexpr bool reverses(std::size_t i) const {
-        if (!programs_ || i >= programs_->size()) return false;
-        Action const& a = (*programs_)[i];
-        return moved(a.cell, a.micro_batch) &&
-               reversal_[a.cell * micro_batches_ + a.micro_batch] == i;
-    }
+    /// "No action".
+    static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
   private:
     friend class OffloadChooser;
-    static constexpr std::size_t none = static_cast<std::size_t>(-1);
-
-    Programs const* programs_ = nullptr;
     std::size_t micro_batches_ = 0;
     Array<std::size_t> reversal_; // by cell and micro-batch
     Array<std::size_t> trigger_;
@@ -128,7 +120,7 @@ class OffloadChooser {
 };
 
 /// Chooses them for those cells c that have something to offload: `cells[c]`; empty: none. The
-/// programs hold recomputes already, and must live as long as the result.
+/// programs hold recomputes already.
 [[gnu::cold]] GPIPE_INLINE constexpr Offloads choose_offloads(Programs const& programs,
                                                               Array<bool> const& cells) {
     bool any = false; // and not of forwards alone

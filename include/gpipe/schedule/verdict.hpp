@@ -22,12 +22,9 @@ enum class Problem : unsigned char {
     too_early,      ///< an action before another of its device that it needs
     too_late,       ///< a recompute behind its backward
     deadlock,       ///< the action waits for ever
-    mismatched,     ///< a receive that meets the send of another tensor
-    overwritten,    ///< a write to where a tensor lies that is still needed
-    no_such_slot,   ///< a receive into a slot beyond the last
 };
 /// How many there are.
-inline constexpr std::size_t problem_count = 15;
+inline constexpr std::size_t problem_count = 12;
 
 /// It in words.
 GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
@@ -44,9 +41,6 @@ GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
         "an action stands before another of its device that it needs",
         "a recompute stands behind its backward",
         "an action waits for ever: the programs deadlock",
-        "a receive meets the send of another tensor",
-        "an action overwrites a tensor that is still needed",
-        "a receive names a slot that does not exist",
     };
     return sentences[static_cast<std::size_t>(problem)];
 }

@@ -17,10 +17,6 @@ enum Seen : unsigned {
     seen_input_gradient = 2,
     seen_weight_gradient = 4,
     seen_recompute = 8,
-    seen_output_sent = 16,
-    seen_input_received = 32,
-    seen_gradient_sent = 64,
-    seen_gradient_received = 128,
     all_computed = 7,
 };
 // What an action needs to have been done for its own pair, and what it does.
@@ -29,15 +25,11 @@ struct Rule {
     unsigned char does = 0; // 0: it has no place here
 };
 constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
-    {seen_input_received, seen_forward}, // by Kind, so the forward
+    {0, seen_forward}, // by Kind, so the forward
     {seen_forward, seen_recompute},
-    {seen_forward | seen_gradient_received, seen_input_gradient | seen_weight_gradient},
-    {seen_forward | seen_gradient_received, seen_input_gradient},
+    {seen_forward, seen_input_gradient | seen_weight_gradient},
+    {seen_forward, seen_input_gradient},
     {seen_input_gradient, seen_weight_gradient},
-    {seen_forward, seen_output_sent},
-    {0, seen_input_received},
-    {seen_input_gradient, seen_gradient_sent},
-    {0, seen_gradient_received},
 };
 
 // Whether there are devices, each with a cell, and micro-batches.
@@ -61,18 +53,13 @@ GPIPE_INLINE constexpr Action missing_action(std::size_t cell, std::size_t micro
     a.kind = not_done & seen_forward ? Kind::forward
              : not_done & seen_input_gradient
                  ? not_done & seen_weight_gradient ? Kind::backward : Kind::input_gradient
-             : not_done & seen_weight_gradient ? Kind::weight_gradient
-             : not_done & seen_output_sent     ? Kind::send_output
-             : not_done & seen_input_received  ? Kind::receive_input
-             : not_done & seen_gradient_sent   ? Kind::send_gradient
-                                               : Kind::receive_gradient;
+                 : Kind::weight_gradient;
     return a;
 }
 
-// Every action once, on the device that owns its cell, behind what it needs there. `place`, by
-// cell: what there must be, in bits of Seen; recomputes may be there. Also counts what is in
-// flight.
-GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view, unsigned char const* place) {
+// Every action once, on the device that owns its cell, behind what it needs there; recomputes may
+// be there. Also counts what is in flight.
+GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
     std::size_t const cells = view.cells;
     std::size_t const row = view.micro_batches;
     Array<unsigned char> seen_by_pair(cells * row);
@@ -97,12 +84,12 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view, unsigned ch
                                        : (does & seen_input_gradient) && a.cell + 1 < cells &&
                                              view.device_of[a.cell + 1] == d &&
                                              !(seen[pair + row] & seen_input_gradient);
-            Problem const problem =
-                does == 0 || (does & ~place[a.cell] & ~seen_recompute) ? Problem::unsupported
-                : does & seen[pair]                                    ? Problem::twice
-                : too_early || (needs & place[a.cell] & ~seen[pair])   ? Problem::too_early
-                : (does & seen_recompute) && (seen[pair] & seen_input_gradient) ? Problem::too_late
-                                                                                : Problem::sound;
+            Problem const problem = does == 0                            ? Problem::unsupported
+                                    : does & seen[pair]                  ? Problem::twice
+                                    : too_early || (needs & ~seen[pair]) ? Problem::too_early
+                                    : (does & seen_recompute) && (seen[pair] & seen_input_gradient)
+                                        ? Problem::too_late
+                                        : Problem::sound;
             if (problem != Problem::sound) return {problem, d, i - view.begin[d], a};
             seen[pair] = static_cast<unsigned char>(seen[pair] | does);
             if (in_flight += does & seen_forward; in_flight > peak) peak = in_flight;
@@ -111,7 +98,7 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view, unsigned ch
     }
     for (std::size_t c = 0; c < cells; ++c)
         for (std::size_t m = 0; m < row; ++m)
-            if (unsigned const not_done = place[c] & ~seen[c * row + m]) {
+            if (unsigned const not_done = all_computed & ~seen[c * row + m]) {
                 std::size_t const d = view.device_of[c];
                 return {Problem::missing, d, view.begin[d + 1] - view.begin[d],
                         missing_action(c, m, not_done)};
@@ -119,9 +106,9 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view, unsigned ch
     return {Problem::sound, 0, 0, {}, peak};
 }
 
-// The first device that did not come to its end.
-GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t const* reached,
-                                           std::size_t peak) {
+// Whether all devices come to their end; else the first that does not.
+GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t peak) {
+    Array<std::size_t> const reached = walk(view, [](std::size_t, std::size_t) {});
     for (std::size_t d = 0; d < view.devices; ++d)
         if (reached[d] < view.begin[d + 1])
             return {Problem::deadlock, d, reached[d] - view.begin[d], view.actions[reached[d]]};
@@ -139,11 +126,8 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
-    Array<unsigned char> const place(view.cells, detail::all_computed);
-    Verdict const verdict = detail::verify_each(view, place.data());
-    if (!verdict) return verdict;
-    Array<std::size_t> const reached = walk(view, [](std::size_t, std::size_t) {});
-    return detail::verify_ends(view, reached.data(), verdict.peak);
+    Verdict const verdict = detail::verify_each(view);
+    return verdict ? detail::verify_ends(view, verdict.peak) : verdict;
 }
 
 } // namespace gpipe

@@ -2,7 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/memory/curve.hpp>
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/lowered.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>

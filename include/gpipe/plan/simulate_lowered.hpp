@@ -1,7 +1,8 @@
 #pragma once
 
-#include <gpipe/schedule/lowered.hpp>
+#include <gpipe/plan/lowered.hpp>
 #include <gpipe/schedule/simulate.hpp>
+#include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -34,8 +35,7 @@ constexpr SimulatedTimes<Time> simulate(Lowered const& lowered, Cost const& cost
         for (; next[s] < programs.end(s); ++next[s], --left) {
             std::size_t const i = next[s];
             std::size_t missing = no_action;
-            for (std::size_t const needed : lowered.needs[i].action) {
-                if (needed == no_action) continue;
+            for (std::size_t const needed : lowered.needs[i]) {
                 if (!ended[needed])
                     missing = needed;
                 else if (clock[s] < times.end[needed])

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/schedule/programs.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gpipe {
+
+/// How the tensors of an edge get from one device to the other.
+enum class Link : std::uint8_t {
+    shared, ///< one writes where the other reads
+    copied, ///< from memory to memory, on a stream of the sender
+    staged, ///< through the host's memory: the sender copies there, the receiver from there
+};
+
+/// Tensors that go from one cell to a later one, and whose gradient comes back. That the ends are
+/// neighbours is nothing special: no rule about edges looks for the cell before or behind.
+struct Edge {
+    std::uint32_t from = 0;   ///< cell that makes the tensors
+    std::uint32_t to = 0;     ///< cell that takes them
+    bool gradient = true;     ///< whether one comes back
+    Link link = Link::shared; ///< what lies between the two devices
+    /// Who reads the tensors behind the forwards: the backward (its first half) of either cell, and
+    /// its weight gradient, where that runs apart. What the giver keeps, it keeps with the
+    /// gradient.
+    ///@{
+    bool taker_reverses = true;
+    bool taker_weighs = false;
+    bool giver_reverses = false;
+    bool giver_weighs = false;
+    ///@}
+    std::size_t bytes = 0;          ///< of the tensors of a micro-batch
+    std::size_t gradient_bytes = 0; ///< of their gradients
+
+    /// Whether they lie once for both ends.
+    constexpr bool shared() const { return link == Link::shared; }
+    /// Whether a recompute of the giver has to write them again: what it has sent is gone.
+    constexpr bool written_again() const { return !shared() && giver_reverses; }
+};
+
+/// All edges between some cells, and which begin and end at each.
+class Edges {
+  public:
+    constexpr Edges() = default;
+    /// In this order they are numbered.
+    constexpr Edges(std::size_t cells, Array<Edge> all)
+        : all_(static_cast<Array<Edge>&&>(all)), into_(cells + 1), out_of_(cells + 1),
+          by_taker_(all_.size()), by_giver_(all_.size()) {
+        for (Edge const& edge : all_) ++into_[edge.to + 1], ++out_of_[edge.from + 1];
+        for (std::size_t c = 0; c < cells; ++c)
+            into_[c + 1] += into_[c], out_of_[c + 1] += out_of_[c];
+        Array<std::size_t> in = into_, out = out_of_;
+        for (std::uint32_t e = 0; e < all_.size(); ++e) {
+            by_taker_[in[all_[e].to]++] = e;
+            by_giver_[out[all_[e].from]++] = e;
+        }
+    }
+
+    /// How many there are.
+    constexpr std::size_t size() const { return all_.size(); }
+    /// By number.
+    ///@{
+    constexpr Edge const& operator[](std::size_t edge) const { return all_[edge]; }
+    constexpr Edge& operator[](std::size_t edge) { return all_[edge]; }
+    ///@}
+    constexpr Edge const* begin() const { return all_.begin(); } ///< the first
+    constexpr Edge const* end() const { return all_.end(); }     ///< one past the last
+    /// Numbers of those that end at a cell.
+    constexpr std::span<std::uint32_t const> into(std::size_t cell) const {
+        return {by_taker_.data() + into_[cell], into_[cell + 1] - into_[cell]};
+    }
+    /// Numbers of those that begin there.
+    constexpr std::span<std::uint32_t const> out_of(std::size_t cell) const {
+        return {by_giver_.data() + out_of_[cell], out_of_[cell + 1] - out_of_[cell]};
+    }
+
+  private:
+    Array<Edge> all_;
+    Array<std::size_t> into_;       // by cell: where its part of by_taker_ begins
+    Array<std::size_t> out_of_;     // likewise, of by_giver_
+    Array<std::uint32_t> by_taker_; // numbers of edges
+    Array<std::uint32_t> by_giver_;
+};
+
+/// From every cell to the next: edge c - 1 ends at cell c.
+GPIPE_INLINE constexpr Edges neighbours(std::size_t cells) {
+    Array<Edge> all(cells > 0 ? cells - 1 : 0);
+    for (std::uint32_t e = 0; e < all.size(); ++e) {
+        all[e].from = e;
+        all[e].to = e + 1;
+    }
+    return {cells, static_cast<Array<Edge>&&>(all)};
+}
+
+} // namespace gpipe

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/sweep.hpp>
+#include <gpipe/schedule/order.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+namespace detail {
+
+// The streams that copy for a device: a direction that has nothing to do does not hold up the
+// other.
+enum class Copies : std::uint8_t {
+    outputs_out,
+    gradients_out,
+    outputs_in,
+    gradients_in,
+    offloads,
+    fetches
+};
+inline constexpr std::size_t copy_kinds = 6;
+
+// Which of them a copy is for.
+GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
+    auto const which =
+        static_cast<std::size_t>(a.kind == Kind::send_output        ? Copies::outputs_out
+                                 : a.kind == Kind::send_gradient    ? Copies::gradients_out
+                                 : a.kind == Kind::receive_input    ? Copies::outputs_in
+                                 : a.kind == Kind::receive_gradient ? Copies::gradients_in
+                                 : a.kind == Kind::offload          ? Copies::offloads
+                                                                    : Copies::fetches);
+    return programs.device_of(a.cell) * copy_kinds + which;
+}
+
+} // namespace detail
+
+/// Puts the copies in: of the edges whose ends share no memory, and to slower memory and back where
+/// a cell `offloads[c]` (empty: none), see Offloads. A stream copies in `order`
+/// (linear_order(programs)), which every program follows, so that no two streams can wait for each
+/// other. Needs are those of the data; where values lie adds more. `edges` are between the cells of
+/// `programs`. Throws std::logic_error if the programs wait for each other.
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs, Edges edges,
+                                                   Array<std::size_t> const& order,
+                                                   Array<bool> const& offloads = {}) {
+    std::size_t const cells = programs.cells();
+    std::size_t const devices = programs.devices();
+    Lowered result;
+    result.edges = static_cast<Edges&&>(edges);
+    result.offloads = choose_offloads(programs, offloads);
+    Offloads const& moves = result.offloads;
+    // All copies in that order.
+    std::size_t most = 2 * programs.size();
+    for (Action const& a : std::span(programs.actions(), programs.size()))
+        most += 2 * (result.edges.into(a.cell).size() + result.edges.out_of(a.cell).size());
+    Array<Action> copies(most);
+    std::size_t count = 0;
+    for (std::size_t const i : order) {
+        Action const& a = programs[i];
+        auto const send = [&](Kind out, Kind in, std::uint32_t e, std::uint32_t to) {
+            Link const link = result.edges[e].link;
+            if (link == Link::shared) return;
+            copies[count++] = {out, a.cell, a.micro_batch, e};
+            if (link == Link::staged) copies[count++] = {in, to, a.micro_batch, e};
+        };
+        if (a.kind == Kind::forward)
+            for (std::uint32_t const e : result.edges.out_of(a.cell))
+                send(Kind::send_output, Kind::receive_input, e, result.edges[e].to);
+        if (gives_gradient(a.kind))
+            for (std::uint32_t const e : result.edges.into(a.cell))
+                if (result.edges[e].gradient)
+                    send(Kind::send_gradient, Kind::receive_gradient, e, result.edges[e].from);
+        if (a.kind == Kind::forward && moves.moved(a.cell, a.micro_batch))
+            copies[count++] = {Kind::offload, a.cell, a.micro_batch};
+        if (std::size_t const reversal = moves.behind(i); reversal != Offloads::none)
+            copies[count++] = {Kind::fetch, programs[reversal].cell,
+                               programs[reversal].micro_batch};
+    }
+
+    // What copies there can be says which streams there are: the same in training and without.
+    Array<bool> used(devices * detail::copy_kinds);
+    auto const use = [&](Kind kind, std::size_t cell) {
+        used[detail::copy_stream({kind, static_cast<std::uint32_t>(cell), 0}, programs)] = true;
+    };
+    for (Edge const& edge : result.edges) {
+        if (edge.link == Link::shared) continue;
+        use(Kind::send_output, edge.from);
+        if (edge.gradient) use(Kind::send_gradient, edge.to);
+        if (edge.link == Link::copied) continue;
+        use(Kind::receive_input, edge.to);
+        if (edge.gradient) use(Kind::receive_gradient, edge.from);
+    }
+    for (std::size_t c = 0; c < offloads.size(); ++c) {
+        if (!offloads[c]) continue;
+        use(Kind::offload, c);
+        use(Kind::fetch, c);
+    }
+    std::size_t streams = devices;
+    for (bool const stream : used) streams += stream;
+    result.programs = Programs(streams, cells, programs.micro_batches(), programs.size() + count);
+    result.device = Array<std::size_t>(streams);
+    for (std::size_t c = 0; c < cells; ++c) result.programs.place(c, programs.device_of(c));
+    for (std::size_t d = 0; d < devices; ++d) {
+        for (Action const& a : programs.program(d)) result.programs.add(a);
+        result.programs.next_device();
+        result.device[d] = d;
+    }
+    std::size_t stream = devices;
+    for (std::size_t s = 0; s < used.size(); ++s) {
+        if (!used[s]) continue;
+        for (std::size_t t = 0; t < count; ++t)
+            if (detail::copy_stream(copies[t], programs) == s) result.programs.add(copies[t]);
+        result.programs.next_device();
+        result.device[stream++] = s / detail::copy_kinds;
+    }
+    Operands const operands = find_operands(result, Array<CellBlocks>(cells, {.retained = 1}));
+    result.needs = find_needs(walk_of(result, operands), operands,
+                              [](std::size_t, Operand const&) { return Span{}; });
+    return result;
+}
+/// Between neighbours that share their memory: without copies.
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs) {
+    return lower(programs, neighbours(programs.cells()), linear_order(programs));
+}
+
+} // namespace gpipe

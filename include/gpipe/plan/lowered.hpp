@@ -1,0 +1,79 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/edge.hpp>
+#include <gpipe/schedule/offloads.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gpipe {
+
+/// What has to have run before each action starts, beside its predecessor on its stream: actions of
+/// other streams.
+class Needs {
+  public:
+    constexpr Needs() = default;
+    /// Of so many actions; none yet, and room for so many needs in all.
+    constexpr Needs(std::size_t actions, std::size_t room)
+        : first_(actions), last_(actions), all_(room) {}
+
+    /// Those of an action, in no particular order.
+    constexpr std::span<std::uint32_t const> operator[](std::size_t action) const {
+        return {all_.data() + first_[action], last_[action] - first_[action]};
+    }
+    /// Actions.
+    constexpr std::size_t size() const { return first_.size(); }
+    /// Needs in all.
+    constexpr std::size_t count() const { return count_; }
+    /// Gives an action, which has none yet, these.
+    constexpr void set(std::size_t action, std::span<std::uint32_t const> needs) {
+        while (count_ + needs.size() > all_.size()) grow();
+        first_[action] = static_cast<std::uint32_t>(count_);
+        for (std::uint32_t const needed : needs) all_[count_++] = needed;
+        last_[action] = static_cast<std::uint32_t>(count_);
+    }
+
+  private:
+    constexpr void grow() {
+        Array<std::uint32_t> more(2 * all_.size() + 16);
+        for (std::size_t i = 0; i < count_; ++i) more[i] = all_[i];
+        all_ = static_cast<Array<std::uint32_t>&&>(more);
+    }
+    Array<std::uint32_t> first_, last_; // by action
+    Array<std::uint32_t> all_;
+    std::size_t count_ = 0;
+};
+
+/// The actions of a step, copies included, and the streams that they run on: first those of the
+/// devices, which compute, with their programs as they were; then those that copy. Actions of the
+/// devices keep their indices.
+struct Lowered {
+    Programs programs;         ///< one per stream
+    Array<std::size_t> device; ///< by stream: whose it is
+    Edges edges;               ///< between the cells
+    Offloads offloads;         ///< what leaves the devices' memory for a while
+    Needs needs;               ///< by action, see find_needs() and sweep(); empty before
+
+    /// How many there are.
+    constexpr std::size_t streams() const { return programs.devices(); }
+    /// Those that compute: the first of the streams.
+    constexpr std::size_t devices() const {
+        std::size_t count = 0;
+        while (count < device.size() && device[count] == count) ++count;
+        return count;
+    }
+    /// The programs of these alone, as they were.
+    constexpr Programs computing() const {
+        Programs result(devices(), programs.cells(), programs.micro_batches(), programs.size());
+        for (std::size_t c = 0; c < programs.cells(); ++c) result.place(c, programs.device_of(c));
+        for (std::size_t d = 0; d < result.devices(); ++d) {
+            for (Action const& a : programs.program(d)) result.add(a);
+            result.next_device();
+        }
+        return result;
+    }
+};
+
+} // namespace gpipe

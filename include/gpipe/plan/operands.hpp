@@ -1,0 +1,288 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/lowered.hpp>
+#include <gpipe/plan/value.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// What actions of a cell use beside the tensors of its edges: blocks of the cell's memory, in
+/// bytes. A block of no bytes is no value.
+struct CellBlocks {
+    std::size_t retained = 0;  ///< from the forward to the backward, whatever runs again between
+    std::size_t kept = 0;      ///< from the last forward or recompute to the backward's first half
+    std::size_t held = 0;      ///< from there to the weight gradient
+    std::size_t deferred = 0;  ///< from the first half to the weight gradient
+    std::size_t temporary = 0; ///< while an action runs
+    std::size_t discarded = 0; ///< the output of a recompute, if that has a place of its own
+    bool splits = false;       ///< whether the halves of its backwards run apart
+    /// Whether the kept block is there only while the backward runs: nothing runs again before
+    /// that.
+    bool kept_in_backward = false;
+    bool input_moves = false; ///< whether what is offloaded includes the input
+    /// Whether the gradient of the input lies among the temporaries of the backward that makes it.
+    bool gradient_inside = false;
+};
+
+namespace detail {
+
+class OperandBuilder {
+  public:
+    constexpr OperandBuilder(Lowered const& lowered, Array<CellBlocks> const& blocks)
+        : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), blocks_(blocks),
+          micro_batches_(programs_.micro_batches()),
+          numbers_((holds_of_edges * edges_.size() +
+                    (holds_count - holds_of_edges) * programs_.cells()) *
+                       micro_batches_,
+                   none),
+          keeps_(programs_.size()), again_(programs_.cells() * micro_batches_) {
+        look_ahead();
+        std::size_t const room = count_room();
+        result_.begin = Array<std::uint32_t>(programs_.size() + 1);
+        result_.all = Array<Operand>(room);
+        result_.values = Array<Value>(room);
+    }
+    constexpr Operands build() {
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            result_.begin[i] = static_cast<std::uint32_t>(size_);
+            action_ = static_cast<std::uint32_t>(i);
+            now_ = programs_[i];
+            add();
+        }
+        result_.begin[programs_.size()] = static_cast<std::uint32_t>(size_);
+        result_.all = first(result_.all, size_);
+        result_.values = first(result_.values, count_);
+        return static_cast<Operands&&>(result_);
+    }
+
+  private:
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+
+    template <class T> static constexpr Array<T> first(Array<T> const& all, std::size_t size) {
+        Array<T> result(size);
+        for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
+        return result;
+    }
+    constexpr std::size_t pair() const { return now_.cell * micro_batches_ + now_.micro_batch; }
+    // What a backward comes right behind keeps; and what runs again.
+    constexpr void look_ahead() {
+        Array<bool> backward_next(again_.size());
+        for (std::size_t i = programs_.size(); i-- > 0;) {
+            now_ = programs_[i];
+            if (is_copy(now_.kind)) continue;
+            keeps_[i] = backward_next[pair()];
+            backward_next[pair()] = gives_gradient(now_.kind);
+            reverses_ = reverses_ || gives_gradient(now_.kind);
+            if (now_.kind == Kind::recompute) again_[pair()] = true;
+        }
+    }
+    constexpr std::size_t count_room() const {
+        std::size_t room = 0;
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = programs_[i];
+            room += is_copy(a.kind)
+                        ? 4
+                        : 8 + 2 * (edges_.into(a.cell).size() + edges_.out_of(a.cell).size());
+        }
+        return room;
+    }
+
+    constexpr void add() {
+        switch (now_.kind) {
+        case Kind::forward:
+            return add_forward();
+        case Kind::recompute:
+            return add_recompute();
+        case Kind::backward:
+        case Kind::input_gradient:
+        case Kind::weight_gradient:
+            return add_backward();
+        case Kind::offload:
+        case Kind::fetch:
+            return add_offload();
+        default:
+            return add_transfer();
+        }
+    }
+    constexpr void add_forward() {
+        CellBlocks const& blocks = blocks_[now_.cell];
+        for (std::uint32_t const e : edges_.into(now_.cell)) read(Holds::input, e, Region::input);
+        add_turn();
+        for (std::uint32_t const e : edges_.out_of(now_.cell))
+            write(edges_[e].shared() ? Holds::input : Holds::output, e, Region::output);
+        if (blocks.retained > 0) write(Holds::retained, now_.cell, Region::retained);
+        bool const keeps = keeps_[action_];
+        add_block(blocks.kept, Holds::kept, Region::kept, keeps && !blocks.kept_in_backward);
+        add_block(blocks.held, Holds::held, Region::held, keeps);
+        // In an evaluation the loss may write its gradient.
+        if (!reverses_) add_block(blocks.deferred, Holds::deferred, Region::deferred, false);
+        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+    }
+    constexpr void add_recompute() {
+        CellBlocks const& blocks = blocks_[now_.cell];
+        read_input(true);
+        read_retained();
+        add_turn();
+        for (std::uint32_t const e : edges_.out_of(now_.cell))
+            if (edges_[e].written_again()) write(Holds::output_again, e, Region::output);
+        add_block(blocks.discarded, Holds::discarded, Region::output, false);
+        add_block(blocks.kept, Holds::kept, Region::kept, true);
+        add_block(blocks.held, Holds::held, Region::held, true);
+        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+    }
+    // Whole, or one half.
+    constexpr void add_backward() {
+        CellBlocks const& blocks = blocks_[now_.cell];
+        bool const first = now_.kind != Kind::weight_gradient;
+        bool const second = now_.kind != Kind::input_gradient;
+        read_input(false);
+        read_retained();
+        if (blocks.kept > 0 && first && !blocks.kept_in_backward)
+            read(Holds::kept, now_.cell, Region::kept);
+        if (blocks.held > 0) read(Holds::held, now_.cell, Region::held);
+        if (blocks.deferred > 0 && !first) read(Holds::deferred, now_.cell, Region::deferred);
+        for (std::uint32_t const e : edges_.out_of(now_.cell)) {
+            Edge const& edge = edges_[e];
+            if (first ? edge.giver_reverses : edge.giver_weighs && edge.giver_reverses)
+                read(edge.shared()    ? Holds::input
+                     : again_[pair()] ? Holds::output_again
+                                      : Holds::output,
+                     e, Region::output);
+            if (edge.gradient && (first || edge.giver_weighs))
+                read(edge.shared() ? Holds::gradient : Holds::arrived, e, Region::output_gradient);
+        }
+        add_turn();
+        if (blocks.kept_in_backward && first)
+            add_block(blocks.kept, Holds::kept, Region::kept, false);
+        if (blocks.splits && first)
+            add_block(blocks.deferred, Holds::deferred, Region::deferred, !second);
+        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+        for (std::uint32_t const e : edges_.into(now_.cell))
+            if (edges_[e].gradient && first)
+                write(Holds::gradient, e, Region::input_gradient,
+                      blocks.gradient_inside ? Use::over : Use::write);
+    }
+    constexpr void add_transfer() {
+        std::uint32_t const e = now_.edge;
+        bool const staged = edges_[e].link == Link::staged;
+        switch (now_.kind) {
+        case Kind::send_output:
+            read(Holds::output, e, Region::input);
+            return write(staged ? Holds::staged_output : Holds::input, e, Region::output);
+        case Kind::receive_input:
+            read(Holds::staged_output, e, Region::input);
+            return write(Holds::input, e, Region::output);
+        case Kind::send_gradient:
+            read(Holds::gradient, e, Region::input);
+            return write(staged ? Holds::staged_gradient : Holds::arrived, e, Region::output);
+        default:
+            read(Holds::staged_gradient, e, Region::input);
+            return write(Holds::arrived, e, Region::output);
+        }
+    }
+    // To the host's memory the input goes behind what is retained, and so it comes back.
+    constexpr void add_offload() {
+        CellBlocks const& blocks = blocks_[now_.cell];
+        bool const out = now_.kind == Kind::offload;
+        if (out) {
+            if (blocks.retained > 0) read(Holds::retained, now_.cell, Region::retained);
+            if (blocks.input_moves)
+                for (std::uint32_t const e : edges_.into(now_.cell))
+                    read(Holds::input, e, Region::input);
+            return write(Holds::offloaded, now_.cell, Region::output);
+        }
+        read(Holds::offloaded, now_.cell, Region::input);
+        read(Holds::turn, now_.cell, Region::input);
+        if (blocks.retained > 0) write(Holds::retained_back, now_.cell, Region::retained);
+        if (blocks.input_moves)
+            for (std::uint32_t const e : edges_.into(now_.cell))
+                write(Holds::input_back, e, Region::output);
+    }
+
+    constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
+    // Behind the forward.
+    constexpr void read_input(bool recompute) {
+        bool const back = blocks_[now_.cell].input_moves && moved();
+        for (std::uint32_t const e : edges_.into(now_.cell)) {
+            bool const reads =
+                recompute || (now_.kind == Kind::weight_gradient
+                                  ? edges_[e].taker_weighs && edges_[e].taker_reverses
+                                  : edges_[e].taker_reverses);
+            if (reads) read(back ? Holds::input_back : Holds::input, e, Region::input);
+        }
+    }
+    constexpr void read_retained() {
+        if (blocks_[now_.cell].retained == 0) return;
+        read(moved() ? Holds::retained_back : Holds::retained, now_.cell, Region::retained);
+    }
+    // Whether a fetch waits for this action.
+    constexpr void add_turn() {
+        std::size_t const reversal = lowered_.offloads.behind(action_);
+        if (reversal == Offloads::none) return;
+        Action const a = now_;
+        now_ = programs_[reversal];
+        write(Holds::turn, now_.cell, Region::input);
+        now_ = a;
+    }
+
+    constexpr std::uint32_t& number(Holds holds, std::size_t owner) {
+        auto const which = static_cast<std::size_t>(holds);
+        std::size_t const row = which < holds_of_edges
+                                    ? which * edges_.size() + owner
+                                    : holds_of_edges * edges_.size() +
+                                          (which - holds_of_edges) * programs_.cells() + owner;
+        return numbers_[row * micro_batches_ + now_.micro_batch];
+    }
+    constexpr std::uint32_t make(Holds holds, std::size_t owner) {
+        result_.values[count_] = {none, static_cast<std::uint32_t>(owner), now_.micro_batch, holds};
+        return static_cast<std::uint32_t>(count_++);
+    }
+    constexpr std::uint32_t find(Holds holds, std::size_t owner) {
+        std::uint32_t& at = number(holds, owner);
+        if (at == none) at = make(holds, owner);
+        return at;
+    }
+    constexpr void put(std::uint32_t value, Region region, Use use) {
+        result_.all[size_++] = {value, region, use};
+        if (use != Use::read) result_.values[value].writer = action_;
+    }
+    constexpr void read(Holds holds, std::size_t owner, Region region) {
+        put(find(holds, owner), region, Use::read);
+    }
+    constexpr void write(Holds holds, std::size_t owner, Region region, Use use = Use::write) {
+        put(find(holds, owner), region, use);
+    }
+    // One that others read, or one that the action has for itself.
+    constexpr void add_block(std::size_t bytes, Holds holds, Region region, bool read_later) {
+        if (bytes == 0) return;
+        put(read_later ? find(holds, now_.cell) : make(holds, now_.cell), region, Use::write);
+    }
+
+    Lowered const& lowered_;
+    Programs const& programs_;
+    Edges const& edges_;
+    Array<CellBlocks> const& blocks_;
+    std::size_t micro_batches_;
+    Array<std::uint32_t> numbers_; // of values, by what they hold and for whom
+    Array<bool> keeps_;            // by action: whether a backward reads what it leaves
+    Array<bool> again_;            // by cell and micro-batch: whether a recompute comes
+    bool reverses_ = false;        // whether there is any backward
+    Operands result_;
+    std::size_t size_ = 0;
+    std::size_t count_ = 0;
+    std::uint32_t action_ = 0;
+    Action now_{};
+};
+
+} // namespace detail
+
+/// What each action of a table reads and writes, where its cells have such blocks.
+[[gnu::cold]] GPIPE_INLINE constexpr Operands find_operands(Lowered const& lowered,
+                                                            Array<CellBlocks> const& blocks) {
+    return detail::OperandBuilder(lowered, blocks).build();
+}
+
+} // namespace gpipe

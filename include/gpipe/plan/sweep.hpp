@@ -1,0 +1,325 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/walk_order.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace gpipe {
+
+/// What can be wrong with a table that is walked.
+enum class Flaw : std::uint8_t {
+    sound,
+    unwritten, ///< a value is read that is not there yet, or no more, whatever happens
+    unordered, ///< a value is read, and nothing makes the action wait for its writer
+    misplaced, ///< a value is read elsewhere than it was written
+    torn,      ///< bytes are written while who uses what is there may not be done
+};
+/// In words.
+GPIPE_INLINE constexpr std::string_view sentence(Flaw flaw) {
+    constexpr std::string_view sentences[] = {
+        "the table is sound", "it reads what is not there", "it reads what it does not wait for",
+        "it reads where something else lies", "it writes over what is still in use"};
+    return sentences[static_cast<std::size_t>(flaw)];
+}
+
+/// What a sweep has found.
+struct SweepVerdict {
+    Flaw flaw = Flaw::sound;  ///< the first that it met
+    std::uint32_t action = 0; ///< that is wrong there
+    std::uint32_t value = 0;  ///< that it reads, or writes over
+    /// Whether nothing is wrong.
+    constexpr explicit operator bool() const { return flaw == Flaw::sound; }
+};
+
+/// Thrown where no needs at all would make a table sound: it is planned wrongly.
+class SweepFlaw : public std::logic_error {
+  public:
+    /// Says so.
+    SweepFlaw(SweepVerdict const& found, Value const& value)
+        : std::logic_error("gpipe: a table is planned wrongly at action " +
+                           std::to_string(found.action) + ": " + std::string(sentence(found.flaw)) +
+                           " (" + std::string(name(value.holds)) + " " +
+                           std::to_string(value.owner) + " of micro-batch " +
+                           std::to_string(value.micro_batch) + ")"),
+          verdict(found) {}
+    SweepVerdict verdict; ///< what the sweep has found
+};
+
+/// Where an operand lies: an address of any kind, one past its last byte. Empty: nowhere.
+struct Span {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+};
+
+namespace detail {
+
+// Goes through a walk in its order and knows what every action can be sure of: how many actions of
+// each stream have run, whatever the timing (vector clocks; Fidge, Mattern 1988). Every read must
+// be sure of the writer, every write of all who use what lies in its bytes; the last occupants
+// stand for those before them, for what happens before is transitive. So it is exact: where it
+// finds a flaw there is an execution, in an order that streams and needs allow, that loses a value.
+//
+// It either proves needs that are given, or finds them: the least that make the table sound. What
+// it demands counts from then on, else others would demand it again.
+template <class SpanOf> class Sweep {
+  public:
+    // `rounds`: 2, if the walk may begin anew before it has ended.
+    constexpr Sweep(Walk const& walk, Operands const& operands, SpanOf span_of, std::size_t rounds)
+        : walk_(walk), operands_(operands), span_of_(span_of), size_(walk.order.size()),
+          streams_(walk.streams), values_(operands.values.size()),
+          clocks_(rounds * size_ * streams_), last_(streams_, none), length_(streams_),
+          states_(rounds * values_), room_(values_ + 2), latest_(streams_, none),
+          demanded_(streams_), needs_(streams_) {
+        for (std::uint32_t const s : walk.stream) ++length_[s];
+    }
+
+    // `before`: needs of the round before, by action. Null: to be found.
+    constexpr SweepVerdict run(Needs const* given, Needs* found, Needs const* given_before,
+                               Needs* found_before, std::size_t rounds) {
+        for (round_ = 0; round_ < rounds; ++round_)
+            for (std::uint32_t const i : walk_.order) {
+                begin(i);
+                if (given) join_all((*given)[i], round_);
+                if (round_ > 0 && found && !given) join_all((*found)[i], round_);
+                if (round_ > 0 && given_before) join_all((*given_before)[i], round_ - 1);
+                finds_ = round_ == 0 ? given == nullptr : given_before == nullptr;
+                for (bool const writes : {false, true}) {
+                    for (Operand const& operand : operands_[i])
+                        if ((operand.use != Use::read) == writes)
+                            writes ? write(i, operand) : read(i, operand);
+                    if (!verdict_) return verdict_;
+                    take_demanded();
+                }
+                if (round_ == 0 && found && !given) found->set(i, needs());
+                if (round_ > 0 && found_before) found_before->set(i, needs());
+                forget_demanded();
+            }
+        return verdict_;
+    }
+
+  private:
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+    static constexpr std::size_t most_users = 4;
+
+    // Of a value: the last who used it, as far as none is sure of another; 1 + action + round.
+    struct State {
+        std::uint32_t users[most_users] = {};
+        bool there = false;
+        std::uint64_t at = 0;
+    };
+    struct Segment {
+        std::uint64_t begin = 0;
+        std::uint64_t end = 0;
+        std::size_t value = 0; // and round
+    };
+
+    constexpr std::uint32_t* clock_of(std::size_t instance) {
+        return clocks_.data() + instance * streams_;
+    }
+    constexpr std::size_t stream_of(std::size_t instance) const {
+        return walk_.stream[instance % size_];
+    }
+    constexpr std::uint32_t position_of(std::size_t instance) const {
+        std::size_t const i = instance < size_ ? instance : instance - size_;
+        return walk_.position[i] + (instance < size_ ? 0 : length_[walk_.stream[i]]);
+    }
+    constexpr bool sure(std::size_t instance) const {
+        return now_[stream_of(instance)] >= position_of(instance);
+    }
+    constexpr void begin(std::uint32_t i) {
+        instance_ = i + round_ * size_;
+        now_ = clock_of(instance_);
+        std::uint32_t& before = last_[walk_.stream[i]];
+        if (before != none) join(before);
+        before = static_cast<std::uint32_t>(instance_);
+    }
+    constexpr void join(std::size_t instance) {
+        std::uint32_t const* const other = clock_of(instance);
+        for (std::size_t s = 0; s < streams_; ++s)
+            if (now_[s] < other[s]) now_[s] = other[s];
+        std::uint32_t& own = now_[stream_of(instance)];
+        if (own < position_of(instance)) own = position_of(instance);
+    }
+    constexpr void join_all(std::span<std::uint32_t const> needs, std::size_t round) {
+        for (std::uint32_t const needed : needs) join(needed + round * size_);
+    }
+
+    constexpr void fail(Flaw flaw, std::uint32_t action, std::size_t value) {
+        if (verdict_) verdict_ = {flaw, action, static_cast<std::uint32_t>(value % values_)};
+    }
+    // Of each stream only the latest.
+    constexpr void demand(std::size_t instance) {
+        std::uint32_t& latest = latest_[stream_of(instance)];
+        if (latest == none)
+            demanded_[demanded_count_++] = static_cast<std::uint32_t>(stream_of(instance));
+        if (latest == none || position_of(latest) < position_of(instance))
+            latest = static_cast<std::uint32_t>(instance);
+    }
+    constexpr void take_demanded() {
+        for (std::size_t n = 0; n < demanded_count_; ++n) join(latest_[demanded_[n]]);
+    }
+    // Of what was demanded, what no other implies.
+    constexpr std::span<std::uint32_t const> needs() {
+        std::size_t kept = 0;
+        for (std::size_t n = 0; n < demanded_count_; ++n) {
+            std::uint32_t const one = latest_[demanded_[n]];
+            bool implied = false;
+            for (std::size_t o = 0; o < demanded_count_; ++o)
+                implied = implied || (o != n && clock_of(latest_[demanded_[o]])[stream_of(one)] >=
+                                                    position_of(one));
+            if (!implied) needs_[kept++] = static_cast<std::uint32_t>(one % size_);
+        }
+        return {needs_.data(), kept};
+    }
+    constexpr void forget_demanded() {
+        for (std::size_t n = 0; n < demanded_count_; ++n) latest_[demanded_[n]] = none;
+        demanded_count_ = 0;
+    }
+
+    constexpr void read(std::uint32_t i, Operand const& operand) {
+        State& state = states_[operand.value + round_ * values_];
+        std::uint32_t const writer = operands_.values[operand.value].writer;
+        if (!state.there) return fail(Flaw::unwritten, i, operand.value);
+        if (span_of_(i, operand).begin != state.at) return fail(Flaw::misplaced, i, operand.value);
+        std::size_t const made = writer + round_ * size_;
+        if (!sure(made)) {
+            if (!finds_) return fail(Flaw::unordered, i, operand.value);
+            demand(made);
+        }
+        use(state);
+    }
+    // From now on this action stands for all users that it is sure of.
+    constexpr void use(State& state) {
+        std::uint32_t const own = static_cast<std::uint32_t>(instance_ + 1);
+        for (std::uint32_t& user : state.users)
+            if (user == 0 || user == own || sure(user - 1)) {
+                for (std::uint32_t& other : state.users)
+                    if (other != 0 && sure(other - 1)) other = 0;
+                user = own;
+                return;
+            }
+        throw std::length_error("gpipe: a value that too many streams use");
+    }
+    constexpr void write(std::uint32_t i, Operand const& operand) {
+        std::size_t const value = operand.value + round_ * values_;
+        Span const span = span_of_(i, operand);
+        State& state = states_[value];
+        state.there = true;
+        state.at = span.begin;
+        state.users[0] = static_cast<std::uint32_t>(instance_ + 1);
+        if (span.begin < span.end) occupy(i, value, span, operand.use == Use::over);
+    }
+    constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span, bool over) {
+        std::size_t first = 0; // that ends behind the begin
+        for (std::size_t last = count_; first < last;) {
+            std::size_t const middle = (first + last) / 2;
+            if (room_[middle].end <= span.begin)
+                first = middle + 1;
+            else
+                last = middle;
+        }
+        std::size_t last = first;
+        for (; last < count_ && room_[last].begin < span.end; ++last) {
+            State& occupant = states_[room_[last].value];
+            occupant.there = false;
+            for (std::uint32_t const user : occupant.users) {
+                if (user == 0 || sure(user - 1)) continue;
+                bool const own = user - 1 == instance_;
+                if (own ? over : finds_) {
+                    if (!own) demand(user - 1);
+                    continue;
+                }
+                return fail(Flaw::torn, i, room_[last].value);
+            }
+        }
+        // What is left of the outermost, and the new one between.
+        Segment put[3];
+        std::size_t count = 0;
+        if (first < last && room_[first].begin < span.begin)
+            put[count++] = {room_[first].begin, span.begin, room_[first].value};
+        put[count++] = {span.begin, span.end, value};
+        if (first < last && room_[last - 1].end > span.end)
+            put[count++] = {span.end, room_[last - 1].end, room_[last - 1].value};
+        replace(first, last, put, count);
+    }
+    constexpr void replace(std::size_t first, std::size_t last, Segment const* put,
+                           std::size_t count) {
+        std::size_t const old = last - first;
+        if (count_ + count - old > room_.size()) {
+            Array<Segment> more(2 * room_.size() + 4);
+            for (std::size_t k = 0; k < count_; ++k) more[k] = room_[k];
+            room_ = static_cast<Array<Segment>&&>(more);
+        }
+        if (count > old)
+            for (std::size_t k = count_; k-- > last;) room_[k + count - old] = room_[k];
+        else if (count < old)
+            for (std::size_t k = last; k < count_; ++k) room_[k + count - old] = room_[k];
+        count_ = count_ + count - old;
+        for (std::size_t k = 0; k < count; ++k) room_[first + k] = put[k];
+    }
+
+    Walk const& walk_;
+    Operands const& operands_;
+    SpanOf span_of_;
+    std::size_t size_;
+    std::size_t streams_;
+    std::size_t values_;
+    Array<std::uint32_t> clocks_; // by round, action and stream
+    Array<std::uint32_t> last_;   // by stream: what ran last, with its round
+    Array<std::uint32_t> length_; // by stream
+    Array<State> states_;         // by round and value
+    Array<Segment> room_;         // sorted
+    std::size_t count_ = 0;
+    Array<std::uint32_t> latest_;   // by stream: what is demanded of it
+    Array<std::uint32_t> demanded_; // streams
+    std::size_t demanded_count_ = 0;
+    Array<std::uint32_t> needs_; // what needs() returns
+    std::size_t round_ = 0;
+    std::size_t instance_ = 0;
+    bool finds_ = false;
+    std::uint32_t* now_ = nullptr;
+    SweepVerdict verdict_;
+};
+
+} // namespace detail
+
+/// What actions have to wait for, beside what their streams have done before: the writers of what
+/// they read, and those who use what lies where they write, span_of(action, operand) being a Span.
+/// Of all that no more than it takes. Throws SweepFlaw if they read what is not there.
+template <class SpanOf>
+[[gnu::cold]] constexpr Needs find_needs(Walk const& walk, Operands const& operands,
+                                         SpanOf span_of) {
+    Needs needs(walk.order.size(), walk.order.size());
+    SweepVerdict const verdict =
+        detail::Sweep(walk, operands, span_of, 1).run(nullptr, &needs, nullptr, nullptr, 1);
+    if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
+    return needs;
+}
+/// What actions of a walk have to wait for in the walk before, if that may still be under way.
+template <class SpanOf>
+[[gnu::cold]] constexpr Needs find_needs_before(Walk const& walk, Operands const& operands,
+                                                Needs const& needs, SpanOf span_of) {
+    Needs before(walk.order.size(), walk.streams);
+    SweepVerdict const verdict =
+        detail::Sweep(walk, operands, span_of, 2).run(&needs, nullptr, nullptr, &before, 2);
+    if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
+    return before;
+}
+/// Proves that with these needs no execution loses a value; with `before`, of walk behind walk,
+/// each of which may begin while the one before it is under way.
+template <class SpanOf>
+[[gnu::cold]] constexpr SweepVerdict prove(Walk const& walk, Operands const& operands,
+                                           Needs const& needs, SpanOf span_of,
+                                           Needs const* before = nullptr) {
+    std::size_t const rounds = before ? 2 : 1;
+    return detail::Sweep(walk, operands, span_of, rounds)
+        .run(&needs, nullptr, before, nullptr, rounds);
+}
+
+} // namespace gpipe

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/layer/call.hpp>
+#include <gpipe/plan/edge.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace gpipe {
+
+/// What a value is. Values of an edge and a micro-batch, then those of a cell and a micro-batch,
+/// then what an action has for itself.
+enum class Holds : std::uint8_t {
+    input,           ///< of the taker: what has crossed the edge
+    output,          ///< where the giver makes that, if links copy
+    output_again,    ///< what its recompute makes
+    gradient,        ///< of the input, where the taker makes it
+    arrived,         ///< that, where the giver reads it, if links copy
+    staged_output,   ///< on its way through the host's memory
+    staged_gradient, ///< likewise
+    input_back,      ///< an input that has been in slower memory
+    retained,        ///< what the forward leaves for a reversal
+    retained_back,   ///< that, when it has been in slower memory
+    offloaded,       ///< both, there
+    kept,            ///< what the backward (or its first half) reads
+    held,            ///< what the weight gradient reads
+    deferred,        ///< what the first half leaves for that
+    turn,            ///< no bytes: that a fetch may begin
+    discarded,       ///< the output of a recompute that nobody reads
+    temporary,       ///< of the action's calls
+};
+/// How many there are.
+inline constexpr std::size_t holds_count = 17;
+/// How many are of an edge.
+inline constexpr std::size_t holds_of_edges = 8;
+
+/// In words.
+GPIPE_INLINE constexpr std::string_view name(Holds holds) {
+    constexpr std::string_view names[holds_count] = {"input",
+                                                     "output",
+                                                     "output, again",
+                                                     "gradient",
+                                                     "arrived gradient",
+                                                     "staged output",
+                                                     "staged gradient",
+                                                     "input, back",
+                                                     "retained",
+                                                     "retained, back",
+                                                     "offloaded",
+                                                     "kept",
+                                                     "held",
+                                                     "deferred",
+                                                     "turn",
+                                                     "discarded output",
+                                                     "temporary"};
+    return names[static_cast<std::size_t>(holds)];
+}
+
+/// Something that one action writes and known actions read: bytes in one place from its writer to
+/// its last readers, whatever their number. Nothing else says how long a tensor lives.
+struct Value {
+    std::uint32_t writer = 0;      ///< action
+    std::uint32_t owner = 0;       ///< edge or cell, see Holds
+    std::uint32_t micro_batch = 0; ///< that it is of
+    Holds holds = Holds::input;    ///< what it is
+};
+
+/// What an action does with a value.
+enum class Use : std::uint8_t {
+    read,  ///< it finds what the writer has left
+    write, ///< it is the writer
+    over,  ///< likewise, and the bytes may be some of another that it writes, too
+};
+
+/// A value that an action reads or writes.
+struct Operand {
+    std::uint32_t value = 0;           ///< its number
+    Region region = Region::temporary; ///< by which its calls know it
+    Use use = Use::read;               ///< what the action does
+};
+
+/// What each action reads and writes: the only description of data. Needs, lifetimes, addresses and
+/// the proof all follow from it.
+struct Operands {
+    Array<std::uint32_t> begin; ///< by action, and the end
+    Array<Operand> all;         ///< action by action; of each, reads before writes
+    Array<Value> values;        ///< by number
+
+    /// Those of an action.
+    constexpr std::span<Operand const> operator[](std::size_t action) const {
+        return {all.data() + begin[action], begin[action + 1] - begin[action]};
+    }
+};
+
+} // namespace gpipe

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/operands.hpp>
+#include <gpipe/schedule/costs.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// Where the actions of a table run, and one linear order of them that respects every stream.
+struct Walk {
+    std::size_t streams = 0;
+    Array<std::uint32_t> stream;   ///< by action
+    Array<std::uint32_t> position; ///< by action: on its stream, from 1
+    Array<std::uint32_t> order;    ///< actions
+};
+
+/// The table itself, every program a stream, in such an order.
+[[gnu::cold]] GPIPE_INLINE constexpr Walk walk_along(Lowered const& lowered,
+                                                     Array<std::uint32_t> order) {
+    Programs const& programs = lowered.programs;
+    Walk walk{lowered.streams(), Array<std::uint32_t>(programs.size()),
+              Array<std::uint32_t>(programs.size()), static_cast<Array<std::uint32_t>&&>(order)};
+    for (std::size_t s = 0; s < walk.streams; ++s)
+        for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
+            walk.stream[i] = static_cast<std::uint32_t>(s);
+            walk.position[i] = static_cast<std::uint32_t>(i - programs.begin(s) + 1);
+        }
+    return walk;
+}
+
+/// The same in the one order that proof, placement and waits follow: by start where forwards,
+/// halves of backwards and copies take one unit of time and nothing has to wait for room; then by
+/// stream. Throws std::logic_error if actions wait for each other, or for what nobody makes.
+[[gnu::cold]] GPIPE_INLINE constexpr Walk walk_of(Lowered const& lowered,
+                                                  Operands const& operands) {
+    Programs const& programs = lowered.programs;
+    std::size_t const size = programs.size();
+    std::size_t const streams = lowered.streams();
+    constexpr std::uint32_t nobody = 0xFFFFFFFF;
+    Array<std::uint32_t> start(size), end(size);  // 0: has not run
+    Array<std::uint32_t> waiting(size, nobody);   // by action: a stream that waits for it
+    Array<std::uint32_t> others(streams, nobody); // by stream: another that does, too
+    Array<std::size_t> next(streams);
+    Array<std::uint32_t> clock(streams), ready(streams); // a stack
+    std::size_t ready_count = 0;
+    for (std::size_t s = streams; s-- > 0;) {
+        next[s] = programs.begin(s);
+        ready[ready_count++] = static_cast<std::uint32_t>(s);
+    }
+    std::uint32_t makespan = 0;
+    std::size_t left = size;
+    while (ready_count > 0) {
+        std::uint32_t const s = ready[--ready_count];
+        for (; next[s] < programs.end(s); ++next[s], --left) {
+            std::size_t const i = next[s];
+            std::uint32_t missing = nobody;
+            std::uint32_t now = clock[s];
+            for (Operand const& operand : operands[i]) {
+                if (operand.use != Use::read) continue;
+                std::uint32_t const writer = operands.values[operand.value].writer;
+                if (writer >= size)
+                    throw std::logic_error("gpipe: an action reads what nobody makes");
+                if (end[writer] == 0)
+                    missing = writer;
+                else if (now < end[writer])
+                    now = end[writer];
+            }
+            if (missing != nobody) {
+                others[s] = waiting[missing];
+                waiting[missing] = s;
+                break;
+            }
+            start[i] = now;
+            end[i] = clock[s] = now + static_cast<std::uint32_t>(unit_cost(programs[i]));
+            if (makespan < end[i]) makespan = end[i];
+            for (std::uint32_t w = waiting[i]; w != nobody; w = others[w]) ready[ready_count++] = w;
+        }
+    }
+    if (left > 0) throw std::logic_error("gpipe: the programs wait for each other");
+
+    Array<std::uint32_t> place(makespan + 1); // a counting sort, stable
+    for (std::uint32_t const t : start) ++place[t + 1];
+    for (std::size_t t = 1; t < place.size(); ++t) place[t] += place[t - 1];
+    Array<std::uint32_t> order(size);
+    for (std::size_t i = 0; i < size; ++i) order[place[start[i]]++] = static_cast<std::uint32_t>(i);
+    return walk_along(lowered, static_cast<Array<std::uint32_t>&&>(order));
+}
+
+} // namespace gpipe

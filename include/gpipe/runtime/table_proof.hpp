@@ -1,0 +1,155 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/table.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+namespace detail {
+
+// A table as the sweep sees it: nothing but what is walked. Addresses are those of the steps.
+class TableWalk {
+  public:
+    TableWalk(StepTable const& table, MemoryPlan const& plan, Operands const& operands)
+        : table_(table), plan_(plan), operands_(operands), step_of_(table.steps.size()) {
+        std::size_t const size = table.steps.size();
+        walk = {table.streams, Array<std::uint32_t>(size), Array<std::uint32_t>(size),
+                Array<std::uint32_t>(size)};
+        Array<std::size_t> begin(table.streams + 1);
+        for (Step const& step : table.steps) ++begin[step.stream + 1];
+        for (std::size_t s = 0; s < table.streams; ++s) begin[s + 1] += begin[s];
+        Array<std::uint32_t> at(size); // by stream and position: the action
+        for (Step const& step : table.steps) {
+            step_of_[step.action] = &step;
+            walk.stream[step.action] = step.stream;
+            walk.position[step.action] = step.position;
+            at[begin[step.stream] + step.position - 1] = step.action;
+        }
+        needs = Needs(size, table.waits.size());
+        before = Needs(size, table.waits.size());
+        Array<std::uint32_t> needed(table.waits.size());
+        for (Step const& step : table.steps) {
+            auto const set = [&](Needs& all, std::span<Wait const> waits) {
+                for (std::size_t w = 0; w < waits.size(); ++w)
+                    needed[w] = at[begin[waits[w].stream] + waits[w].position - 1];
+                all.set(step.action, {needed.data(), waits.size()});
+            };
+            set(needs, table.waits_of(step));
+            set(before, table.waits_before(step));
+        }
+        find_order();
+    }
+
+    // Where the step finds an operand; of temporaries, where they begin behind the kept block.
+    Span operator()(std::size_t action, Operand const& operand) const {
+        Value const& value = operands_.values[operand.value];
+        std::size_t const bytes = bytes_of(value);
+        if (bytes == 0) return {};
+        auto begin = reinterpret_cast<std::uintptr_t>((*step_of_[action])[operand.region]);
+        if (value.holds == Holds::temporary && plan_.layouts[value.owner].adjacent)
+            begin += plan_.cells[value.owner].kept;
+        return {begin, begin + bytes};
+    }
+
+    Walk walk;
+    Needs needs;
+    Needs before;
+
+  private:
+    std::size_t bytes_of(Value const& value) const {
+        Location const at = locate(plan_, value);
+        return at.end - at.begin;
+    }
+    // Of all lanes at once. Throws std::logic_error if they wait for each other.
+    void find_order() {
+        Array<std::size_t> next(table_.lanes());
+        Array<std::uint32_t> reached(table_.streams);
+        for (std::size_t lane = 0; lane < next.size(); ++lane) next[lane] = table_.begin[lane];
+        for (std::size_t count = 0; count < table_.steps.size();) {
+            std::size_t const start = count;
+            for (std::size_t lane = 0; lane < next.size(); ++lane)
+                for (; next[lane] < table_.begin[lane + 1]; ++next[lane]) {
+                    Step const& step = table_.steps[next[lane]];
+                    bool ready = step.position == reached[step.stream] + 1;
+                    for (Wait const& wait : table_.waits_of(step))
+                        ready = ready && reached[wait.stream] >= wait.position;
+                    if (!ready) break;
+                    reached[step.stream] = step.position;
+                    walk.order[count++] = step.action;
+                }
+            if (count == start)
+                throw std::logic_error("gpipe: the lanes of a table wait for each other");
+        }
+    }
+
+    StepTable const& table_;
+    MemoryPlan const& plan_;
+    Operands const& operands_;
+    Array<Step const*> step_of_; // by action
+};
+
+} // namespace detail
+
+/// Prepares the table of a training step for update::Immediate: marks the action behind which the
+/// step is committed and those behind which devices update, and adds what actions have to wait for
+/// in the step before, which may be under way.
+GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
+    Programs const& programs = plan.lowered.programs;
+    Array<Step*> last(plan.devices.size());
+    Step* loss = nullptr;
+    for (Step& step : table.steps) {
+        if (is_copy(step.kind)) continue;
+        last[step.device] = &step;
+        if (step.is_last && gives_gradient(step.kind)) loss = &step;
+    }
+    loss->commits = loss->more = true;
+    for (Step* const step : last)
+        if (step) step->ends_device = step->more = true;
+
+    detail::TableWalk const walked(table, plan, plan.operands);
+    Needs const before = find_needs_before(walked.walk, plan.operands, walked.needs, walked);
+    Array<Step*> step_of(table.steps.size()); // by action
+    for (Step& step : table.steps) step_of[step.action] = &step;
+    Array<Wait> waits(table.waits.size() + before.count());
+    std::uint32_t count = 0;
+    for (Step& step : table.steps) {
+        std::uint32_t const first = count;
+        for (Wait const& wait : table.waits_of(step)) waits[count++] = wait;
+        for (std::uint32_t const needed : before[step.action]) {
+            Step& other = *step_of[needed];
+            other.publishes = other.more = true;
+            waits[count++] = {other.stream, other.position};
+        }
+        step.first_wait = first;
+        step.waits_before = count - first - step.waits;
+    }
+    table.waits = std::move(waits);
+}
+
+/// Proves that a walk of the table, as it will be walked, loses nothing: see prove(). `repeats`:
+/// whether one may begin while the one before is under way. Throws std::logic_error, naming the
+/// action and what it reads or overwrites.
+[[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
+                                            Lowered const& lowered, Operands const& operands,
+                                            bool repeats) {
+    detail::TableWalk const walked(table, plan, operands);
+    SweepVerdict const verdict =
+        prove(walked.walk, operands, walked.needs, walked, repeats ? &walked.before : nullptr);
+    if (verdict) return;
+    Action const& a = lowered.programs[verdict.action];
+    Value const& value = operands.values[verdict.value];
+    detail::throw_error<std::logic_error>(
+        "gpipe: the table that would be walked is wrong at the %s of cell %u, micro-batch %u: %s "
+        "(%s %u of micro-batch %u)",
+        std::string(name(a.kind)).c_str(), a.cell, a.micro_batch,
+        std::string(sentence(verdict.flaw)).c_str(), std::string(name(value.holds)).c_str(),
+        value.owner, value.micro_batch);
+}
+
+} // namespace gpipe
