@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/schedule/simulate_lowered.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 
 #include <cstddef>
 #include <limits>
