@@ -67,11 +67,13 @@ Record record(PlanCase const& of, PlanNumbers const& numbers) {
     return result;
 }
 
+bool exists(PlanCase const& of) {
+    return of.devices * of.schedule.cells_per_device() <= Net::size &&
+           of.micro_batches >= of.schedule.least_micro_batches(of.devices) &&
+           (of.devices > 1 || of.links == "shared");
+}
+
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
-    if (of.devices * of.schedule.cells_per_device() > Net::size ||
-        of.micro_batches < of.schedule.least_micro_batches(of.devices) ||
-        (of.devices == 1 && of.links != "shared"))
-        return;
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
     std::vector<double> const prices = ratios(numbers.makespan, numbers.makespan_without_room);
@@ -120,73 +122,72 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
 void measure_large(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 0, duration);
-    double const seconds = median(construction.nanoseconds) * 1e-9;
-    double const nanoseconds = seconds * 1e9 / double(numbers.actions);
-    double const bytes = double(construction.bytes) / double(numbers.actions);
+    auto const actions = double(numbers.actions);
+    double const nanoseconds = median(construction.nanoseconds) / actions;
+    double const bytes = double(construction.bytes) / actions;
     std::string const many = ", M = " + std::to_string(of.micro_batches);
     summary.add("ns of planning per action" + many, nanoseconds);
     summary.add("bytes allocated per action" + many, bytes);
     Record row = record(of, numbers);
     row.add("construction_ns", nanoseconds).add("construction_bytes", bytes);
-    row.add("seconds", seconds);
     if (json) return row.print();
     std::printf("%-27s %6zu %8.3f %9.1f %6.0f\n", std::string(of.schedule.name()).c_str(),
-                of.micro_batches, seconds, nanoseconds, bytes);
+                of.micro_batches, nanoseconds * actions * 1e-9, nanoseconds, bytes);
     std::fflush(stdout);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-    std::string schedule_names;
-    std::string cells = "1,2,4,8";
-    std::string micro_batches;
-    std::string checkpointing = "never,always,except-last,offload";
-    std::string links = "shared,copied,staged";
-    std::size_t samples = 32;
-    std::size_t rounds = 5;
-    bool large = false;
-    bool json = false;
+    std::string schedules, cells, micro_batches, checkpointing, links;
+    std::size_t samples = 0, rounds = 5;
+    bool large = false, json = false;
     support::Options options(
         "plan",
         "What the planner makes of train_gpt's network: bytes, needs and waits per action,\n"
-        "what waits for room cost a simulated step, and what planning takes.");
-    options.text("schedule", "NAME,...",
-                 "schedules; none: all, with --large OneForwardOneBackward,GPipe,ZeroBubbleV",
-                 schedule_names);
+        "what waits for room cost a simulated step, and what planning takes. Where nothing is\n"
+        "said: all schedules, K = 1,2,4,8, M = 1,4,8,32, never,always,except-last,offload,\n"
+        "shared,copied,staged links and N = 32; with --large OneForwardOneBackward, GPipe and\n"
+        "ZeroBubbleV, K = 2, M = 1000,4000,40000, always, shared links and N = M.");
+    options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
     options.text("cells", "K,...", "numbers of devices", cells);
-    options.text("micro-batches", "M,...",
-                 "numbers of micro-batches; none: 1,4,8,32, with --large 1000,4000,40000",
-                 micro_batches);
+    options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
     options.text("checkpointing", "NAME,...", "policies", checkpointing);
     options.text("links", "NAME,...", "between devices", links);
-    options.number("samples", "N, samples in a mini-batch", samples, 1, 1024);
+    options.number("samples", "N, samples in a mini-batch; 0: see above", samples, 0, 100'000);
     options.number("rounds", "plans of each row, whose median time counts", rounds, 1, 1000);
-    options.flag("large", "time planning alone, with K = 2, always, shared links and N = M", large);
+    options.flag("large", "time planning alone, with many micro-batches", large);
     options.flag("json", "one JSON object per line", json);
     if (auto const status = options.parse(argc, argv)) return *status;
-    if (large) cells = "2", checkpointing = "always", links = "shared";
-    if (large && schedule_names.empty()) schedule_names = "OneForwardOneBackward,GPipe,ZeroBubbleV";
-    if (micro_batches.empty()) micro_batches = large ? "1000,4000,40000" : "1,4,8,32";
+    auto const unless_said = [&](std::string& text, char const* usual, char const* if_large) {
+        if (text.empty()) text = large ? if_large : usual;
+    };
+    unless_said(schedules, "all", "OneForwardOneBackward,GPipe,ZeroBubbleV");
+    unless_said(cells, "1,2,4,8", "2");
+    unless_said(micro_batches, "1,4,8,32", "1000,4000,40000");
+    unless_said(checkpointing, "never,always,except-last,offload", "always");
+    unless_said(links, "shared,copied,staged", "shared");
     std::vector<PlanCase> cases;
     try {
-        std::vector<gpipe::schedule::Dynamic> schedules;
-        if (schedule_names.empty())
-            for (auto const& each : gpipe::schedule::catalogue(2)) schedules.push_back(each);
+        std::vector<gpipe::schedule::Dynamic> chosen;
+        if (schedules == "all")
+            for (auto const& each : gpipe::schedule::catalogue(2)) chosen.push_back(each);
         else
-            for (std::string const& name : split(schedule_names))
-                schedules.push_back(gpipe::schedule::find_schedule(name));
+            for (std::string const& name : split(schedules))
+                chosen.push_back(gpipe::schedule::find_schedule(name));
         auto const policies =
             words("--checkpointing", checkpointing, {"never", "always", "except-last", "offload"});
         auto const kinds = words("--links", links, {"shared", "copied", "staged"});
-        for (auto const& schedule : schedules)
+        for (auto const& schedule : chosen)
             for (std::size_t k : numbers("--cells", cells, {}, Net::size))
                 for (std::size_t m : numbers("--micro-batches", micro_batches, {}, 100'000))
-                    for (std::string const& policy : policies)
-                        for (std::string const& kind : kinds)
-                            cases.push_back({schedule,
-                                             gpipe::checkpoint::find_checkpointing(policy), kind, k,
-                                             m, large ? m : samples});
+                    for (std::string const& name : policies)
+                        for (std::string const& kind : kinds) {
+                            auto const policy = gpipe::checkpoint::find_checkpointing(name);
+                            std::size_t const n = samples > 0 ? samples : large ? m : 32;
+                            PlanCase const of{schedule, policy, kind, k, m, n};
+                            if (exists(of)) cases.push_back(of);
+                        }
     } catch (std::exception const& error) {
         return options.refuse(error.what());
     }

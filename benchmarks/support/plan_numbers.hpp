@@ -99,8 +99,8 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     Array<LayerInfo> const& layers = net.layers;
     ChainShape const chain{layers.data(), layers.size(),
                            lowest_learner(layers.data(), layers.size()), net.loss_scratch};
-    Array<std::size_t> first(of.devices * of.schedule.cells_per_device() + 1);
-    std::size_t const cells = first.size() - 1;
+    std::size_t const cells = of.devices * of.schedule.cells_per_device();
+    Array<std::size_t> first(cells + 1);
     cut_by_bottleneck(net.costs.data(), layers.size(), cells, first.data());
     Array<bool> splits(cells);
     for (std::size_t c = 0; c < cells; ++c)
@@ -129,16 +129,12 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, layers, first, made.reversals);
-    auto const placed = [&](Lowered const& lowered, auto table) {
-        Placement const placement = place_programs(lowered, 1, true, cost);
-        return table(placement, merge_lanes(lowered, placement, cost));
-    };
-    result.training = placed(plan.lowered, [&](auto const& placement, auto const& lanes) {
-        return training_table(plan, placement, lanes, arenas, host);
-    });
-    result.evaluation = placed(forwards.lowered, [&](auto const& placement, auto const& lanes) {
-        return forward_table(forwards, placement, lanes, plan, arenas, host);
-    });
+    Placement const train = place_programs(plan.lowered, 1, true, cost);
+    Placement const evaluate = place_programs(forwards.lowered, 1, true, cost);
+    result.training =
+        training_table(plan, train, merge_lanes(plan.lowered, train, cost), arenas, host);
+    result.evaluation = forward_table(
+        forwards, evaluate, merge_lanes(forwards.lowered, evaluate, cost), plan, arenas, host);
     return result;
 }
 
