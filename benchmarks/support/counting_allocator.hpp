@@ -7,18 +7,33 @@
 #include <cstdlib>
 #include <new>
 
+#include <malloc.h>
+
 namespace benchmark {
 
 inline std::atomic<std::size_t> allocations{0};
 /// Bytes asked for with the alignment of a device's arena.
 inline std::atomic<std::size_t> arena_bytes{0};
+/// Bytes that are allocated now, and the most that were since restart_peak().
+inline std::atomic<std::size_t> live_bytes{0};
+inline std::atomic<std::size_t> peak_bytes{0};
+
+/// Returns live_bytes.
+inline std::size_t restart_peak() { return peak_bytes = live_bytes.load(); }
 
 inline void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
     ++allocations;
     if (alignment >= 256) arena_bytes += bytes;
-    if (void* const data = std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment))
-        return data;
-    throw std::bad_alloc();
+    void* const data = std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
+    if (!data) throw std::bad_alloc();
+    std::size_t const live = live_bytes += malloc_usable_size(data);
+    for (std::size_t peak = peak_bytes; peak < live;)
+        if (peak_bytes.compare_exchange_weak(peak, live)) break;
+    return data;
+}
+inline void count_and_free(void* data) {
+    live_bytes -= malloc_usable_size(data); // 0 of a null pointer
+    std::free(data);
 }
 
 } // namespace benchmark
@@ -30,9 +45,13 @@ inline void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return benchmark::count_and_allocate(bytes, static_cast<std::size_t>(alignment));
 }
-[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
-[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data) noexcept { benchmark::count_and_free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
+    benchmark::count_and_free(data);
+}
+[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept {
+    benchmark::count_and_free(data);
+}
 [[gnu::noinline]] void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
-    std::free(data);
+    benchmark::count_and_free(data);
 }

@@ -1,11 +1,14 @@
-// What the benchmarks say rests on these: quantiles, lists of options, and the count of live bytes.
+// What the benchmarks say rests on these: quantiles, lists of options, the count of live bytes, and
+// the numbers of a plan.
 #include "../../benchmarks/support/live_bytes.hpp"
+#include "../../benchmarks/support/plan_numbers.hpp"
 #include "../../benchmarks/support/statistics.hpp"
 #include "../../benchmarks/support/turns.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/zero_bubble_v.hpp>
 
 #include <doctest/doctest.h>
 
@@ -136,6 +139,59 @@ TEST_CASE("more samples in a micro-batch need more of everything but parameters"
     benchmark::LiveBytes const one(chain.shape(), first, programs, 0, 3);
     benchmark::LiveBytes const five(chain.shape(), first, programs, 0, 15);
     for (std::size_t d : {0u, 1u}) CHECK(five.peak(d) - always == 5 * (one.peak(d) - always));
+}
+
+// GPipe on two devices with three micro-batches, by hand. A forward takes one unit, a backward two;
+// six tensors cross. With copies the outbox of device 0 has two slots: the third output waits until
+// the first is sent, the last gradient until the one before it is read. In the host's memory there
+// are two slots each way, and so two waits more. Every tensor has one slot. Device 0: parameters,
+// gradients and a state, what three micro-batches save, a scratch, and the outbox. Device 1: as
+// many without an outbox, three inputs and a gradient, three outputs (the loss comes with the
+// backward) and theirs.
+TEST_CASE("what a plan's numbers count") {
+    Chain const chain(2);
+    benchmark::PlannedNet net{{}, {}, {}, 1};
+    net.layers = gpipe::Array<gpipe::LayerInfo>(2);
+    std::copy(chain.layers.begin(), chain.layers.end(), net.layers.begin());
+    net.costs = gpipe::Array<double>(2, 1.0);
+    std::size_t const slot = gpipe::slot_bytes(1);
+    struct {
+        char const* links;
+        std::size_t actions, data, room, slots, host;
+        double makespan, slow, slow_without_room;
+    } const expected[] = {{"shared", 12, 6, 0, 22, 0, 12, 21, 21},
+                          {"copied", 18, 12, 2, 24, 0, 12.5, 36, 33},
+                          {"staged", 24, 18, 4, 24, 4, 13, 44, 41}};
+    for (auto const& each : expected) {
+        CAPTURE(each.links);
+        benchmark::FinishedPlan const plan = benchmark::finish_plan(
+            net, {gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, each.links, 2, 3, 3});
+        auto const numbers =
+            benchmark::plan_numbers(plan, 2, [](benchmark::Work const& work, std::size_t draw) {
+                if (draw == 0) return work.units;
+                bool const third = work.cell == 0 && work.micro_batch == 2 && work.units == 1;
+                return work.copies ? 4 : third ? 10 : work.units;
+            });
+        CHECK(numbers.actions == each.actions);
+        CHECK(numbers.needs == each.data + each.room);
+        CHECK(numbers.needs_left == each.data + each.room);
+        CHECK(numbers.needs_added == each.room);
+        CHECK(numbers.waits == each.data + each.room);
+        CHECK(numbers.host == each.host * slot);
+        CHECK(numbers.largest == 15 * slot);
+        CHECK(numbers.all == each.slots * slot);
+        // In the second draw copies take 4, and so the third forward, of 10, begins 3 later.
+        CHECK(numbers.makespan == std::vector<double>{each.makespan, each.slow});
+        CHECK(numbers.makespan_without_room ==
+              std::vector<double>{each.makespan, each.slow_without_room});
+    }
+    // Two cells on one device: each of the four needs is an action before it in the same program.
+    benchmark::FinishedPlan const alone = benchmark::finish_plan(
+        net, {gpipe::schedule::ZeroBubbleV{}, gpipe::checkpoint::Never{}, "shared", 1, 2, 2});
+    auto const numbers = benchmark::plan_numbers(alone, 0, [](auto&&...) { return 0.0; });
+    CHECK(numbers.needs == 4);
+    CHECK(numbers.needs_left == 0);
+    CHECK(numbers.waits == 0);
 }
 
 } // namespace

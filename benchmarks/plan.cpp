@@ -1,0 +1,206 @@
+// The yardstick of the planner: bytes, needs and waits, what the waits cost a step, and what it
+// takes to plan, for every schedule over the network of train_gpt.
+#include "support/counting_allocator.hpp"
+#include "support/list.hpp"
+#include "support/plan_numbers.hpp"
+#include "support/record.hpp"
+#include "support/summary.hpp"
+
+#include "gpt/host_operations.hpp"
+#include "gpt/model.hpp"
+
+#include <gpipe/by_name.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace benchmark;
+
+using Net = gpt::Standard::Net;
+constexpr std::size_t draws = 6;
+
+// Draw 0: as planned. Others: cells up to 2 x apart, and every action up to 20 % off.
+double duration(Work const& work, std::size_t draw) {
+    if (draw == 0) return work.units;
+    auto const uniform = [&](std::size_t micro_batch, std::size_t kind) {
+        auto const word = [](std::size_t value) { return static_cast<std::uint32_t>(value); };
+        return gpipe::philox({word(draw), word(work.cell), word(micro_batch), word(kind)}, 1)[0] *
+               0x1p-32;
+    };
+    double const of_cell = work.copies ? 1 : 1 + uniform(~0u, ~0u);
+    return work.units * of_cell * (0.8 + 0.4 * uniform(work.micro_batch, work.kind));
+}
+
+// Plans again and again: the last plan, and what they took.
+struct Construction {
+    FinishedPlan plan;
+    std::vector<double> nanoseconds;
+    std::size_t bytes = 0; // allocated at the same time, at most
+
+    Construction(PlanCase const& of, std::size_t rounds) {
+        PlannedNet const net = planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>();
+        for (std::size_t round = 0; round < rounds; ++round) {
+            plan = {};
+            std::size_t const before = restart_peak();
+            auto const begin = std::chrono::steady_clock::now();
+            plan = finish_plan(net, of);
+            std::chrono::duration<double, std::nano> const took =
+                std::chrono::steady_clock::now() - begin;
+            nanoseconds.push_back(took.count());
+            bytes = peak_bytes - before;
+        }
+    }
+};
+
+Record record(PlanCase const& of, PlanNumbers const& numbers) {
+    Record result("plan");
+    result.add("K", of.devices).add("M", of.micro_batches).add("L", Net::size);
+    result.add("N", of.samples).add("checkpointing", of.checkpointing.name());
+    result.add("schedule", of.schedule.name()).add("per_device", of.schedule.cells_per_device());
+    result.add("links", of.links).add("actions", numbers.actions);
+    return result;
+}
+
+bool exists(PlanCase const& of) {
+    return of.devices * of.schedule.cells_per_device() <= Net::size &&
+           of.micro_batches >= of.schedule.least_micro_batches(of.devices) &&
+           (of.devices > 1 || of.links == "shared");
+}
+
+void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
+    Construction const construction(of, rounds);
+    PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
+    std::vector<double> const prices = ratios(numbers.makespan, numbers.makespan_without_room);
+    std::vector<double> const drawn(prices.begin() + 1, prices.end());
+    auto const per_action = [&](auto count) { return double(count) / double(numbers.actions); };
+    std::string const links = ", " + of.links;
+    double const mib = 1 << 20;
+    struct {
+        char const* key;
+        std::string figure;
+        double value;
+        double unit = 1; // of the figure
+    } const columns[] = {
+        {"bytes_largest", "MiB of the largest device", double(numbers.largest), mib},
+        {"bytes", "MiB of all devices", double(numbers.all), mib},
+        {"bytes_host", "MiB of the host's memory", double(numbers.host), mib},
+        {"needs", "needs per action", per_action(numbers.needs)},
+        {"needs_left", "needs that others do not imply", per_action(numbers.needs_left)},
+        {"needs_added", "needs for room alone" + links, per_action(numbers.needs_added)},
+        {"waits", "waits per action" + links, per_action(numbers.waits)},
+        {"price", "makespan / without waits for room" + links, prices[0]},
+        {"price_median", "likewise, median of 6 draws" + links, median(drawn)},
+        {"price_largest", "likewise, largest of 6 draws" + links, quantile(drawn, 1)},
+        {"construction_ns", "ns of planning per action",
+         per_action(median(construction.nanoseconds))},
+        {"construction_bytes", "bytes allocated per action", per_action(construction.bytes)},
+    };
+    Record row = record(of, numbers);
+    if (!json)
+        std::printf("%-27s %zu %2zu %3zu  %-11s %-6s", std::string(of.schedule.name()).c_str(),
+                    of.schedule.cells_per_device(), of.devices, of.micro_batches,
+                    std::string(of.checkpointing.name()).c_str(), of.links.c_str());
+    for (auto const& [key, figure, value, unit] : columns) {
+        row.add(key, value);
+        summary.add(figure, value / unit);
+        if (!json) std::printf(" %7.3f", value / unit);
+    }
+    row.compare("makespan", numbers.makespan[0], "without waits for room",
+                numbers.makespan_without_room[0]);
+    if (json) return row.print();
+    std::printf("\n");
+    std::fflush(stdout);
+}
+
+// Construction alone, where there are many micro-batches.
+void measure_large(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
+    Construction const construction(of, rounds);
+    PlanNumbers const numbers = plan_numbers(construction.plan, 0, duration);
+    auto const actions = double(numbers.actions);
+    double const nanoseconds = median(construction.nanoseconds) / actions;
+    double const bytes = double(construction.bytes) / actions;
+    std::string const many = ", M = " + std::to_string(of.micro_batches);
+    summary.add("ns of planning per action" + many, nanoseconds);
+    summary.add("bytes allocated per action" + many, bytes);
+    Record row = record(of, numbers);
+    row.add("construction_ns", nanoseconds).add("construction_bytes", bytes);
+    if (json) return row.print();
+    std::printf("%-27s %6zu %8.3f %9.1f %6.0f\n", std::string(of.schedule.name()).c_str(),
+                of.micro_batches, nanoseconds * actions * 1e-9, nanoseconds, bytes);
+    std::fflush(stdout);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    std::string schedules, cells, micro_batches, checkpointing, links;
+    std::size_t samples = 0, rounds = 5;
+    bool large = false, json = false;
+    support::Options options(
+        "plan",
+        "What the planner makes of train_gpt's network: bytes, needs and waits per action,\n"
+        "what waits for room cost a simulated step, and what planning takes. Where nothing is\n"
+        "said: all schedules, K = 1,2,4,8, M = 1,4,8,32, never,always,except-last,offload,\n"
+        "shared,copied,staged links and N = 32; with --large OneForwardOneBackward, GPipe and\n"
+        "ZeroBubbleV, K = 2, M = 1000,4000,40000, always, shared links and N = M.");
+    options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
+    options.text("cells", "K,...", "numbers of devices", cells);
+    options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
+    options.text("checkpointing", "NAME,...", "policies", checkpointing);
+    options.text("links", "NAME,...", "between devices", links);
+    options.number("samples", "N, samples in a mini-batch; 0: see above", samples, 0, 100'000);
+    options.number("rounds", "plans of each row, whose median time counts", rounds, 1, 1000);
+    options.flag("large", "time planning alone, with many micro-batches", large);
+    options.flag("json", "one JSON object per line", json);
+    if (auto const status = options.parse(argc, argv)) return *status;
+    auto const unless_said = [&](std::string& text, char const* usual, char const* if_large) {
+        if (text.empty()) text = large ? if_large : usual;
+    };
+    unless_said(schedules, "all", "OneForwardOneBackward,GPipe,ZeroBubbleV");
+    unless_said(cells, "1,2,4,8", "2");
+    unless_said(micro_batches, "1,4,8,32", "1000,4000,40000");
+    unless_said(checkpointing, "never,always,except-last,offload", "always");
+    unless_said(links, "shared,copied,staged", "shared");
+    std::vector<PlanCase> cases;
+    try {
+        std::vector<gpipe::schedule::Dynamic> chosen;
+        if (schedules == "all")
+            for (auto const& each : gpipe::schedule::catalogue(2)) chosen.push_back(each);
+        else
+            for (std::string const& name : split(schedules))
+                chosen.push_back(gpipe::schedule::find_schedule(name));
+        auto const policies =
+            words("--checkpointing", checkpointing, {"never", "always", "except-last", "offload"});
+        auto const kinds = words("--links", links, {"shared", "copied", "staged"});
+        for (auto const& schedule : chosen)
+            for (std::size_t k : numbers("--cells", cells, {}, Net::size))
+                for (std::size_t m : numbers("--micro-batches", micro_batches, {}, 100'000))
+                    for (std::string const& name : policies)
+                        for (std::string const& kind : kinds) {
+                            auto const policy = gpipe::checkpoint::find_checkpointing(name);
+                            std::size_t const n = samples > 0 ? samples : large ? m : 32;
+                            PlanCase const of{schedule, policy, kind, k, m, n};
+                            if (exists(of)) cases.push_back(of);
+                        }
+    } catch (std::exception const& error) {
+        return options.refuse(error.what());
+    }
+    if (!json)
+        std::printf(large
+                        ? "schedule                         M  seconds ns/action B/action\n"
+                        : "MiB of the largest device, of all, of the host; per action: needs, "
+                          "those not implied, those for room, waits;\nmakespan / without waits "
+                          "for room: as planned, median and largest of 6 draws; planning: ns and "
+                          "bytes per action\nschedule                    v  K   M  checkpoints "
+                          "links  largest     all    host   needs    left    room   waits   price "
+                          " median largest      ns   bytes\n");
+    Summary summary("plan", json);
+    for (PlanCase const& of : cases) (large ? measure_large : measure)(of, rounds, json, summary);
+    summary.print();
+}

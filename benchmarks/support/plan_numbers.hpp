@@ -1,0 +1,169 @@
+#pragma once
+
+// All that benchmarks/plan knows of how the library plans. Whoever replaces the planner rewrites
+// this header and nothing else, so that the rows of both can be compared.
+
+#include <gpipe/balance/bottleneck.hpp>
+#include <gpipe/memory/verify_offloads.hpp>
+#include <gpipe/runtime/choices.hpp>
+#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/table.hpp>
+#include <gpipe/schedule/simulate_lowered.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace benchmark {
+
+/// A network, loss and optimizer as they are planned.
+struct PlannedNet {
+    gpipe::Array<gpipe::LayerInfo> layers;
+    gpipe::Array<double> costs;
+    gpipe::GroupSizes loss_scratch;
+    std::size_t states = 0;
+};
+template <class Net, class Loss, class Optimizer> PlannedNet planned_net() {
+    using Scratch = typename gpipe::detail::ScratchOf<Loss>::type;
+    return {Net::layers(), Net::costs(), gpipe::detail::sizes_of<Scratch>(), Optimizer::states};
+}
+
+/// What is planned for it. Within a device links are shared, whatever they are between two.
+struct PlanCase {
+    gpipe::schedule::Dynamic schedule;
+    gpipe::checkpoint::Dynamic checkpointing;
+    std::string links; ///< shared, copied or staged
+    std::size_t devices = 1, micro_batches = 1, samples = 1;
+};
+
+/// A plan and its tables as a device that enqueues has them after construction: a stream for every
+/// program, and no needs that others imply.
+struct FinishedPlan {
+    gpipe::Programs programs;
+    gpipe::MemoryPlan memory;
+    std::size_t needs = 0; ///< entries, before any was dropped
+    gpipe::StepTable training, evaluation;
+};
+
+/// What the rows of benchmarks/plan show.
+struct PlanNumbers {
+    std::size_t actions = 0;                   ///< of a step, copies among them
+    std::size_t largest = 0, all = 0;          ///< bytes of the largest device, of all
+    std::size_t host = 0;                      ///< of the host's memory
+    std::size_t needs = 0;                     ///< entries in the table; of these:
+    std::size_t needs_left = 0;                ///< not implied by others
+    std::size_t needs_added = 0;               ///< there for room alone
+    std::size_t waits = 0;                     ///< of one stream for another
+    std::vector<double> makespan;              ///< simulated, by draw
+    std::vector<double> makespan_without_room; ///< if nothing ever waited for room
+};
+
+/// An action whose duration is asked for.
+struct Work {
+    double units = 0; ///< 1 or 2 of what computes, 1/4 of a copy
+    bool copies = false;
+    std::size_t kind = 0; ///< a number of its own for each
+    std::size_t cell = 0, micro_batch = 0;
+};
+
+namespace detail {
+
+inline std::size_t entries(gpipe::Lowered const& lowered) {
+    std::size_t count = 0;
+    for (gpipe::Needs const& needs : lowered.needs)
+        for (std::size_t const action : needs.action) count += action != gpipe::no_action;
+    return count;
+}
+
+// The same actions with the needs of their data alone.
+inline gpipe::Lowered without_room(FinishedPlan const& plan) {
+    gpipe::Array<bool> offloads(plan.programs.cells());
+    for (std::size_t c = 0; c < offloads.size(); ++c)
+        offloads[c] = plan.memory.offloaded[c].blocks > 0;
+    gpipe::Lowered result = lower(plan.programs, plan.memory.links, plan.memory.crosses,
+                                  linear_order(plan.programs), offloads);
+    gpipe::Programs const& a = plan.memory.lowered.programs;
+    gpipe::Programs const& b = result.programs;
+    if (!std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size()))
+        throw std::logic_error("the actions of a plan are not those of its schedule");
+    return result;
+}
+
+} // namespace detail
+
+/// Everything from schedule and policy to the tables, with all proofs; no arena is allocated.
+inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
+    using namespace gpipe;
+    Array<LayerInfo> const& layers = net.layers;
+    ChainShape const chain{layers.data(), layers.size(),
+                           lowest_learner(layers.data(), layers.size()), net.loss_scratch};
+    std::size_t const cells = of.devices * of.schedule.cells_per_device();
+    Array<std::size_t> first(cells + 1);
+    cut_by_bottleneck(net.costs.data(), layers.size(), cells, first.data());
+    Array<bool> splits(cells);
+    for (std::size_t c = 0; c < cells; ++c)
+        for (std::size_t i = std::max(first[c], chain.lowest_learner); i < first[c + 1]; ++i)
+            splits[c] = splits[c] || (layers[i].splits && !of.checkpointing.reverses());
+    Checkpointed made = proven_programs(of.schedule, of.checkpointing, of.devices, of.micro_batches,
+                                        splits, {layers.data(), layers.size(), first.data()});
+    Array<Link> links(of.links == "shared" ? 0 : cells);
+    for (std::size_t c = 1; c < links.size(); ++c)
+        if (made.programs.device_of(c - 1) != made.programs.device_of(c))
+            links[c] = of.links == "copied" ? Link::copied : Link::staged;
+
+    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, 0, {}, {}};
+    MemoryPlan& plan = result.memory;
+    std::size_t const capacity = (of.samples + of.micro_batches - 1) / of.micro_batches;
+    plan =
+        plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
+    if (!verify_offloads(plan)) throw std::logic_error("an offload is planned wrongly");
+    result.needs = detail::entries(plan.lowered);
+    drop_implied(plan.lowered, HappensBefore(plan.lowered, linear_order(plan.lowered)));
+    ForwardPrograms const forwards = forward_programs(result.programs, plan);
+
+    // Where arenas begin is all that tables know of them.
+    Array<std::byte*> arenas(of.devices + 1);
+    for (std::size_t d = 0; d <= of.devices; ++d)
+        arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
+    std::byte* const host = arenas[of.devices];
+    DeclaredCost const cost(net.costs, layers, first, made.reversals);
+    Placement const train = place_programs(plan.lowered, 1, true, cost);
+    Placement const evaluate = place_programs(forwards.lowered, 1, true, cost);
+    result.training =
+        training_table(plan, train, merge_lanes(plan.lowered, train, cost), arenas, host);
+    result.evaluation = forward_table(
+        forwards, evaluate, merge_lanes(forwards.lowered, evaluate, cost), plan, arenas, host);
+    return result;
+}
+
+/// Of a plan; simulated with duration(work, draw) for so many draws.
+template <class Duration>
+PlanNumbers plan_numbers(FinishedPlan const& plan, std::size_t draws, Duration const& duration) {
+    gpipe::Lowered const& lowered = plan.memory.lowered;
+    gpipe::Lowered const free = detail::without_room(plan);
+    PlanNumbers result;
+    result.actions = lowered.programs.size();
+    for (gpipe::DeviceBytes const& bytes : plan.memory.devices)
+        result.largest = std::max(result.largest, bytes.total());
+    result.all = plan.memory.total();
+    result.host = plan.memory.host;
+    result.needs = plan.needs;
+    result.needs_left = detail::entries(lowered);
+    result.needs_added = plan.needs - detail::entries(free);
+    for (gpipe::Step const& step : plan.training.steps)
+        for (auto const position : step.wait_position) result.waits += position > 0;
+    for (std::size_t draw = 0; draw < draws; ++draw) {
+        auto const cost = [&](gpipe::Action const& a) {
+            bool const copies = is_copy(a.kind);
+            double const units = copies ? 0.25 : double(unit_cost(a));
+            return duration(Work{units, copies, std::size_t(a.kind), a.cell, a.micro_batch}, draw);
+        };
+        result.makespan.push_back(gpipe::simulate<double>(lowered, cost).makespan);
+        result.makespan_without_room.push_back(gpipe::simulate<double>(free, cost).makespan);
+    }
+    return result;
+}
+
+} // namespace benchmark
