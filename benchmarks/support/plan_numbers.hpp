@@ -106,7 +106,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
     result.needs = plan.lowered.needs.count();
-    Evaluation evaluation = evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
+    Evaluation evaluation = evaluation_of(plan.lowered, plan.order);
     Operands const operands = find_operands(evaluation.lowered, plan.cells);
     evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
                                           operands, Located(plan, operands, true));

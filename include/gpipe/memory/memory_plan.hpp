@@ -91,10 +91,11 @@ struct MemoryPlan {
     std::size_t order_at = 0;         ///< likewise: their order in the chain
     Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
     Lowered lowered;                  ///< what the plan is for: the programs with all copies
-    Operands operands;                ///< what its actions read and write; see locate()
-    Array<CellBlocks> cells;          ///< by cell: bytes of its values
-    Array<Transfers> transfers;       ///< by cell: of the boundary before it
-    Array<Offloaded> offloaded;       ///< likewise: what the cell moves to the host's memory
+    Array<std::uint32_t> order;     ///< of its actions, in which all were placed: for walk_along()
+    Operands operands;              ///< what its actions read and write; see locate()
+    Array<CellBlocks> cells;        ///< by cell: bytes of its values
+    Array<Transfers> transfers;     ///< by cell: of the boundary before it
+    Array<Offloaded> offloaded;     ///< likewise: what the cell moves to the host's memory
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through

@@ -272,6 +272,7 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
         plan.handles_at[d] = at;
         bytes.handles = handles.bytes();
     }
+    plan.order = static_cast<Array<std::uint32_t>&&>(order);
     return plan;
 }
 
@@ -283,7 +284,8 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
     MemoryPlan plan =
         plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
     plan.operands = find_operands(plan.lowered, plan.cells);
-    plan.lowered.needs = find_needs(walk_of(plan.lowered, plan.operands), plan.operands,
+    // What was placed in one order may be in the way in another.
+    plan.lowered.needs = find_needs(walk_along(plan.lowered, plan.order), plan.operands,
                                     Located(plan, plan.operands));
     return plan;
 }

@@ -380,8 +380,7 @@ template <DeviceRuntime Device> class Machine {
     }
 
     [[gnu::cold]] void fill_tables() {
-        Evaluation evaluation =
-            evaluation_of(plan_.lowered, walk_of(plan_.lowered, plan_.operands).order);
+        Evaluation evaluation = evaluation_of(plan_.lowered, plan_.order);
         Operands const operands = find_operands(evaluation.lowered, plan_.cells);
         evaluation.lowered.needs =
             find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), operands,
