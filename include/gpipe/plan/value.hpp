@@ -73,7 +73,7 @@ struct Value {
 enum class Use : std::uint8_t {
     read,  ///< it finds what the writer has left
     write, ///< it is the writer
-    over,  ///< likewise, and the bytes may be some of another that it writes, too
+    over,  ///< likewise, in the end: the bytes may be some of a block that it uses, too
 };
 
 /// A value that an action reads or writes.
