@@ -13,9 +13,10 @@ namespace gpipe {
 
 namespace detail {
 
-// Throws std::logic_error unless the steps are the actions, each once and in its place, and wait
-// for each other.
-GPIPE_INLINE void check_steps(StepTable const& table, Programs const& programs) {
+// Throws std::logic_error unless the steps are the actions, each once and in its place, wait for
+// each other, and have their outputs, where no operand is, in the blocks of their cells.
+GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
+                              Programs const& programs, Operands const& operands) {
     bool sound = table.steps.size() == programs.size();
     Array<bool> there(programs.size());
     Array<std::uint32_t> length(table.streams);
@@ -26,6 +27,10 @@ GPIPE_INLINE void check_steps(StepTable const& table, Programs const& programs) 
         there[step.action] = true;
         Action const& a = programs[step.action];
         sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
+        bool gives = is_copy(a.kind);
+        for (Operand const& operand : operands[step.action])
+            gives = gives || operand.region == Region::output;
+        sound = sound && (gives || step[Region::output] == own_output(step, plan));
     }
     for (Step const& step : table.steps)
         for (auto const& waits : {table.waits_of(step), table.waits_before(step)})
@@ -181,7 +186,7 @@ GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
 [[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
                                             Lowered const& lowered, Operands const& operands,
                                             bool repeats) {
-    detail::check_steps(table, lowered.programs);
+    detail::check_steps(table, plan, lowered.programs, operands);
     detail::TableWalk const walked(table, plan, operands);
     SweepVerdict verdict = walked.outside();
     if (verdict)
