@@ -380,23 +380,19 @@ template <DeviceRuntime Device> class Machine {
     }
 
     [[gnu::cold]] void fill_tables() {
-        Evaluation evaluation =
-            evaluation_of(plan_.lowered, walk_of(plan_.lowered, plan_.operands).order);
-        Operands const operands = find_operands(evaluation.lowered, plan_.cells);
-        evaluation.lowered.needs =
-            find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), operands,
-                       Located(plan_, operands));
-        evaluation_ = std::move(evaluation.lowered);
+        evaluation_ = evaluation_of(plan_.lowered);
+        Operands const operands = find_operands(evaluation_, plan_.cells);
+        evaluation_.needs = find_needs(walk_of(evaluation_), operands, Located(plan_, operands));
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {
-            auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluation) {
+            auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
                 Placement const placement =
                     place_programs(lowered, n == 0 ? 1 : most, Device::enqueues, cost_);
                 StepTable result = step_table(plan_, lowered, of, placement,
                                               merge_lanes(lowered, placement, cost_), arena_data_,
-                                              staging_.data(), evaluation);
-                bool const repeats = immediate_ && !evaluation;
+                                              staging_.data(), evaluates);
+                bool const repeats = immediate_ && !evaluates;
                 if (repeats) make_immediate(result, plan_);
                 check_table(result, plan_, lowered, of, repeats);
                 return result;

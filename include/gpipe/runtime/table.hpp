@@ -21,6 +21,7 @@ struct StepTable {
     std::uint32_t longest = 0;           ///< positions on the busiest stream
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
+    Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
 
     /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
@@ -62,8 +63,8 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
 }
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
-// of a copy, that of who made what it brings, of a fetch that of the first action that finds that:
-// whatever fails before, they run or are skipped together.
+// of a copy, that of the last who made what it brings, of a fetch that of the first action that
+// finds that: whatever fails before, they run or are skipped together.
 GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& operands) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
@@ -76,13 +77,16 @@ GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& op
         for (Operand const& operand : operands[i])
             if (operand.use == Use::read)
                 finder[operand.value] = std::min(finder[operand.value], rank[i]);
-    for (std::uint32_t const i : walk_of(lowered, operands).order)
+    for (std::uint32_t const i : lowered.order) {
+        if (!is_copy(programs[i].kind)) continue;
+        bool const fetches = programs[i].kind == Kind::fetch;
+        if (!fetches) rank[i] = 0;
         for (Operand const& operand : operands[i])
-            if (is_copy(programs[i].kind) &&
-                (operand.use != Use::read) == (programs[i].kind == Kind::fetch))
-                rank[i] = std::min(rank[i], operand.use == Use::read
-                                                ? rank[operands.values[operand.value].writer]
-                                                : finder[operand.value]);
+            if (fetches && operand.use != Use::read)
+                rank[i] = std::min(rank[i], finder[operand.value]);
+            else if (!fetches && operand.use == Use::read)
+                rank[i] = std::max(rank[i], rank[operands.values[operand.value].writer]);
+    }
     return rank;
 }
 
@@ -139,6 +143,9 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.longest = static_cast<std::uint32_t>(lanes.longest);
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;
+    table.arenas = Array<std::byte*>(arenas.size() + 1);
+    for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
+    table.arenas[arenas.size()] = host;
     table.steps = Array<Step>(lanes.steps.size());
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         std::uint32_t const action = lanes.steps[i].action;
@@ -154,6 +161,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         for (Operand const& operand : operands[action]) {
             Value const& value = operands.values[operand.value];
             Location const& at = located[operand.value];
+            if (at.begin == at.end && is_of_edge(value.holds)) continue;
             if (value.holds == Holds::turn) continue;
             step[operand.region] = (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
             gives = gives || operand.region == Region::output;
