@@ -390,13 +390,13 @@ template <DeviceRuntime Device> class Machine {
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {
-            auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluation) {
+            auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
                 Placement const placement =
                     place_programs(lowered, n == 0 ? 1 : most, Device::enqueues, cost_);
                 StepTable result = step_table(plan_, lowered, of, placement,
                                               merge_lanes(lowered, placement, cost_), arena_data_,
-                                              staging_.data(), evaluation);
-                bool const repeats = immediate_ && !evaluation;
+                                              staging_.data(), evaluates);
+                bool const repeats = immediate_ && !evaluates;
                 if (repeats) make_immediate(result, plan_);
                 check_table(result, plan_, lowered, of, repeats);
                 return result;

@@ -100,7 +100,6 @@ class TableWalk {
 /// step is committed and those behind which devices update, and adds what actions have to wait for
 /// in the step before, which may be under way.
 GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
-    Programs const& programs = plan.lowered.programs;
     Array<Step*> last(plan.devices.size());
     Step* loss = nullptr;
     for (Step& step : table.steps) {
