@@ -3,8 +3,8 @@
 #include "schedules.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/plan/lower.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/lowered.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -133,6 +133,18 @@ inline gpipe::Array<bool> crossing_from(std::size_t lowest, std::size_t cells) {
     return crosses;
 }
 
+/// Programs whose neighbouring cells are linked so, `links[c]` and `crosses[c]` of the boundary
+/// before cell c.
+inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe::Link> const& links,
+                            gpipe::Array<bool> const& crosses) {
+    gpipe::Edges edges = gpipe::neighbours(programs.cells());
+    for (std::size_t c = 1; c < programs.cells(); ++c) {
+        edges[c - 1].link = links[c];
+        edges[c - 1].gradient = crosses[c];
+    }
+    return gpipe::lower(programs, edges, gpipe::linear_order(programs));
+}
+
 /// The forwards of programs alone, in their order.
 inline gpipe::Programs forwards_of(gpipe::Programs const& programs) {
     gpipe::Programs result(programs.devices(), programs.cells(), programs.micro_batches(),
@@ -155,8 +167,8 @@ class Closure {
         for (std::size_t s = 0; s < lowered.streams(); ++s)
             for (std::size_t i = lowered.programs.begin(s); i < lowered.programs.end(s); ++i) {
                 if (i > lowered.programs.begin(s)) before_[(i - 1) * size_ + i] = true;
-                for (std::size_t const needed : lowered.needs[i].action)
-                    if (needed != gpipe::no_action) before_[needed * size_ + i] = true;
+                for (std::size_t const needed : lowered.needs[i])
+                    before_[needed * size_ + i] = true;
             }
         for (std::size_t by = 0; by < size_; ++by)
             for (std::size_t i = 0; i < size_; ++i)
