@@ -93,9 +93,8 @@ static_assert(copied(gpipe::Link::staged).host == (2 + 2) * 3 * 256);
 // The third forward waits until the first output has left its slot.
 constexpr bool third_forward_waits() {
     auto const lowered = copied(gpipe::Link::copied).lowered;
-    std::size_t const needed = lowered.needs[2].action[0];
-    return needed != gpipe::no_action && lowered.needs[1].action[0] == gpipe::no_action &&
-           lowered.programs[needed] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
+    return lowered.needs[1].empty() && lowered.needs[2].size() == 1 &&
+           lowered.programs[lowered.needs[2][0]] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
 }
 static_assert(third_forward_waits());
 
