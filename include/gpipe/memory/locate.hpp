@@ -47,6 +47,7 @@ struct Location {
         case Holds::input:
             return slot(slots.input[m], edge.bytes);
         case Holds::gradient:
+            if (!edge.gradient) return {taker, 0, 0};
             if (plan.cells[c].gradient_inside)
                 return bytes_at(taker,
                                 plan.temporaries_at[c] + plan.layouts[c].input_gradient.offset,
