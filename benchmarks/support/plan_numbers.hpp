@@ -4,11 +4,11 @@
 // this header and nothing else, so that the rows of both can be compared.
 
 #include <gpipe/balance/bottleneck.hpp>
-#include <gpipe/memory/verify_offloads.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/placement.hpp>
-#include <gpipe/runtime/table.hpp>
-#include <gpipe/schedule/simulate_lowered.hpp>
+#include <gpipe/runtime/table_proof.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -39,11 +39,10 @@ struct PlanCase {
 };
 
 /// A plan and its tables as a device that enqueues has them after construction: a stream for every
-/// program, and no needs that others imply.
+/// program.
 struct FinishedPlan {
     gpipe::Programs programs;
     gpipe::MemoryPlan memory;
-    std::size_t needs = 0; ///< entries, before any was dropped
     gpipe::StepTable training, evaluation;
 };
 
@@ -52,9 +51,8 @@ struct PlanNumbers {
     std::size_t actions = 0;                   ///< of a step, copies among them
     std::size_t largest = 0, all = 0;          ///< bytes of the largest device, of all
     std::size_t host = 0;                      ///< of the host's memory
-    std::size_t needs = 0;                     ///< entries in the table; of these:
-    std::size_t needs_left = 0;                ///< not implied by others
-    std::size_t needs_added = 0;               ///< there for room alone
+    std::size_t needs = 0;                     ///< entries in the table
+    std::ptrdiff_t needs_added = 0;            ///< by how many more they are for room
     std::size_t waits = 0;                     ///< of one stream for another
     std::vector<double> makespan;              ///< simulated, by draw
     std::vector<double> makespan_without_room; ///< if nothing ever waited for room
@@ -70,20 +68,13 @@ struct Work {
 
 namespace detail {
 
-inline std::size_t entries(gpipe::Lowered const& lowered) {
-    std::size_t count = 0;
-    for (gpipe::Needs const& needs : lowered.needs)
-        for (std::size_t const action : needs.action) count += action != gpipe::no_action;
-    return count;
-}
-
 // The same actions with the needs of their data alone.
 inline gpipe::Lowered without_room(FinishedPlan const& plan) {
     gpipe::Array<bool> offloads(plan.programs.cells());
     for (std::size_t c = 0; c < offloads.size(); ++c)
         offloads[c] = plan.memory.offloaded[c].blocks > 0;
-    gpipe::Lowered result = lower(plan.programs, plan.memory.links, plan.memory.crosses,
-                                  linear_order(plan.programs), offloads);
+    gpipe::Lowered result =
+        lower(plan.programs, plan.memory.lowered.edges, linear_order(plan.programs), offloads);
     gpipe::Programs const& a = plan.memory.lowered.programs;
     gpipe::Programs const& b = result.programs;
     if (!std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size()))
@@ -113,15 +104,16 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         if (made.programs.device_of(c - 1) != made.programs.device_of(c))
             links[c] = of.links == "copied" ? Link::copied : Link::staged;
 
-    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, 0, {}, {}};
+    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, {}, {}};
     MemoryPlan& plan = result.memory;
     std::size_t const capacity = (of.samples + of.micro_batches - 1) / of.micro_batches;
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
-    if (!verify_offloads(plan)) throw std::logic_error("an offload is planned wrongly");
-    result.needs = detail::entries(plan.lowered);
-    drop_implied(plan.lowered, HappensBefore(plan.lowered, linear_order(plan.lowered)));
-    ForwardPrograms const forwards = forward_programs(result.programs, plan);
+    Evaluation evaluation =
+        evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
+    Operands const operands = find_operands(evaluation.lowered, plan.cells);
+    evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
+                                          operands, Located(plan, operands, true));
 
     // Where arenas begin is all that tables know of them.
     Array<std::byte*> arenas(of.devices + 1);
@@ -129,12 +121,16 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, layers, first, made.reversals);
-    Placement const train = place_programs(plan.lowered, 1, true, cost);
-    Placement const evaluate = place_programs(forwards.lowered, 1, true, cost);
-    result.training =
-        training_table(plan, train, merge_lanes(plan.lowered, train, cost), arenas, host);
-    result.evaluation = forward_table(
-        forwards, evaluate, merge_lanes(forwards.lowered, evaluate, cost), plan, arenas, host);
+    auto const table = [&](Lowered const& lowered, Operands const& of_it, bool evaluates) {
+        Placement const placement = place_programs(lowered, 1, true, cost);
+        StepTable made_table =
+            step_table(plan, lowered, of_it, placement, merge_lanes(lowered, placement, cost),
+                       arenas, host, evaluates);
+        check_table(made_table, plan, lowered, of_it, false);
+        return made_table;
+    };
+    result.training = table(plan.lowered, plan.operands, false);
+    result.evaluation = table(evaluation.lowered, operands, true);
     return result;
 }
 
@@ -149,11 +145,10 @@ PlanNumbers plan_numbers(FinishedPlan const& plan, std::size_t draws, Duration c
         result.largest = std::max(result.largest, bytes.total());
     result.all = plan.memory.total();
     result.host = plan.memory.host;
-    result.needs = plan.needs;
-    result.needs_left = detail::entries(lowered);
-    result.needs_added = plan.needs - detail::entries(free);
-    for (gpipe::Step const& step : plan.training.steps)
-        for (auto const position : step.wait_position) result.waits += position > 0;
+    result.needs = lowered.needs.count();
+    result.needs_added =
+        std::ptrdiff_t(lowered.needs.count()) - std::ptrdiff_t(free.needs.count());
+    for (gpipe::Step const& step : plan.training.steps) result.waits += step.waits;
     for (std::size_t draw = 0; draw < draws; ++draw) {
         auto const cost = [&](gpipe::Action const& a) {
             bool const copies = is_copy(a.kind);

@@ -3,7 +3,9 @@
 #include "random_chain.hpp"
 
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/table.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/table_proof.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -76,6 +78,33 @@ class Places {
     static constexpr std::size_t gap = gpipe::slot_alignment;
     std::vector<std::uint32_t> empty_;
     std::vector<std::byte> bytes_;
+};
+
+/// The table of a training step over a plan, or of an evaluation, as a device that enqueues has it:
+/// a stream per program, one walker. It is proven.
+struct Tabled {
+    explicit Tabled(gpipe::MemoryPlan const& plan, Places const& places, bool evaluates = false)
+        : lowered(plan.lowered), operands(plan.operands) {
+        if (evaluates) {
+            auto evaluation = evaluation_of(lowered, walk_of(lowered, operands).order);
+            operands = find_operands(evaluation.lowered, plan.cells);
+            evaluation.lowered.needs =
+                find_needs(walk_along(evaluation.lowered, evaluation.order), operands,
+                           gpipe::Located(plan, operands, true));
+            lowered = evaluation.lowered;
+        }
+        auto const cost = [](gpipe::Action const& a) {
+            return a.kind == gpipe::Kind::backward ? 2.0 : 1.0;
+        };
+        auto const placement = gpipe::place_programs(lowered, 1, true, cost);
+        table = step_table(plan, lowered, operands, placement,
+                           merge_lanes(lowered, placement, cost), places.arenas, places.host,
+                           evaluates);
+        check_table(table, plan, lowered, operands, false);
+    }
+    gpipe::Lowered lowered;
+    gpipe::Operands operands;
+    gpipe::StepTable table;
 };
 
 /// What lies somewhere: which tensor of which micro-batch. 0 is rubbish.
@@ -158,8 +187,8 @@ class Walker {
             if (call[s] > 0 || runs[s]) return true;
             if (done[s] == streams[s].size()) return false;
             gpipe::Step const& step = *streams[s][done[s]];
-            for (std::size_t w = 0; w < 3; ++w)
-                if (done[step.wait_stream[w]] < step.wait_position[w]) return false;
+            for (gpipe::Wait const& wait : table.waits_of(step))
+                if (done[wait.stream] < wait.position) return false;
             return true;
         };
         auto const urgency = [&](std::size_t s) {

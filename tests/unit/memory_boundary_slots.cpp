@@ -204,8 +204,7 @@ BoundaryUse use_of(std::size_t cell, Link link, unsigned flags) {
 template <class Begin, class F> void each_use(Programs const& programs, Begin begin, F f) {
     for (Link const link : {Link::shared, Link::copied, Link::staged}) {
         auto const links = toy::same_links(programs, link);
-        auto const lowered = gpipe::lower(programs, links, toy::crossing_from(1, programs.cells()),
-                                          gpipe::linear_order(programs));
+        auto const lowered = toy::lower(programs, links, toy::crossing_from(1, programs.cells()));
         if (link != Link::shared && lowered.streams() == programs.devices()) continue;
         auto const order = gpipe::linear_order(lowered);
         gpipe::HappensBefore const happens_before(lowered, order);

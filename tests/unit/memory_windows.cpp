@@ -1,5 +1,4 @@
-// Few slots for what is sent and what arrives: who waits for room in them, how many there are, and
-// what that costs.
+// Few slots for what is sent and what arrives: who takes which, and how many there are.
 #include <support/links.hpp>
 #include <support/long_tests.hpp>
 
@@ -24,12 +23,12 @@ using gpipe::Programs;
 TEST_CASE("a writer takes room that it need not wait for, else what has been free for longest") {
     // Device 0: forwards 0 to 3, then backwards; the sends of its outputs are on another stream.
     auto const programs = gpipe::schedule::GPipe::programs(2, 4);
-    auto lowered = gpipe::lower(programs, toy::same_links(programs, Link::copied),
-                                toy::crossing_from(1, 2), gpipe::linear_order(programs));
+    auto const lowered = toy::lower(programs, toy::same_links(programs, Link::copied),
+                                    toy::crossing_from(1, 2));
     gpipe::HappensBefore const happens_before(lowered, gpipe::linear_order(lowered));
     std::size_t const sends = lowered.programs.begin(2);
     REQUIRE(lowered.programs[sends] == gpipe::Action{Kind::send_output, 0, 0});
-    gpipe::detail::Window window(lowered, happens_before, 2, 8);
+    gpipe::detail::Window window(happens_before, 2, 8);
     auto const frees = [&](std::size_t slot, std::size_t reader, std::size_t rank) {
         window.use(slot, reader);
         window.give_back(slot, rank);
@@ -39,10 +38,7 @@ TEST_CASE("a writer takes room that it need not wait for, else what has been fre
     frees(0, sends, 2);
     frees(1, sends + 1, 3);
     CHECK(window.take(2, 4) == 0); // neither is sure: the first
-    CHECK(lowered.needs[2].action[0] == sends);
-    CHECK(lowered.needs[2].action[1] == gpipe::no_action);
     CHECK(window.take(3, 5) == 1);
-    CHECK(lowered.needs[3].action[0] == sends + 1);
     frees(0, 2, 6);
     frees(1, 3, 7);
     CHECK(window.take(4, 8) == 1); // both are: the last
@@ -52,10 +48,6 @@ TEST_CASE("a writer takes room that it need not wait for, else what has been fre
     frees(0, 5, 12);
     CHECK(window.take(7, 13) == 0); // sure before old
     CHECK(window.count() == 3);
-    for (std::size_t i = 4; i < 8; ++i)
-        for (std::size_t const needed : lowered.needs[i].action)
-            if (needed != gpipe::no_action)
-                CHECK(lowered.programs[needed].kind != Kind::send_output);
 }
 
 namespace {
@@ -70,9 +62,8 @@ struct Uses {
     bool kept = false;  // whether the backward before the boundary reads its output
     bool holds = false; // whether its weight gradient, apart, reads that and the gradient
 };
-// Programs with their transfers and with what writers wait for.
+// Programs with their transfers.
 struct Planned {
-    Lowered plain; // without that
     Lowered lowered;
     gpipe::Array<std::size_t> order;
     gpipe::Array<gpipe::Outbox> outboxes; // by cell behind the boundary
@@ -82,9 +73,8 @@ Planned plan_windows(Programs const& programs, Link link, Uses uses) {
     std::size_t const cells = programs.cells();
     auto const links = toy::same_links(programs, link);
     Planned plan;
-    plan.plain = plan.lowered =
-        gpipe::lower(programs, links, toy::crossing_from(uses.crosses ? 1 : cells, cells),
-                     gpipe::linear_order(programs));
+    plan.lowered =
+        toy::lower(programs, links, toy::crossing_from(uses.crosses ? 1 : cells, cells));
     plan.order = gpipe::linear_order(plan.lowered);
     gpipe::HappensBefore const happens_before(plan.lowered, plan.order);
     plan.outboxes = gpipe::Array<gpipe::Outbox>(cells);
@@ -312,59 +302,5 @@ TEST_CASE(
             name.starts_with("BreadthFirst") && !name.starts_with("BreadthFirst, 1");
         bool const recomputes = name.ends_with("recomputing");
         CHECK((breadth_first || most.outbox <= (recomputes ? 4 : 2)));
-    }
-}
-
-namespace {
-
-// The makespan, with transfers that take `copy`.
-double makespan(Lowered const& lowered, double copy) {
-    Programs const& programs = lowered.programs;
-    std::vector<double> end(programs.size());
-    double last = 0;
-    for (std::size_t const i : gpipe::linear_order(lowered)) {
-        double start = 0;
-        for (std::size_t const needed : lowered.needs[i].action)
-            if (needed != no_action) start = std::max(start, end[needed]);
-        for (std::size_t s = 0; s < programs.devices(); ++s)
-            if (i > programs.begin(s) && i < programs.end(s)) start = std::max(start, end[i - 1]);
-        Kind const kind = programs[i].kind;
-        end[i] = start + (is_transfer(kind) ? copy : kind == Kind::backward ? 2 : 1);
-        last = std::max(last, end[i]);
-    }
-    return last;
-}
-
-} // namespace
-
-TEST_CASE("to wait for room costs no time, but some where what has come or gone stays to be read") {
-    struct Slower {
-        double goes = 1;  // tensors that have a slot only until they are sent, or read once
-        double stays = 1; // that are kept there
-    };
-    std::map<std::string, Slower> slower;
-    std::size_t point = 0;
-    for (std::size_t m : {2u, 5u, 8u, 12u})
-        toy::each_of_catalogue(6, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            Slower& most = slower[std::string(schedule.name())];
-            for (auto const lower : policies)
-                for (Link const link : {Link::copied, Link::staged})
-                    for (Uses const& uses : all_uses) {
-                        if (point++ % toy::one_of(1) != 0) continue;
-                        auto const plan = plan_windows(lower(schedule.programs(k, m)), link, uses);
-                        double& ratio = uses.kept || uses.holds ? most.stays : most.goes;
-                        for (double const copy : {0.25, 0.5, 1.0}) // of a forward
-                            ratio = std::max(ratio, makespan(plan.lowered, copy) /
-                                                        makespan(plan.plain, copy));
-                    }
-        });
-    for (auto const& [name, ratio] : slower) {
-        MESSAGE(name << ": makespan x " << ratio.goes << ", x " << ratio.stays
-                     << " where tensors stay");
-        if (name == "Interleaved1F1B") // with several cells per device, without recomputes
-            CHECK(ratio.goes < 1.02);
-        else
-            CHECK(ratio.goes == 1);
-        CHECK(ratio.stays < 1.16);
     }
 }
