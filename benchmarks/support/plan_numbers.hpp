@@ -109,8 +109,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     std::size_t const capacity = (of.samples + of.micro_batches - 1) / of.micro_batches;
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
-    Evaluation evaluation =
-        evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
+    Evaluation evaluation = evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
     Operands const operands = find_operands(evaluation.lowered, plan.cells);
     evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
                                           operands, Located(plan, operands, true));
@@ -146,8 +145,7 @@ PlanNumbers plan_numbers(FinishedPlan const& plan, std::size_t draws, Duration c
     result.all = plan.memory.total();
     result.host = plan.memory.host;
     result.needs = lowered.needs.count();
-    result.needs_added =
-        std::ptrdiff_t(lowered.needs.count()) - std::ptrdiff_t(free.needs.count());
+    result.needs_added = std::ptrdiff_t(lowered.needs.count()) - std::ptrdiff_t(free.needs.count());
     for (gpipe::Step const& step : plan.training.steps) result.waits += step.waits;
     for (std::size_t draw = 0; draw < draws; ++draw) {
         auto const cost = [&](gpipe::Action const& a) {

@@ -2,9 +2,9 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/plan/happens_before.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/plan/happens_before.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>

@@ -88,18 +88,17 @@ struct Tabled {
         if (evaluates) {
             auto evaluation = evaluation_of(lowered, walk_of(lowered, operands).order);
             operands = find_operands(evaluation.lowered, plan.cells);
-            evaluation.lowered.needs =
-                find_needs(walk_along(evaluation.lowered, evaluation.order), operands,
-                           gpipe::Located(plan, operands, true));
+            evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
+                                                  operands, gpipe::Located(plan, operands, true));
             lowered = evaluation.lowered;
         }
         auto const cost = [](gpipe::Action const& a) {
             return a.kind == gpipe::Kind::backward ? 2.0 : 1.0;
         };
         auto const placement = gpipe::place_programs(lowered, 1, true, cost);
-        table = step_table(plan, lowered, operands, placement,
-                           merge_lanes(lowered, placement, cost), places.arenas, places.host,
-                           evaluates);
+        table =
+            step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
+                       places.arenas, places.host, evaluates);
         check_table(table, plan, lowered, operands, false);
     }
     gpipe::Lowered lowered;

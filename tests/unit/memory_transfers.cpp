@@ -332,7 +332,8 @@ TEST_CASE("lanes cannot be merged from programs that wait for each other") {
 
 TEST_CASE("transfers take no lane's time") {
     auto const programs = gpipe::schedule::GPipe::programs(3, 4);
-    auto const lowered = toy::lower(programs, toy::same_links(programs, Link::staged), toy::crossing_from(1, 3));
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::staged), toy::crossing_from(1, 3));
     auto const placement = gpipe::place_programs(lowered, 1, true, cost);
     auto const lanes = gpipe::merge_lanes(lowered, placement, cost);
     auto const times = gpipe::simulate<double>(programs, cost);

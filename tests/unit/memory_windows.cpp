@@ -23,8 +23,8 @@ using gpipe::Programs;
 TEST_CASE("a writer takes room that it need not wait for, else what has been free for longest") {
     // Device 0: forwards 0 to 3, then backwards; the sends of its outputs are on another stream.
     auto const programs = gpipe::schedule::GPipe::programs(2, 4);
-    auto const lowered = toy::lower(programs, toy::same_links(programs, Link::copied),
-                                    toy::crossing_from(1, 2));
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
     gpipe::HappensBefore const happens_before(lowered, gpipe::linear_order(lowered));
     std::size_t const sends = lowered.programs.begin(2);
     REQUIRE(lowered.programs[sends] == gpipe::Action{Kind::send_output, 0, 0});
@@ -73,8 +73,7 @@ Planned plan_windows(Programs const& programs, Link link, Uses uses) {
     std::size_t const cells = programs.cells();
     auto const links = toy::same_links(programs, link);
     Planned plan;
-    plan.lowered =
-        toy::lower(programs, links, toy::crossing_from(uses.crosses ? 1 : cells, cells));
+    plan.lowered = toy::lower(programs, links, toy::crossing_from(uses.crosses ? 1 : cells, cells));
     plan.order = gpipe::linear_order(plan.lowered);
     gpipe::HappensBefore const happens_before(plan.lowered, plan.order);
     plan.outboxes = gpipe::Array<gpipe::Outbox>(cells);

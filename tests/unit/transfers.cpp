@@ -226,7 +226,8 @@ TEST_CASE("a linear order respects programs and needs, and without transfers is 
 TEST_CASE("an order is by start, a transfer taking one unit of time") {
     // F00 | F10 B10 | B00, with a send on either way.
     auto const programs = gpipe::schedule::GPipe::programs(2, 1);
-    auto const lowered = toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
     auto const order = gpipe::linear_order(lowered);
     std::vector<Kind> kinds;
     for (std::size_t const i : order) kinds.push_back(lowered.programs[i].kind);
@@ -248,13 +249,15 @@ TEST_CASE("an order is by start, a transfer taking one unit of time") {
 
 TEST_CASE("programs that wait for each other have no order") {
     auto const programs = gpipe::schedule::GPipe::programs(2, 2);
-    auto lowered = toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
+    auto lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
     lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(gpipe::linear_order(lowered), "gpipe: the programs wait for each other",
                          std::logic_error);
 }
 
-TEST_CASE("vector clocks know what the transitive closure knows, and no need of a plan is implied") {
+TEST_CASE(
+    "vector clocks know what the transitive closure knows, and no need of a plan is implied") {
     std::mt19937_64 random(3);
     std::size_t needs = 0;
     std::size_t point = 0;
