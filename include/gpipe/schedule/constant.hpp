@@ -1,11 +1,12 @@
 #pragma once
 
 #include <gpipe/schedule/schedule.hpp>
+#include <gpipe/schedule/view.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
-// Programs as constants, and every step from a schedule to programs with messages as a constant of
+// Programs as constants, and every step from a schedule to its proof as a constant of
 // its own: a compiler limits the steps of one evaluation, not of all.
 namespace gpipe::detail {
 
