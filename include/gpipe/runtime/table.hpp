@@ -62,8 +62,8 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
 }
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
-// of a copy, that of who made what it brings, of a fetch that of the first action that finds that:
-// whatever fails before, they run or are skipped together.
+// of a copy, that of the last who made what it brings, of a fetch that of the first action that
+// finds that: whatever fails before, they run or are skipped together.
 GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& operands) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
@@ -76,13 +76,16 @@ GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& op
         for (Operand const& operand : operands[i])
             if (operand.use == Use::read)
                 finder[operand.value] = std::min(finder[operand.value], rank[i]);
-    for (std::uint32_t const i : walk_of(lowered, operands).order)
+    for (std::uint32_t const i : walk_of(lowered, operands).order) {
+        if (!is_copy(programs[i].kind)) continue;
+        bool const fetches = programs[i].kind == Kind::fetch;
+        if (!fetches) rank[i] = 0;
         for (Operand const& operand : operands[i])
-            if (is_copy(programs[i].kind) &&
-                (operand.use != Use::read) == (programs[i].kind == Kind::fetch))
-                rank[i] = std::min(rank[i], operand.use == Use::read
-                                                ? rank[operands.values[operand.value].writer]
-                                                : finder[operand.value]);
+            if (fetches && operand.use != Use::read)
+                rank[i] = std::min(rank[i], finder[operand.value]);
+            else if (!fetches && operand.use == Use::read)
+                rank[i] = std::max(rank[i], rank[operands.values[operand.value].writer]);
+    }
     return rank;
 }
 
