@@ -214,9 +214,9 @@ std::string walk(Case const& with, gpipe::StepTable const& table, toy::Places co
     return "";
 }
 
-// Of a failure all behind it is skipped: an offload with its forward, a fetch with the first action
-// that needs it.
-std::string wrong_with_ranks(gpipe::StepTable const& table) {
+// Of a failure all behind it is skipped: an offload with the forward that makes what it moves, a
+// fetch with the first action that needs it.
+std::string wrong_with_ranks(gpipe::StepTable const& table, MemoryPlan const& plan) {
     std::map<std::pair<std::size_t, std::size_t>, std::uint32_t> forward, reversal;
     for (gpipe::Step const& step : table.steps) {
         std::pair<std::size_t, std::size_t> const pair{step.cell, step.micro_batch};
@@ -227,7 +227,10 @@ std::string wrong_with_ranks(gpipe::StepTable const& table) {
     }
     for (gpipe::Step const& step : table.steps) {
         std::pair<std::size_t, std::size_t> const pair{step.cell, step.micro_batch};
-        if (step.kind == Kind::offload && step.rank != forward.at(pair)) return "offload";
+        bool const inputs_alone = plan.reversals[step.cell].retained == 0;
+        if (step.kind == Kind::offload &&
+            step.rank != forward.at({step.cell - inputs_alone, step.micro_batch}))
+            return "offload";
         if (step.kind == Kind::fetch && step.rank != reversal.at(pair)) return "fetch";
     }
     return "";
@@ -316,7 +319,7 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
                 REQUIRE(walk(test, tabled.table, places, pace, random) == "");
                 ++walks;
             }
-            REQUIRE(wrong_with_ranks(tabled.table) == "");
+            REQUIRE(wrong_with_ranks(tabled.table, with.plan) == "");
             for (Action const& a : std::vector<Action>(with.plan.lowered.programs.actions(),
                                                        with.plan.lowered.programs.actions() +
                                                            with.plan.lowered.programs.size()))
