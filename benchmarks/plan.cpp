@@ -91,6 +91,7 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
         {"bytes", "MiB of all devices", double(numbers.all), mib},
         {"bytes_host", "MiB of the host's memory", double(numbers.host), mib},
         {"needs", "needs per action", per_action(numbers.needs)},
+        {"needs_left", "needs that others do not imply", per_action(numbers.needs_left)},
         {"needs_added", "needs for room alone" + links, per_action(numbers.needs_added)},
         {"waits", "waits per action" + links, per_action(numbers.waits)},
         {"price", "makespan / without waits for room" + links, prices[0]},

@@ -39,10 +39,11 @@ struct PlanCase {
 };
 
 /// A plan and its tables as a device that enqueues has them after construction: a stream for every
-/// program.
+/// program, and no needs that others imply.
 struct FinishedPlan {
     gpipe::Programs programs;
     gpipe::MemoryPlan memory;
+    std::size_t needs = 0; ///< entries, before any was dropped
     gpipe::StepTable training, evaluation;
 };
 
@@ -51,8 +52,9 @@ struct PlanNumbers {
     std::size_t actions = 0;                   ///< of a step, copies among them
     std::size_t largest = 0, all = 0;          ///< bytes of the largest device, of all
     std::size_t host = 0;                      ///< of the host's memory
-    std::size_t needs = 0;                     ///< entries in the table
-    std::ptrdiff_t needs_added = 0;            ///< by how many more they are for room
+    std::size_t needs = 0;                     ///< entries in the table; of these:
+    std::size_t needs_left = 0;                ///< not implied by others
+    std::size_t needs_added = 0;               ///< there for room alone
     std::size_t waits = 0;                     ///< of one stream for another
     std::vector<double> makespan;              ///< simulated, by draw
     std::vector<double> makespan_without_room; ///< if nothing ever waited for room
@@ -70,15 +72,9 @@ namespace detail {
 
 // The same actions with the needs of their data alone.
 inline gpipe::Lowered without_room(FinishedPlan const& plan) {
-    gpipe::Array<bool> offloads(plan.programs.cells());
-    for (std::size_t c = 0; c < offloads.size(); ++c)
-        offloads[c] = plan.memory.offloaded[c].blocks > 0;
-    gpipe::Lowered result =
-        lower(plan.programs, plan.memory.lowered.edges, linear_order(plan.programs), offloads);
-    gpipe::Programs const& a = plan.memory.lowered.programs;
-    gpipe::Programs const& b = result.programs;
-    if (!std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size()))
-        throw std::logic_error("the actions of a plan are not those of its schedule");
+    gpipe::Lowered result = plan.memory.lowered;
+    result.needs = find_needs(walk_of(result, plan.memory.operands), plan.memory.operands,
+                              [](std::size_t, gpipe::Operand const&) { return gpipe::Span{}; });
     return result;
 }
 
@@ -104,11 +100,12 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         if (made.programs.device_of(c - 1) != made.programs.device_of(c))
             links[c] = of.links == "copied" ? Link::copied : Link::staged;
 
-    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, {}, {}};
+    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, 0, {}, {}};
     MemoryPlan& plan = result.memory;
     std::size_t const capacity = (of.samples + of.micro_batches - 1) / of.micro_batches;
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
+    result.needs = plan.lowered.needs.count();
     Evaluation evaluation = evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
     Operands const operands = find_operands(evaluation.lowered, plan.cells);
     evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
@@ -120,13 +117,12 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, layers, first, made.reversals);
-    auto const table = [&](Lowered const& lowered, Operands const& of_it, bool evaluates) {
+    auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
         Placement const placement = place_programs(lowered, 1, true, cost);
-        StepTable made_table =
-            step_table(plan, lowered, of_it, placement, merge_lanes(lowered, placement, cost),
-                       arenas, host, evaluates);
-        check_table(made_table, plan, lowered, of_it, false);
-        return made_table;
+        StepTable made = step_table(plan, lowered, of, placement,
+                                    merge_lanes(lowered, placement, cost), arenas, host, evaluates);
+        check_table(made, plan, lowered, of, false);
+        return made;
     };
     result.training = table(plan.lowered, plan.operands, false);
     result.evaluation = table(evaluation.lowered, operands, true);
@@ -144,8 +140,9 @@ PlanNumbers plan_numbers(FinishedPlan const& plan, std::size_t draws, Duration c
         result.largest = std::max(result.largest, bytes.total());
     result.all = plan.memory.total();
     result.host = plan.memory.host;
-    result.needs = lowered.needs.count();
-    result.needs_added = std::ptrdiff_t(lowered.needs.count()) - std::ptrdiff_t(free.needs.count());
+    result.needs = plan.needs;
+    result.needs_left = lowered.needs.count();
+    result.needs_added = plan.needs - std::min(plan.needs, free.needs.count());
     for (gpipe::Step const& step : plan.training.steps) result.waits += step.waits;
     for (std::size_t draw = 0; draw < draws; ++draw) {
         auto const cost = [&](gpipe::Action const& a) {

@@ -132,15 +132,11 @@ template <class Net, class... Policies> class Training {
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples.
     static constexpr std::size_t peak_bytes(std::size_t device,
                                             std::size_t samples) requires constant {
-        return plan_for(samples).devices[device].total();
+        return plan_with(samples, plan_bytes).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples.
     static constexpr MemoryPlan plan_for(std::size_t samples) requires constant {
-        Array<LayerInfo> const layers = Net::layers();
-        Checkpointed const checkpointed = Chosen::checkpointed();
-        return plan_memory(Chosen::shape(layers), Chosen::cut(cell_count, Net::costs()),
-                           checkpointed.programs, OptimizerFunctor_::states, samples,
-                           Chosen::staging(samples), {}, checkpointed.reversals);
+        return plan_with(samples, plan_memory);
     }
 
     /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
@@ -411,6 +407,14 @@ template <class Net, class... Policies> class Training {
     }
 
   private:
+    template <class Plan>
+    static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan) requires constant {
+        Array<LayerInfo> const layers = Net::layers();
+        Checkpointed const checkpointed = Chosen::checkpointed();
+        return plan(Chosen::shape(layers), Chosen::cut(cell_count, Net::costs()),
+                    checkpointed.programs, OptimizerFunctor_::states, samples,
+                    Chosen::staging(samples), {}, checkpointed.reversals);
+    }
     friend struct detail::StateAccess;
     friend struct detail::GradientAccess;
     template <std::size_t index>

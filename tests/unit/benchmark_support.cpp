@@ -174,7 +174,8 @@ TEST_CASE("what a plan's numbers count") {
             });
         CHECK(numbers.actions == each.actions);
         CHECK(numbers.needs == each.data + each.room);
-        CHECK(numbers.needs_added == std::ptrdiff_t(each.room));
+        CHECK(numbers.needs_left == each.data + each.room);
+        CHECK(numbers.needs_added == each.room);
         CHECK(numbers.waits == each.data + each.room);
         CHECK(numbers.host == each.host * slot);
         CHECK(numbers.largest == 15 * slot);

@@ -4,6 +4,7 @@
 #include <gpipe/plan/happens_before.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -58,7 +59,7 @@ struct BoundaryUse {
 /// (promise P4). `order` is a linear order of `programs`, which hold recomputes and transfers
 /// already.
 [[gnu::cold]] GPIPE_INLINE constexpr BoundarySlots
-assign_boundary_slots(Programs const& programs, Array<std::size_t> const& order,
+assign_boundary_slots(Programs const& programs, Array<std::uint32_t> const& order,
                       HappensBefore const& happens_before, BoundaryUse use) {
     std::size_t const micro_batches = programs.micro_batches();
     BoundarySlots result{0,

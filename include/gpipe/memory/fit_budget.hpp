@@ -183,7 +183,7 @@ class BudgetSearch {
             .makespan;
     }
     constexpr void add(Simulated& other, Array<Reversal> reversals, Programs const& programs) {
-        MemoryPlan const plan = problem_.plan(programs, reversals);
+        MemoryPlan const plan = problem_.bytes(programs, reversals);
         ++plans_;
         other.bytes = 0;
         for (std::size_t d = 0; d < plan.devices.size(); ++d) {
@@ -270,7 +270,7 @@ class BudgetSearch {
             }
             if (fit.least_bytes > 0) return;
             fit.programs = lower_reversed(problem_.schedule, fit.reversals);
-            MemoryPlan const plan = problem_.plan(fit.programs, fit.reversals);
+            MemoryPlan const plan = problem_.bytes(fit.programs, fit.reversals);
             ++fit.plans;
             fit.fits = true;
             for (std::size_t d = 0; d < devices; ++d) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -39,7 +40,7 @@ struct Offloaded {
 /// Plans that for one cell; bytes and offsets are left to the caller. `order` is
 /// linear_order(lowered).
 [[gnu::cold]] GPIPE_INLINE constexpr Offloaded assign_offloads(Lowered const& lowered,
-                                                               Array<std::size_t> const& order,
+                                                               Array<std::uint32_t> const& order,
                                                                HappensBefore const& happens_before,
                                                                std::size_t cell) {
     Programs const& programs = lowered.programs;

@@ -13,16 +13,16 @@
 
 namespace gpipe {
 
-/// Plans the memory of `programs` (with their recomputes) over a chain cut at `first`, for
+/// Plans the bytes of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
 /// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
 /// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
 /// forward or recompute keeps every layer whole. Throws std::invalid_argument where there are more
 /// bytes than can be counted.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
-plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
-            std::size_t states, std::size_t capacity, Staging const& staging = {},
-            Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
+plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
+           std::size_t states, std::size_t capacity, Staging const& staging = {},
+           Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     if (!countable(chain, programs.micro_batches(), states, capacity, staging))
@@ -69,14 +69,27 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         waits[c] = detail::waits(chain, plan, reversals[c], c);
         offloads[c] = waits[c].retained || waits[c].input;
     }
-    plan.lowered = lower(programs, static_cast<Edges&&>(edges), linear_order(programs), offloads);
+    Array<std::size_t> const computing = linear_order(programs);
+    plan.lowered =
+        detail::put_copies_in(programs, static_cast<Edges&&>(edges), computing, offloads);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
-    auto const order = linear_order(plan.lowered);
-    detail::plan_transfers(plan, chain, order);
-    detail::plan_offloads(plan, waits, order);
-    HappensBefore const happens_before(plan.lowered, order);
+    // Without copies programs say it all, at a tenth of the steps in constant evaluation.
+    Array<std::uint32_t> order(computing.size());
+    HappensBefore happens_before;
+    if (plan.lowered.streams() == devices) {
+        for (std::size_t r = 0; r < order.size(); ++r)
+            order[r] = static_cast<std::uint32_t>(computing[r]);
+        happens_before = HappensBefore(programs, computing);
+    } else {
+        Operands const operands = find_operands(plan.lowered, any_blocks(cells));
+        Walk walk = walk_of(plan.lowered, operands);
+        happens_before = HappensBefore(walk, operands);
+        order = static_cast<Array<std::uint32_t>&&>(walk.order);
+    }
+    detail::plan_transfers(plan, chain, order, happens_before);
+    detail::plan_offloads(plan, waits, order, happens_before);
     Array<bool> recomputes(cells);
     Array<bool> discards(cells);
     for (std::size_t i = 0; i < programs.size(); ++i)
@@ -259,6 +272,16 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
         plan.handles_at[d] = at;
         bytes.handles = handles.bytes();
     }
+    return plan;
+}
+
+/// The same with what actions read and write, and all that they have to wait for.
+[[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
+plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
+            std::size_t states, std::size_t capacity, Staging const& staging = {},
+            Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
+    MemoryPlan plan =
+        plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
     plan.operands = find_operands(plan.lowered, plan.cells);
     plan.lowered.needs = find_needs(walk_of(plan.lowered, plan.operands), plan.operands,
                                     Located(plan, plan.operands));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 /// The parts of a plan that copies make: what crosses between devices that share no memory, and
 /// what goes to the host's memory and back.
@@ -19,9 +20,9 @@ GPIPE_INLINE constexpr bool runs_apart(MemoryPlan const& plan, ChainShape const&
 // Where the boundaries have to be crossed by transfers: their slots outside the receiving cell, and
 // what writers have to wait for because these are few.
 [[gnu::cold]] GPIPE_INLINE constexpr void plan_transfers(MemoryPlan& plan, ChainShape const& chain,
-                                                         Array<std::size_t> const& order) {
+                                                         Array<std::uint32_t> const& order,
+                                                         HappensBefore const& happens_before) {
     if (plan.lowered.streams() == plan.devices.size()) return;
-    HappensBefore const happens_before(plan.lowered, order);
     for (std::size_t c = 1; c < plan.transfers.size(); ++c) {
         Edge const& edge = plan.edge_before(c);
         if (edge.shared()) continue;
@@ -76,10 +77,10 @@ GPIPE_INLINE constexpr Waits waits(ChainShape const& chain, MemoryPlan const& pl
 // What cells move to the host's memory, and what writers have to wait for because there are few
 // blocks for it on the device.
 [[gnu::cold]] GPIPE_INLINE constexpr void plan_offloads(MemoryPlan& plan, Array<Waits> const& waits,
-                                                        Array<std::size_t> const& order) {
+                                                        Array<std::uint32_t> const& order,
+                                                        HappensBefore const& happens_before) {
     if (plan.lowered.streams() == plan.devices.size()) return;
     Programs const& programs = plan.lowered.programs;
-    HappensBefore const happens_before(plan.lowered, order);
     for (std::size_t c = 0; c < waits.size(); ++c) {
         if (!waits[c].retained && !waits[c].input) continue;
         Offloaded& cell = plan.offloaded[c];

@@ -30,10 +30,15 @@ struct BudgetProblem {
     constexpr bool is_countable() const {
         return countable(chain, schedule.micro_batches(), states, capacity, staging);
     }
-    /// The memory plan with these reversals.
+    /// The memory plan with these reversals: its bytes, and complete.
+    ///@{
+    constexpr MemoryPlan bytes(Programs const& programs, Array<Reversal> const& reversals) const {
+        return plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
+    }
     constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals) const {
         return plan_memory(chain, first, programs, states, capacity, staging, links, reversals);
     }
+    ///@}
 };
 
 /// How much is looked at to fit reversals into a budget.
@@ -86,7 +91,7 @@ struct Surroundings {
     Array<Reversal> reversals(cells);
     for (std::size_t c = 0; c < cells; ++c)
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
-    MemoryPlan const plan = problem.plan(lower_reversed(problem.schedule, reversals), reversals);
+    MemoryPlan const plan = problem.bytes(lower_reversed(problem.schedule, reversals), reversals);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {

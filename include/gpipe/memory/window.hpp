@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace gpipe {
 
@@ -94,7 +95,7 @@ class Window {
 /// cell before reads its output; `holds`: whether its weight gradients, which run apart, read that
 /// and the gradient.
 [[gnu::cold]] GPIPE_INLINE constexpr Outbox assign_outbox(Lowered const& lowered,
-                                                          Array<std::size_t> const& order,
+                                                          Array<std::uint32_t> const& order,
                                                           HappensBefore const& happens_before,
                                                           std::size_t cell, Link link,
                                                           bool reads_output, bool holds) {
@@ -157,7 +158,7 @@ class Window {
 /// through: two slots, so that one is filled while the other is emptied; more where cells of one
 /// device are far apart.
 [[gnu::cold]] GPIPE_INLINE constexpr StagingSlots
-assign_staging(Lowered const& lowered, Array<std::size_t> const& order,
+assign_staging(Lowered const& lowered, Array<std::uint32_t> const& order,
                HappensBefore const& happens_before, std::size_t cell, bool gradients) {
     Programs const& programs = lowered.programs;
     std::size_t const micro_batches = programs.micro_batches();

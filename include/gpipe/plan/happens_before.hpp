@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lower.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
+#include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,49 +18,82 @@ namespace gpipe {
 }
 
 /// What each action can be sure of when it starts (vector clocks; Fidge, Mattern 1988): how many
-/// actions of every device have run, whatever the timing.
+/// actions of every stream have run, whatever the timing.
 class HappensBefore {
   public:
-    /// Of lowered programs.
-    constexpr explicit HappensBefore(Programs const& programs) : HappensBefore(lower(programs)) {}
-    /// The same with copies.
+    constexpr HappensBefore() = default;
+    /// Of programs whose cells share their memory.
+    constexpr explicit HappensBefore(Programs const& programs)
+        : HappensBefore(programs, linear_order(programs)) {}
+    /// The same; `order`: linear_order(programs).
+    constexpr HappensBefore(Programs const& programs, Array<std::size_t> const& order)
+        : streams_(programs.devices()), clocks_(programs.size() * streams_),
+          stream_(programs.size()), position_(programs.size()) {
+        number(programs);
+        Array<std::uint32_t> needed(programs.size(), nobody);
+        walk(programs, [&](std::size_t i, std::size_t by) {
+            if (by != no_action) needed[i] = static_cast<std::uint32_t>(by);
+        });
+        for (std::size_t const i : order) {
+            std::uint32_t* const clock = clocks_.data() + i * streams_;
+            if (position_[i] > 1) join(clock, static_cast<std::uint32_t>(i - 1));
+            if (needed[i] != nobody) join(clock, needed[i]);
+        }
+    }
+    /// Where nobody waits but for what he reads.
+    constexpr HappensBefore(Walk const& walk, Operands const& operands)
+        : streams_(walk.streams), clocks_(walk.order.size() * streams_), stream_(walk.stream),
+          position_(walk.position) {
+        Array<std::uint32_t> last(streams_, nobody);
+        for (std::uint32_t const i : walk.order) {
+            std::uint32_t* const clock = clocks_.data() + i * streams_;
+            if (last[stream_[i]] != nobody) join(clock, last[stream_[i]]);
+            last[stream_[i]] = i;
+            for (Operand const& operand : operands[i])
+                if (operand.use == Use::read) join(clock, operands.values[operand.value].writer);
+        }
+    }
+    /// Of lowered programs with their needs.
     constexpr explicit HappensBefore(Lowered const& lowered)
         : HappensBefore(lowered, linear_order(lowered)) {}
     /// `order`: linear_order(lowered), or any other that respects it.
     constexpr HappensBefore(Lowered const& lowered, Array<std::size_t> const& order)
-        : streams_(lowered.streams()), clocks_(order.size() * lowered.streams()),
-          stream_(order.size()), position_(order.size()) {
-        Programs const& programs = lowered.programs;
-        for (std::size_t s = 0; s < streams_; ++s)
-            for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
-                stream_[i] = s;
-                position_[i] = i - programs.begin(s);
-            }
+        : streams_(lowered.streams()), clocks_(order.size() * streams_), stream_(order.size()),
+          position_(order.size()) {
+        number(lowered.programs);
         for (std::size_t const i : order) {
             std::uint32_t* const clock = clocks_.data() + i * streams_;
-            if (position_[i] > 0) join(clock, i - 1);
-            for (std::size_t const needed : lowered.needs[i]) join(clock, needed);
+            if (position_[i] > 1) join(clock, static_cast<std::uint32_t>(i - 1));
+            for (std::uint32_t const needed : lowered.needs[i]) join(clock, needed);
         }
     }
 
     /// Whether action `a` has run before action `b` starts, in every execution.
     constexpr bool operator()(std::size_t a, std::size_t b) const {
-        return clocks_[b * streams_ + stream_[a]] > position_[a];
+        return clocks_[b * streams_ + stream_[a]] >= position_[a];
     }
 
   private:
-    constexpr void join(std::uint32_t* clock, std::size_t earlier) {
+    static constexpr std::uint32_t nobody = 0xFFFFFFFF;
+    constexpr void number(Programs const& programs) {
+        for (std::size_t s = 0; s < streams_; ++s)
+            for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
+                stream_[i] = static_cast<std::uint32_t>(s);
+                position_[i] = static_cast<std::uint32_t>(i - programs.begin(s) + 1);
+            }
+    }
+    constexpr void join(std::uint32_t* clock, std::uint32_t earlier) {
+        if (clock[stream_[earlier]] >= position_[earlier]) return;
         std::uint32_t const* const other = clocks_.data() + earlier * streams_;
         for (std::size_t s = 0; s < streams_; ++s)
             if (clock[s] < other[s]) clock[s] = other[s];
-        std::uint32_t& own = clock[stream_[earlier]];
-        if (own < position_[earlier] + 1) own = static_cast<std::uint32_t>(position_[earlier] + 1);
+        clock[stream_[earlier]] = position_[earlier];
     }
 
-    std::size_t streams_;
-    Array<std::uint32_t> clocks_;
-    Array<std::size_t> stream_;
-    Array<std::size_t> position_;
+    std::size_t streams_ = 0;
+    Array<std::uint32_t> clocks_; // by action and stream
+    Array<std::uint32_t> stream_;
+    Array<std::uint32_t> position_; // from 1
 };
 
 } // namespace gpipe

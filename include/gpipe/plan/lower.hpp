@@ -37,14 +37,12 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
 
 } // namespace detail
 
-/// Puts the copies in: of the edges whose ends share no memory, and to slower memory and back where
-/// a cell `offloads[c]` (empty: none), see Offloads. A stream copies in `order`
-/// (linear_order(programs)), which every program follows, so that no two streams can wait for each
-/// other. Needs are those of the data; where values lie adds more. `edges` are between the cells of
-/// `programs`. Throws std::logic_error if the programs wait for each other.
-[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs, Edges edges,
-                                                   Array<std::size_t> const& order,
-                                                   Array<bool> const& offloads = {}) {
+namespace detail {
+
+// See lower(); without needs.
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered put_copies_in(Programs const& programs, Edges edges,
+                                                           Array<std::size_t> const& order,
+                                                           Array<bool> const& offloads) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     Lowered result;
@@ -115,7 +113,21 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
         result.programs.next_device();
         result.device[stream++] = s / detail::copy_kinds;
     }
-    Operands const operands = find_operands(result, Array<CellBlocks>(cells, {.retained = 1}));
+    return result;
+}
+
+} // namespace detail
+
+/// Puts the copies in: of the edges whose ends share no memory, and to slower memory and back where
+/// a cell `offloads[c]` (empty: none), see Offloads. A stream copies in `order`
+/// (linear_order(programs)), which every program follows, so that no two streams can wait for each
+/// other. Needs are those of the data; where values lie adds more. `edges` are between the cells of
+/// `programs`. Throws std::logic_error if the programs wait for each other.
+[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs, Edges edges,
+                                                   Array<std::size_t> const& order,
+                                                   Array<bool> const& offloads = {}) {
+    Lowered result = detail::put_copies_in(programs, static_cast<Edges&&>(edges), order, offloads);
+    Operands const operands = find_operands(result, any_blocks(programs.cells()));
     result.needs = find_needs(walk_of(result, operands), operands,
                               [](std::size_t, Operand const&) { return Span{}; });
     return result;

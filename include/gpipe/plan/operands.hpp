@@ -286,4 +286,11 @@ class OperandBuilder {
     return detail::OperandBuilder(lowered, blocks).build();
 }
 
+/// Blocks that stand for any where only the order matters, not the bytes.
+[[gnu::cold]] GPIPE_INLINE constexpr Array<CellBlocks> any_blocks(std::size_t cells) {
+    CellBlocks any;
+    any.retained = 1;
+    return Array<CellBlocks>(cells, any);
+}
+
 } // namespace gpipe

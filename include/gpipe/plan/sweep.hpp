@@ -122,11 +122,14 @@ template <class SpanOf> class Sweep {
     constexpr std::uint32_t* clock_of(std::size_t instance) {
         return clocks_.data() + instance * streams_;
     }
+    constexpr std::size_t action_of(std::size_t instance) const {
+        return instance < size_ ? instance : instance - size_;
+    }
     constexpr std::size_t stream_of(std::size_t instance) const {
-        return walk_.stream[instance % size_];
+        return walk_.stream[action_of(instance)];
     }
     constexpr std::uint32_t position_of(std::size_t instance) const {
-        std::size_t const i = instance < size_ ? instance : instance - size_;
+        std::size_t const i = action_of(instance);
         return walk_.position[i] + (instance < size_ ? 0 : length_[walk_.stream[i]]);
     }
     constexpr bool sure(std::size_t instance) const {
@@ -173,7 +176,7 @@ template <class SpanOf> class Sweep {
             for (std::size_t o = 0; o < demanded_count_; ++o)
                 implied = implied || (o != n && clock_of(latest_[demanded_[o]])[stream_of(one)] >=
                                                     position_of(one));
-            if (!implied) needs_[kept++] = static_cast<std::uint32_t>(one % size_);
+            if (!implied) needs_[kept++] = static_cast<std::uint32_t>(action_of(one));
         }
         return {needs_.data(), kept};
     }
