@@ -10,6 +10,7 @@
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace {
 
@@ -21,8 +22,11 @@ using gpipe::schedule::GPipe;
 using toy::OneForwardOneBackward;
 
 constexpr std::size_t slots(Programs const& programs, std::size_t cell, bool gradient = true) {
-    return gpipe::assign_boundary_slots(programs, gpipe::linear_order(programs),
-                                        gpipe::HappensBefore(programs), {cell, gradient})
+    auto const linear = gpipe::linear_order(programs);
+    gpipe::Array<std::uint32_t> order(linear.size());
+    for (std::size_t r = 0; r < order.size(); ++r) order[r] = static_cast<std::uint32_t>(linear[r]);
+    return gpipe::assign_boundary_slots(programs, order, gpipe::HappensBefore(programs),
+                                        {cell, gradient})
         .slots;
 }
 

@@ -33,7 +33,7 @@ using toy::OneForwardOneBackward;
 namespace {
 
 BoundarySlots slots_of(Programs const& programs, BoundaryUse use) {
-    return gpipe::assign_boundary_slots(programs, gpipe::linear_order(programs),
+    return gpipe::assign_boundary_slots(programs, toy::order_of(gpipe::lower(programs)),
                                         gpipe::HappensBefore(programs), use);
 }
 
@@ -206,8 +206,8 @@ template <class Begin, class F> void each_use(Programs const& programs, Begin be
         auto const links = toy::same_links(programs, link);
         auto const lowered = toy::lower(programs, links, toy::crossing_from(1, programs.cells()));
         if (link != Link::shared && lowered.streams() == programs.devices()) continue;
-        auto const order = gpipe::linear_order(lowered);
-        gpipe::HappensBefore const happens_before(lowered, order);
+        auto const order = toy::order_of(lowered);
+        gpipe::HappensBefore const happens_before(lowered);
         begin(lowered);
         for (std::size_t cell = 1; cell < programs.cells(); ++cell)
             for (unsigned flags = 0; flags < 64; ++flags) {

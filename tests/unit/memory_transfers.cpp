@@ -215,8 +215,8 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
 // writes to an outbox has room nowhere else.
 std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& chain,
                             Programs const& programs) {
-    auto const order = gpipe::linear_order(plan.lowered);
-    gpipe::HappensBefore const happens_before(plan.lowered, order);
+    auto const order = toy::order_of(plan.lowered);
+    gpipe::HappensBefore const happens_before(plan.lowered);
     for (std::size_t c = 0; c < programs.cells(); ++c) {
         auto const any = [&](Array<std::size_t> const& slots) {
             return std::any_of(slots.begin(), slots.end(), [](auto s) { return s != no_slot; });
@@ -360,14 +360,14 @@ TEST_CASE("no boundary needs more slots on the receiving side because of transfe
                 std::size_t const cells = programs.cells();
                 auto const lowered =
                     toy::lower(programs, links, toy::crossing_from(crosses ? 1 : cells, cells));
-                auto const order = gpipe::linear_order(lowered);
-                gpipe::HappensBefore const happens_before(lowered, order);
+                auto const order = toy::order_of(lowered);
+                gpipe::HappensBefore const happens_before(lowered);
                 for (std::size_t c = 1; c < cells; ++c)
                     for (int reads = 0; reads < 3; ++reads) {
                         gpipe::BoundaryUse use{c, crosses, reads > 0};
                         use.held_by_consumer = reads > 1;
                         auto const shared = gpipe::assign_boundary_slots(
-                            programs, gpipe::linear_order(programs), shared_before, use);
+                            programs, toy::order_of(gpipe::lower(programs)), shared_before, use);
                         use.link = links[c];
                         auto const slots = gpipe::assign_boundary_slots(lowered.programs, order,
                                                                         happens_before, use);

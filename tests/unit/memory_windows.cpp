@@ -25,7 +25,7 @@ TEST_CASE("a writer takes room that it need not wait for, else what has been fre
     auto const programs = gpipe::schedule::GPipe::programs(2, 4);
     auto const lowered =
         toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
-    gpipe::HappensBefore const happens_before(lowered, gpipe::linear_order(lowered));
+    gpipe::HappensBefore const happens_before(lowered);
     std::size_t const sends = lowered.programs.begin(2);
     REQUIRE(lowered.programs[sends] == gpipe::Action{Kind::send_output, 0, 0});
     gpipe::detail::Window window(happens_before, 2, 8);
@@ -65,7 +65,7 @@ struct Uses {
 // Programs with their transfers.
 struct Planned {
     Lowered lowered;
-    gpipe::Array<std::size_t> order;
+    gpipe::Array<std::uint32_t> order;
     gpipe::Array<gpipe::Outbox> outboxes; // by cell behind the boundary
     gpipe::Array<gpipe::StagingSlots> outputs, gradients;
 };
@@ -74,8 +74,8 @@ Planned plan_windows(Programs const& programs, Link link, Uses uses) {
     auto const links = toy::same_links(programs, link);
     Planned plan;
     plan.lowered = toy::lower(programs, links, toy::crossing_from(uses.crosses ? 1 : cells, cells));
-    plan.order = gpipe::linear_order(plan.lowered);
-    gpipe::HappensBefore const happens_before(plan.lowered, plan.order);
+    plan.order = toy::order_of(plan.lowered);
+    gpipe::HappensBefore const happens_before(plan.lowered);
     plan.outboxes = gpipe::Array<gpipe::Outbox>(cells);
     plan.outputs = plan.gradients = gpipe::Array<gpipe::StagingSlots>(cells);
     for (std::size_t c = 1; c < cells; ++c) {
