@@ -228,6 +228,7 @@ std::string wrong_with_ranks(gpipe::StepTable const& table, MemoryPlan const& pl
     for (gpipe::Step const& step : table.steps) {
         std::pair<std::size_t, std::size_t> const pair{step.cell, step.micro_batch};
         bool const inputs_alone = plan.reversals[step.cell].retained == 0;
+        if (inputs_alone && !plan.offloaded[step.cell].with_input) continue; // nothing moves
         if (step.kind == Kind::offload &&
             step.rank != forward.at({step.cell - inputs_alone, step.micro_batch}))
             return "offload";
