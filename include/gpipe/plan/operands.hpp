@@ -113,7 +113,7 @@ class OperandBuilder {
         add_turn();
         for (std::uint32_t const e : edges_.out_of(now_.cell))
             write(edges_[e].shared() ? Holds::input : Holds::output, e, Region::output);
-        if (blocks.retained > 0) write(Holds::retained, now_.cell, Region::retained);
+        if (retains()) write(Holds::retained, now_.cell, Region::retained);
         bool const keeps = keeps_[action_];
         add_block(blocks.kept, Holds::kept, Region::kept, keeps && !blocks.kept_in_backward);
         add_block(blocks.held, Holds::held, Region::held, keeps);
@@ -189,7 +189,7 @@ class OperandBuilder {
         CellBlocks const& blocks = blocks_[now_.cell];
         bool const out = now_.kind == Kind::offload;
         if (out) {
-            if (blocks.retained > 0) read(Holds::retained, now_.cell, Region::retained);
+            read(Holds::retained, now_.cell, Region::retained);
             if (blocks.input_moves)
                 for (std::uint32_t const e : edges_.into(now_.cell))
                     read(Holds::input, e, Region::input);
@@ -197,13 +197,15 @@ class OperandBuilder {
         }
         read(Holds::offloaded, now_.cell, Region::input);
         read(Holds::turn, now_.cell, Region::input);
-        if (blocks.retained > 0) write(Holds::retained_back, now_.cell, Region::retained);
+        write(Holds::retained_back, now_.cell, Region::retained);
         if (blocks.input_moves)
             for (std::uint32_t const e : edges_.into(now_.cell))
                 write(Holds::input_back, e, Region::output);
     }
 
     constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
+    // What moves has a value of no bytes, too: the same order whatever moves.
+    constexpr bool retains() const { return blocks_[now_.cell].retained > 0 || moved(); }
     // Behind the forward.
     constexpr void read_input(bool recompute) {
         bool const back = blocks_[now_.cell].input_moves && moved();
@@ -216,7 +218,7 @@ class OperandBuilder {
         }
     }
     constexpr void read_retained() {
-        if (blocks_[now_.cell].retained == 0) return;
+        if (!retains()) return;
         read(moved() ? Holds::retained_back : Holds::retained, now_.cell, Region::retained);
     }
     // Whether a fetch waits for this action.
