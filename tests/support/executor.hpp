@@ -3,7 +3,6 @@
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
-#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -130,46 +129,6 @@ inline std::vector<std::vector<gpipe::Action>> actions_of(gpipe::Programs const&
     for (std::size_t d = 0; d < programs.devices(); ++d)
         result.emplace_back(programs.program(d).begin(), programs.program(d).end());
     return result;
-}
-
-/// Calls visit(positions, device) for every state that executions of sound programs can pass
-/// through and every device that can take its next step in it: positions[d] actions of device d
-/// have run.
-template <class Visit> void each_step(gpipe::Programs const& programs, Visit visit) {
-    std::set<std::vector<std::size_t>> seen;
-    std::vector<std::vector<std::size_t>> open{std::vector<std::size_t>(programs.devices(), 0)};
-    while (!open.empty()) {
-        auto const state = open.back();
-        open.pop_back();
-        if (!seen.insert(state).second) continue;
-        auto const is_backward = [](gpipe::Action const& a) {
-            return a.kind == gpipe::Kind::backward || a.kind == gpipe::Kind::input_gradient;
-        };
-        auto const has_run = [&](bool backward, std::size_t cell, std::size_t m) {
-            for (std::size_t d = 0; d < state.size(); ++d)
-                for (std::size_t i = 0; i < state[d]; ++i) {
-                    gpipe::Action const& a = programs.program(d)[i];
-                    if ((backward ? is_backward(a) : a.kind == gpipe::Kind::forward) &&
-                        a.cell == cell && a.micro_batch == m)
-                        return true;
-                }
-            return false;
-        };
-        for (std::size_t d = 0; d < state.size(); ++d) {
-            auto const program = programs.program(d);
-            if (state[d] == program.size()) continue;
-            gpipe::Action const& a = program[state[d]];
-            bool const waits = (a.kind == gpipe::Kind::forward && a.cell > 0 &&
-                                !has_run(false, a.cell - 1u, a.micro_batch)) ||
-                               (is_backward(a) && a.cell + 1 < programs.cells() &&
-                                !has_run(true, a.cell + 1u, a.micro_batch));
-            if (waits) continue;
-            visit(state, d);
-            auto after = state;
-            ++after[d];
-            open.push_back(std::move(after));
-        }
-    }
 }
 
 } // namespace toy

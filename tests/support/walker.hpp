@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-// Walks a step table on a memory that remembers what was written where, call by call.
+// Step tables walked on a memory that remembers what was written where, call by call.
 namespace toy {
 
 /// Which of the orders that streams and waits allow.
@@ -116,7 +116,7 @@ struct Effect {
     struct Tensor {
         std::byte const* at;
         std::size_t bytes;
-        std::uint32_t tag;
+        std::uint32_t tag; ///< 0: rubbish
         TensorName name;
         std::size_t boundary; ///< that it crosses; 0 if it stays in its cell
     };
@@ -124,10 +124,92 @@ struct Effect {
     std::vector<Tensor> writes;
 };
 
+/// Walks a table once, in an order that streams and waits allow; says what went wrong, or nothing.
+/// `effects_of(step)`: what a step does, call by call. A call takes its time: others start and end
+/// before it ends, what it reads has to stay as long, and what it writes must be its own.
+template <class EffectsOf>
+std::string walk(gpipe::StepTable const& table, Places const& places, std::size_t devices,
+                 Pace pace, std::mt19937_64& random, EffectsOf effects_of) {
+    std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
+    for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
+    std::vector<std::size_t> done(table.streams);
+    std::vector<std::vector<Effect>> effects(table.streams); // of the step that runs
+    std::vector<std::size_t> call(table.streams);            // that comes next in it
+    std::vector<bool> runs(table.streams);                   // whether that has begun
+    auto memory = places.empty();
+    std::size_t const odd = random() % table.streams;
+
+    auto const ready = [&](std::size_t s) {
+        if (call[s] > 0 || runs[s]) return true;
+        if (done[s] == streams[s].size()) return false;
+        for (gpipe::Wait const& wait : table.waits_of(*streams[s][done[s]]))
+            if (done[wait.stream] < wait.position) return false;
+        return true;
+    };
+    auto const urgency = [&](std::size_t s) {
+        if (pace == Pace::copies_late) return s < devices;
+        if (pace == Pace::copies_early) return s >= devices;
+        if (pace == Pace::one_starved) return s != odd;
+        if (pace == Pace::one_ahead) return s == odd;
+        return true;
+    };
+    // Begins or ends a call; empty if nothing is wrong.
+    auto const touch = [&](Effect const& effect, bool starts, std::uint32_t torn) -> std::string {
+        auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
+            std::size_t const begin = places.offset(tensor.at) / gpipe::slot_alignment;
+            for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
+                if (!f(memory[begin + u])) return false;
+            return true;
+        };
+        for (auto const* tensors : {&effect.reads, &effect.writes})
+            for (Effect::Tensor const& tensor : *tensors)
+                if (!places.has(tensor.at, tensor.bytes)) return "no address";
+        for (Effect::Tensor const& tensor : effect.reads)
+            if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
+                return "reads something else";
+        for (Effect::Tensor const& tensor : effect.writes)
+            if (!each_unit(tensor, [&](std::uint32_t& held) {
+                    bool const mine =
+                        starts ? held != Places::nobodys && held < 0x80000000 : held == torn;
+                    held = starts ? torn : tensor.tag;
+                    return mine;
+                }))
+                return "writes where something else is";
+        return "";
+    };
+    for (std::size_t left = table.steps.size(); left > 0;) {
+        std::vector<std::size_t> choice;
+        for (bool const urgent : {true, false})
+            if (choice.empty())
+                for (std::size_t s = 0; s < table.streams; ++s)
+                    if (urgency(s) == urgent && ready(s)) choice.push_back(s);
+        if (choice.empty()) return "everybody waits";
+        std::size_t const s = choice[random() % choice.size()];
+        gpipe::Step const& step = *streams[s][done[s]];
+        if (call[s] == 0 && !runs[s]) effects[s] = effects_of(step);
+        if (call[s] < effects[s].size()) {
+            bool const starts = !runs[s];
+            std::string const wrong =
+                touch(effects[s][call[s]], starts, ~static_cast<std::uint32_t>(s));
+            if (!wrong.empty())
+                return wrong + " at " + std::string(gpipe::name(step.kind)) + " " +
+                       std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
+            runs[s] = starts;
+            if (!starts) ++call[s];
+        }
+        if (call[s] < effects[s].size()) continue;
+        call[s] = 0;
+        ++done[s];
+        --left;
+    }
+    return "";
+}
+
+/// What steps do, by the definition of their kind: from chain and layouts.
 class Walker {
   public:
-    Walker(gpipe::ChainShape const& chain, gpipe::MemoryPlan const& plan, Places const& places)
-        : chain_(chain), plan_(plan), places_(places) {}
+    Walker(gpipe::ChainShape const& chain, gpipe::MemoryPlan const& plan)
+        : chain_(chain), plan_(plan) {}
 
     bool crosses(std::size_t boundary) const {
         return chain_.lowest_learner < plan_.first[boundary];
@@ -169,62 +251,6 @@ class Walker {
         return result;
     }
 
-    /// Walks the table once; says what went wrong, or nothing. A call takes its time: others start
-    /// and end before it ends, and what it reads has to stay as long.
-    std::string walk(gpipe::StepTable const& table, std::size_t devices, Pace pace,
-                     std::mt19937_64& random, bool evaluates = false) const {
-        std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
-        for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
-        std::vector<std::size_t> done(table.streams);
-        std::vector<std::vector<Effect>> effects(table.streams); // of the step that runs
-        std::vector<std::size_t> call(table.streams);            // that comes next in it
-        std::vector<bool> runs(table.streams);                   // whether that has begun
-        auto memory = places_.empty();
-        std::size_t const odd = random() % table.streams;
-
-        auto const ready = [&](std::size_t s) {
-            if (call[s] > 0 || runs[s]) return true;
-            if (done[s] == streams[s].size()) return false;
-            gpipe::Step const& step = *streams[s][done[s]];
-            for (gpipe::Wait const& wait : table.waits_of(step))
-                if (done[wait.stream] < wait.position) return false;
-            return true;
-        };
-        auto const urgency = [&](std::size_t s) {
-            if (pace == Pace::copies_late) return s < devices;
-            if (pace == Pace::copies_early) return s >= devices;
-            if (pace == Pace::one_starved) return s != odd;
-            if (pace == Pace::one_ahead) return s == odd;
-            return true;
-        };
-        for (std::size_t left = table.steps.size(); left > 0;) {
-            std::vector<std::size_t> choice;
-            for (bool const urgent : {true, false})
-                if (choice.empty())
-                    for (std::size_t s = 0; s < table.streams; ++s)
-                        if (urgency(s) == urgent && ready(s)) choice.push_back(s);
-            if (choice.empty()) return "everybody waits";
-            std::size_t const s = choice[random() % choice.size()];
-            gpipe::Step const& step = *streams[s][done[s]];
-            if (call[s] == 0 && !runs[s]) effects[s] = this->effects(step, evaluates);
-            if (call[s] < effects[s].size()) {
-                bool const starts = !runs[s];
-                std::string const wrong =
-                    touch(memory, effects[s][call[s]], starts, ~static_cast<std::uint32_t>(s));
-                if (!wrong.empty())
-                    return wrong + " at " + std::string(gpipe::name(step.kind)) + " " +
-                           std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
-                runs[s] = starts;
-                if (!starts) ++call[s];
-            }
-            if (call[s] < effects[s].size()) continue;
-            call[s] = 0;
-            ++done[s];
-            --left;
-        }
-        return "";
-    }
-
   private:
     // Where a step finds or puts a tensor.
     Effect::Tensor find(gpipe::Step const& step, TensorName const& name) const {
@@ -233,7 +259,7 @@ class Walker {
         std::size_t const top = plan_.first[c + 1] - 1;
         bool const last_cell = top + 1 == chain_.size;
         Effect::Tensor tensor{nullptr, bytes_of(chain_, name, plan_.capacity),
-                              tag(name, step.micro_batch), name, 0};
+                              is_scratch(name) ? 0 : tag(name, step.micro_batch), name, 0};
         bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
         if (name.what == TensorName::output && crosses) {
             tensor.at =
@@ -257,36 +283,8 @@ class Walker {
         return tensor;
     }
 
-    // Begins or ends a call: what it reads must be there at both ends, what it writes must be its
-    // own until the end. Scratch then is rubbish.
-    std::string touch(std::vector<std::uint32_t>& memory, Effect const& effect, bool starts,
-                      std::uint32_t torn) const {
-        auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
-            std::size_t const begin = places_.offset(tensor.at) / gpipe::slot_alignment;
-            for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
-                if (!f(memory[begin + u])) return false;
-            return true;
-        };
-        for (auto const* tensors : {&effect.reads, &effect.writes})
-            for (Effect::Tensor const& tensor : *tensors)
-                if (!places_.has(tensor.at, tensor.bytes)) return "no address";
-        for (Effect::Tensor const& tensor : effect.reads)
-            if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
-                return "reads something else";
-        for (Effect::Tensor const& tensor : effect.writes)
-            if (!each_unit(tensor, [&](std::uint32_t& held) {
-                    bool const mine =
-                        starts ? held != Places::nobodys && held != torn : held == torn;
-                    held = starts ? torn : is_scratch(tensor.name) ? 0 : tensor.tag;
-                    return mine;
-                }))
-                return "writes where something else is";
-        return "";
-    }
-
     gpipe::ChainShape const& chain_;
     gpipe::MemoryPlan const& plan_;
-    Places const& places_;
 };
 
 } // namespace toy

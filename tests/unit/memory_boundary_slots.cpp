@@ -1,5 +1,4 @@
 // Slots of boundaries and blocks of cells: nothing is overwritten that anybody may still read.
-#include <support/executor.hpp>
 #include <support/links.hpp>
 #include <support/long_tests.hpp>
 #include <support/schedules.hpp>
@@ -102,63 +101,6 @@ std::string clobbers(toy::Closure const& happens_before, std::vector<Tenant> con
         }
     return {};
 }
-
-// How often, over all states of all executions, a writer could overwrite what is still to be used;
-// a backward that reads the input and writes its gradient in one step must not do so either.
-std::size_t clobbers(Programs const& programs, std::vector<Tenant> const& tenants) {
-    std::vector<std::size_t> device(programs.size());
-    for (std::size_t i = 0; i < programs.size(); ++i) device[i] = programs.device_at(i);
-    std::size_t found = 0;
-    toy::each_step(programs, [&](std::vector<std::size_t> const& positions, std::size_t d) {
-        auto const has_run = [&](std::size_t i) {
-            return i - programs.begin(device[i]) < positions[device[i]];
-        };
-        std::size_t const next = programs.begin(d) + positions[d];
-        for (Tenant const& incoming : tenants) {
-            if (incoming.writer != next) continue;
-            for (Tenant const& tenant : tenants) {
-                if (&tenant == &incoming || tenant.slot != incoming.slot) continue;
-                if (!has_run(tenant.writer)) continue;
-                for (std::size_t user : tenant.users) found += !has_run(user);
-            }
-        }
-    });
-    return found;
-}
-
-} // namespace
-
-TEST_CASE_TEMPLATE("no slot is written while what it held may still be used, in any execution",
-                   Schedule, GPipe, GPipeAscending, OneForwardOneBackward) {
-    std::size_t assignments = 0;
-    for (std::size_t k = 2; k <= 3; ++k)
-        for (std::size_t m = 1; m <= 4; ++m) {
-            Programs const schedule = Schedule::programs(k, m);
-            for (Programs const& programs :
-                 {schedule, gpipe::checkpoint::ExceptLast::lower(schedule),
-                  gpipe::checkpoint::Always::lower(schedule)})
-                for (std::size_t cell = 1; cell < k; ++cell)
-                    for (unsigned flags = 0; flags < 8; ++flags) {
-                        BoundaryUse const use{cell, (flags & 1) != 0, (flags & 2) != 0,
-                                              (flags & 4) != 0};
-                        CAPTURE(k);
-                        CAPTURE(m);
-                        CAPTURE(cell);
-                        CAPTURE(flags);
-                        BoundarySlots const slots = slots_of(programs, use);
-                        for (std::size_t i = 0; i < m; ++i) {
-                            REQUIRE(slots.input[i] < slots.slots);
-                            REQUIRE((slots.gradient[i] < slots.slots) == use.gradient);
-                            REQUIRE((slots.gradient[i] == no_slot) == !use.gradient);
-                        }
-                        CHECK(clobbers(programs, tenants_of(programs, slots, use)) == 0);
-                        ++assignments;
-                    }
-        }
-    MESSAGE(assignments << " assignments");
-}
-
-namespace {
 
 constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
                                                             &gpipe::checkpoint::ExceptLast::lower,

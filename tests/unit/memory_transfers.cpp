@@ -255,14 +255,18 @@ std::size_t check_walks(gpipe::ChainShape const& chain, Programs const& programs
                         MemoryPlan const& plan, std::mt19937_64& random) {
     std::size_t walks = 0;
     toy::Places const places(plan);
-    toy::Walker const walker(chain, plan, places);
+    toy::Walker const walker(chain, plan);
     REQUIRE(wrong_with_room(plan, chain, programs) == "");
     for (bool const evaluates : {false, true}) {
         toy::Tabled const tabled(plan, places, evaluates);
+        auto const effects = [&](gpipe::Step const& step) {
+            return walker.effects(step, evaluates);
+        };
         REQUIRE(wrong_with_table(tabled.table, tabled.lowered.computing()) == "");
         for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
             CAPTURE(static_cast<int>(pace));
-            REQUIRE(walker.walk(tabled.table, programs.devices(), pace, random, evaluates) == "");
+            REQUIRE(toy::walk(tabled.table, places, programs.devices(), pace, random, effects) ==
+                    "");
             ++walks;
         }
         for (gpipe::Step const& step : tabled.table.steps)

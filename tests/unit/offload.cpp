@@ -42,14 +42,7 @@ enum class What : std::uint32_t { retained = 1, input, gradient };
 std::uint32_t tag(What what, std::size_t cell, std::size_t m) {
     return static_cast<std::uint32_t>(what) + 4 * static_cast<std::uint32_t>(cell + 64 * m);
 }
-struct Piece {
-    std::byte const* at;
-    std::size_t bytes;
-    std::uint32_t tag; // 0: rubbish
-};
-struct StepEffect {
-    std::vector<Piece> reads, writes;
-};
+using Piece = toy::Effect::Tensor;
 
 struct Case {
     gpipe::ChainShape chain;
@@ -63,20 +56,23 @@ struct Case {
         return chain.layers[plan.first[c]].input_gradient.slots(plan.capacity);
     }
 
+    static Piece piece(std::byte const* at, std::size_t bytes, std::uint32_t what) {
+        return {at, bytes, what, {}, 0};
+    }
     // What a whole action does to what is followed, by the definition of its kind.
-    StepEffect effect(gpipe::Step const& step) const {
-        StepEffect e;
+    toy::Effect effect(gpipe::Step const& step) const {
+        toy::Effect e;
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
         gpipe::Offloaded const& moved = plan.offloaded[c];
         std::size_t const retained = plan.reversals[c].retained;
         auto const input = [&](std::byte const* at, std::size_t cell) {
-            return Piece{at, input_bytes(cell), tag(What::input, cell, m)};
+            return piece(at, input_bytes(cell), tag(What::input, cell, m));
         };
         auto const gradient = [&](std::byte const* at, std::size_t cell) {
-            return Piece{at, gradient_bytes(cell), tag(What::gradient, cell, m)};
+            return piece(at, gradient_bytes(cell), tag(What::gradient, cell, m));
         };
-        Piece const kept{step[Region::retained], retained, tag(What::retained, c, m)};
+        Piece const kept = piece(step[Region::retained], retained, tag(What::retained, c, m));
         bool const last = c + 1 == reversals.size();
         switch (step.kind) {
         case Kind::send_output:
@@ -97,14 +93,14 @@ struct Case {
             break;
         case Kind::offload:
             e.reads = {kept};
-            e.writes = {{step[Region::output], retained, kept.tag}};
+            e.writes = {piece(step[Region::output], retained, kept.tag)};
             if (moved.with_input) {
                 e.reads.push_back(input(step[Region::input], c));
                 e.writes.push_back(input(step[Region::output] + retained, c));
             }
             break;
         case Kind::fetch:
-            e.reads = {{step[Region::input], retained, kept.tag}};
+            e.reads = {piece(step[Region::input], retained, kept.tag)};
             e.writes = {kept};
             if (moved.with_input) {
                 e.reads.push_back(input(step[Region::input] + retained, c));
@@ -137,8 +133,8 @@ struct Case {
             // Beside it all that the action works in, where that does not hold the gradient.
             if (plan.holds_gradient[c]) break;
             e.writes.push_back(
-                {step[Region::kept], plan.layouts[c].adjacent ? 0 : plan.layouts[c].kept, 0});
-            e.writes.push_back({step[Region::temporary], plan.layouts[c].temporary, 0});
+                piece(step[Region::kept], plan.layouts[c].adjacent ? 0 : plan.layouts[c].kept, 0));
+            e.writes.push_back(piece(step[Region::temporary], plan.layouts[c].temporary, 0));
         }
         }
         std::erase_if(e.reads, [](Piece const& p) { return p.bytes == 0; });
@@ -146,73 +142,6 @@ struct Case {
         return e;
     }
 };
-
-// Runs the table in an order that streams and waits allow; an action takes its time.
-std::string walk(Case const& with, gpipe::StepTable const& table, toy::Places const& places,
-                 toy::Pace pace, std::mt19937_64& random) {
-    std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
-    for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
-    std::vector<std::size_t> done(table.streams);
-    std::vector<bool> runs(table.streams);
-    std::vector<StepEffect> effects(table.streams);
-    auto memory = places.empty();
-    std::size_t const devices = with.plan.devices.size();
-    std::size_t const odd = random() % table.streams;
-    auto const each = [&](Piece const& piece, auto f) {
-        std::size_t const begin = places.offset(piece.at) / gpipe::slot_alignment;
-        for (std::size_t u = 0; u < piece.bytes / gpipe::slot_alignment; ++u)
-            if (!f(memory[begin + u])) return false;
-        return true;
-    };
-    for (std::size_t left = table.steps.size(); left > 0;) {
-        std::vector<std::size_t> urgent, others;
-        for (std::size_t s = 0; s < table.streams; ++s) {
-            if (done[s] == streams[s].size()) continue;
-            gpipe::Step const& step = *streams[s][done[s]];
-            bool ready = true;
-            for (gpipe::Wait const& wait : table.waits_of(step))
-                ready = ready && done[wait.stream] >= wait.position;
-            if (!ready && !runs[s]) continue;
-            bool const first = pace == toy::Pace::copies_late    ? s < devices
-                               : pace == toy::Pace::copies_early ? s >= devices
-                               : pace == toy::Pace::one_starved  ? s != odd
-                               : pace == toy::Pace::one_ahead    ? s == odd
-                                                                 : true;
-            (first ? urgent : others).push_back(s);
-        }
-        auto const& choice = urgent.empty() ? others : urgent;
-        if (choice.empty()) return "everybody waits";
-        std::size_t const s = choice[random() % choice.size()];
-        gpipe::Step const& step = *streams[s][done[s]];
-        auto const wrong = [&](std::string const& what) {
-            return what + " at " + std::string(gpipe::name(step.kind)) + " " +
-                   std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
-        };
-        bool const starts = !runs[s];
-        if (starts) effects[s] = with.effect(step);
-        std::uint32_t const torn = ~static_cast<std::uint32_t>(s);
-        for (Piece const& piece : effects[s].reads) {
-            if (!piece.at || !places.has(piece.at, piece.bytes)) return wrong("no address");
-            if (!each(piece, [&](std::uint32_t held) { return held == piece.tag; }))
-                return wrong("reads something else");
-        }
-        for (Piece const& piece : effects[s].writes) {
-            if (!piece.at || !places.has(piece.at, piece.bytes)) return wrong("no address");
-            if (!each(piece, [&](std::uint32_t& held) {
-                    bool const mine =
-                        starts ? held != toy::Places::nobodys && held < 0x80000000 : held == torn;
-                    held = starts ? torn : piece.tag;
-                    return mine;
-                }))
-                return wrong("writes where something else is");
-        }
-        runs[s] = starts;
-        if (starts) continue;
-        ++done[s];
-        --left;
-    }
-    return "";
-}
 
 // Of a failure all behind it is skipped: an offload with its forward, a fetch with the first action
 // that needs it.
@@ -313,7 +242,10 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
             toy::Tabled const tabled(with.plan, places);
             for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
                 CAPTURE(static_cast<int>(pace));
-                REQUIRE(walk(test, tabled.table, places, pace, random) == "");
+                REQUIRE(toy::walk(tabled.table, places, with.plan.devices.size(), pace, random,
+                                  [&](gpipe::Step const& step) {
+                                      return std::vector{test.effect(step)};
+                                  }) == "");
                 ++walks;
             }
             REQUIRE(wrong_with_ranks(tabled.table) == "");
