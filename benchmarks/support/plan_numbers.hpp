@@ -109,7 +109,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     Evaluation evaluation = evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
     Operands const operands = find_operands(evaluation.lowered, plan.cells);
     evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
-                                          operands, Located(plan, operands, true));
+                                          operands, Located(plan, operands));
 
     // Where arenas begin is all that tables know of them.
     Array<std::byte*> arenas(of.devices + 1);

@@ -385,7 +385,7 @@ template <DeviceRuntime Device> class Machine {
         Operands const operands = find_operands(evaluation.lowered, plan_.cells);
         evaluation.lowered.needs =
             find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), operands,
-                       Located(plan_, operands, true));
+                       Located(plan_, operands));
         evaluation_ = std::move(evaluation.lowered);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);

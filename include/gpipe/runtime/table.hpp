@@ -135,6 +135,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                   Lanes const& lanes, Array<std::byte*> const& arenas,
                                   std::byte* host, bool evaluation = false) {
     auto const rank = detail::ranks(lowered, operands);
+    Located const located(plan, operands);
     StepTable table;
     table.begin = lanes.begin;
     table.waits = lanes.waits;
@@ -151,19 +152,22 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         if (computes)
             for (std::size_t r = 0; r <= static_cast<std::size_t>(Region::output); ++r)
                 step.base[r] = arenas[step.device];
-        bool gives = false; // its output to anybody outside
+        bool gives = false;  // its output to anybody outside
+        bool passes = false; // whether no backward will read what it leaves
         for (Operand const& operand : operands[action]) {
-            Location const at = locate(plan, operands.values[operand.value], evaluation);
-            if (at.begin == at.end) continue;
+            Value const& value = operands.values[operand.value];
+            Location const& at = located[operand.value];
+            if (value.holds == Holds::turn) continue;
             step[operand.region] = (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
             gives = gives || operand.region == Region::output;
+            passes = passes ||
+                     (value.holds == Holds::kept && step.kind == Kind::forward &&
+                      operands.number(Holds::kept, step.cell, step.micro_batch) != operand.value);
         }
         if (is_transfer(step.kind)) continue;
-        bool const passes =
-            step.kind == Kind::forward && (evaluation || !plan.blocks.keeps[action]);
         detail::fill_calls(step, passes, evaluation);
         if (!computes) continue;
-        step[Region::temporary] = arenas[step.device] + plan.temporaries_at[step.cell];
+        step[Region::temporary] = arenas[step.device] + plan.temporaries_at(step.cell);
         if (!gives) step[Region::output] = detail::own_output(step, plan);
         step.delivers = evaluation && step.is_last;
         step.more = step.more || step.delivers;
