@@ -116,12 +116,13 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, layers, first, made.reversals);
-    auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
+    auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
         Placement const placement = place_programs(lowered, 1, true, cost);
-        StepTable made = step_table(plan, lowered, of, placement,
-                                    merge_lanes(lowered, placement, cost), arenas, host, evaluates);
-        check_table(made, plan, lowered, of, false);
-        return made;
+        StepTable steps =
+            step_table(plan, lowered, all, placement, merge_lanes(lowered, placement, cost), arenas,
+                       host, evaluates);
+        check_table(steps, plan, lowered, all, false);
+        return steps;
     };
     result.training = table(plan.lowered, plan.operands, false);
     result.evaluation = table(evaluation, operands, true);

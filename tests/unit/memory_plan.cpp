@@ -116,12 +116,12 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         REQUIRE((transfers.outbox.slots == 0) == shared);
         if (!shared) {
             REQUIRE(transfers.slot_size >= layer.input.slots(capacity));
-            if (plan.crosses[c])
+            if (plan.edge_before(c).gradient)
                 REQUIRE(transfers.slot_size >= layer.input_gradient.slots(capacity));
         }
         if (!links.empty() && links[c] == Link::staged) {
             staged.push_back({transfers.outputs_at, transfers.outputs.slots * transfers.slot_size});
-            if (plan.crosses[c])
+            if (plan.edge_before(c).gradient)
                 staged.push_back(
                     {transfers.gradients_at, transfers.gradients.slots * transfers.slot_size});
         }

@@ -6,8 +6,8 @@
 
 #include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/memory/usage.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/schedule/halves.hpp>
-#include <gpipe/schedule/simulate_lowered.hpp>
 
 #include <doctest/doctest.h>
 
