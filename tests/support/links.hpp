@@ -147,7 +147,7 @@ inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe:
 
 /// The order that plans follow, as if cells had any blocks.
 inline gpipe::Array<std::uint32_t> order_of(gpipe::Lowered const& lowered) {
-    return walk_of(lowered, find_operands(lowered, gpipe::any_blocks(lowered.programs.cells())))
+    return walk_of(lowered, find_operands(lowered, gpipe::any_cells(lowered.programs.cells())))
         .order;
 }
 
