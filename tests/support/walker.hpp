@@ -89,7 +89,7 @@ struct Tabled {
             auto evaluation = evaluation_of(lowered, walk_of(lowered, operands).order);
             operands = find_operands(evaluation.lowered, plan.cells);
             evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
-                                                  operands, gpipe::Located(plan, operands, true));
+                                                  operands, gpipe::Located(plan, operands));
             lowered = evaluation.lowered;
         }
         auto const cost = [](gpipe::Action const& a) {
@@ -235,7 +235,7 @@ class Walker {
         }
         std::size_t const c = step.cell;
         bool const last_cell = c + 2 == plan_.first.size();
-        bool const rewrites = !last_cell && plan_.transfers[c + 1].keeps;
+        bool const rewrites = !last_cell && plan_.rewrites_output(c);
         auto calls = calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites);
         if (evaluates && last_cell) calls.push_back(call_of_loss(chain_));
         for (LayerCall const& call : calls) {

@@ -24,7 +24,6 @@ using gpipe::Array;
 using gpipe::Kind;
 using gpipe::Link;
 using gpipe::MemoryPlan;
-using gpipe::no_slot;
 using gpipe::Programs;
 
 namespace {
@@ -139,18 +138,16 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
     auto const wrong = [&](toy::Effect::Tensor const& tensor, bool writes) -> std::string {
         std::size_t const b = tensor.boundary;
         bool const gradient = tensor.name.what == toy::TensorName::gradient;
-        Link const link = plan.edge_before(b).link;
+        Link const link = plan.lowered.edges[b - 1].link;
         bool const receives =
             step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
         bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
         if (link == Link::staged && (sends ? writes : receives && !writes)) {
-            std::size_t const at =
-                gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
-            auto const& slots = gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
+            gpipe::Pool const& pool = plan.pools.pool(
+                gradient ? gpipe::Holds::staged_gradient : gpipe::Holds::staged_output, b - 1);
             auto const offset = static_cast<std::size_t>(tensor.at - places.host);
             if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
-            if (offset < at ||
-                offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
+            if (offset < pool.at || offset + tensor.bytes > pool.at + pool.total())
                 return "in another's staging slots";
             return "";
         }
@@ -159,7 +156,7 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
         if (link == Link::shared && step.kind != Kind::recompute) cell = b;
         if (sends && writes) cell = gradient ? b - 1 : b;
         // With one micro-batch a gradient has its place among the temporaries.
-        if (plan.holds_gradient[b] && gradient && cell == b) return "";
+        if (plan.cells[b].gradient_inside && gradient && cell == b) return "";
         if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
         return "";
     };
@@ -211,41 +208,6 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
     return "";
 }
 
-// Nothing is planned twice: the receiving side keeps no input for the sender, and what a recompute
-// writes to an outbox has room nowhere else.
-std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& chain,
-                            Programs const& programs) {
-    auto const order = toy::order_of(plan.lowered);
-    gpipe::HappensBefore const happens_before(plan.lowered);
-    for (std::size_t c = 0; c < programs.cells(); ++c) {
-        auto const any = [&](Array<std::size_t> const& slots) {
-            return std::any_of(slots.begin(), slots.end(), [](auto s) { return s != no_slot; });
-        };
-        bool const discards = any(plan.boundaries[c].discarded_output);
-        if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
-            if (discards) return "room for an output that lies in the outbox";
-            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
-                                                    {plan.layouts[c].adjacent, plan.capacity, false,
-                                                     plan.holds_gradient[c], plan.blocks.splits[c],
-                                                     plan.blocks.mixes[c]});
-            if (plan.layouts[c].temporary != layout.temporary)
-                return "a temporary for an output that lies in the outbox";
-        }
-        if (c == 0 || plan.edge_before(c).shared()) continue;
-        bool const read_backward =
-            chain.lowest_learner <= plan.first[c] && chain.layers[plan.first[c]].reads_input;
-        if (!plan.edge_before(c).gradient && plan.transfers[c].outbox.slots > 2)
-            return "outputs are kept for no gradient";
-        bool const held = plan.blocks.splits[c] && chain.layers[plan.first[c]].splits;
-        auto const least =
-            gpipe::assign_boundary_slots(plan.lowered.programs, order, happens_before,
-                                         {c, any(plan.boundaries[c].gradient), read_backward, false,
-                                          discards, held, false, plan.edge_before(c).link});
-        if (plan.boundaries[c].slots > least.slots) return "slots for more than the receiver needs";
-    }
-    return "";
-}
-
 } // namespace
 
 namespace {
@@ -256,7 +218,6 @@ std::size_t check_walks(gpipe::ChainShape const& chain, Programs const& programs
     std::size_t walks = 0;
     toy::Places const places(plan);
     toy::Walker const walker(chain, plan);
-    REQUIRE(wrong_with_room(plan, chain, programs) == "");
     for (bool const evaluates : {false, true}) {
         toy::Tabled const tabled(plan, places, evaluates);
         auto const effects = [&](gpipe::Step const& step) {
@@ -297,7 +258,7 @@ TEST_CASE("so it is under every schedule there is, several cells to a device and
         each_plan_in_halves(seed, [&](gpipe::ChainShape const& chain, Programs const& programs,
                                       MemoryPlan const& plan) {
             walks += check_walks(chain, programs, plan, random);
-            for (bool const mixes : plan.blocks.mixes) mixed += mixes;
+            for (gpipe::CellUse const& use : plan.uses) mixed += use.mixes;
         });
     MESSAGE(walks << " walks, " << mixed << " cells with backwards of both kinds");
 }
@@ -348,50 +309,4 @@ TEST_CASE("transfers take no lane's time") {
     for (std::size_t s = 0; s < 3; ++s)
         told.push_back(lowered.programs[lanes.steps[s].action].kind);
     CHECK(told == std::vector<Kind>{Kind::forward, Kind::send_output, Kind::receive_input});
-}
-
-// Where cells lie in V order a device is not always sure that what it has sent has gone.
-TEST_CASE("no boundary needs more slots on the receiving side because of transfers, or one more "
-          "under DualPipeV and VHalf") {
-    std::map<std::string, std::size_t> more;
-    std::size_t point = 0;
-    auto const check = [&](Programs const& programs, std::string const& name) {
-        if (point++ % toy::one_of(1) != 0) return;
-        gpipe::HappensBefore const shared_before(programs);
-        for (Link const link : {Link::copied, Link::staged})
-            for (bool const crosses : {false, true}) {
-                auto const links = toy::same_links(programs, link);
-                std::size_t const cells = programs.cells();
-                auto const lowered =
-                    toy::lower(programs, links, toy::crossing_from(crosses ? 1 : cells, cells));
-                auto const order = toy::order_of(lowered);
-                gpipe::HappensBefore const happens_before(lowered);
-                for (std::size_t c = 1; c < cells; ++c)
-                    for (int reads = 0; reads < 3; ++reads) {
-                        gpipe::BoundaryUse use{c, crosses, reads > 0};
-                        use.held_by_consumer = reads > 1;
-                        auto const shared = gpipe::assign_boundary_slots(
-                            programs, toy::order_of(gpipe::lower(programs)), shared_before, use);
-                        use.link = links[c];
-                        auto const slots = gpipe::assign_boundary_slots(lowered.programs, order,
-                                                                        happens_before, use);
-                        if (slots.slots > shared.slots)
-                            more[name] = std::max(more[name], slots.slots - shared.slots);
-                    }
-            }
-    };
-    for (std::size_t m = 1; m <= 9; ++m) {
-        CAPTURE(m);
-        for (std::size_t k = 2; k <= 6; ++k)
-            toy::each_lowering(k, m, [&](Programs const& programs) { check(programs, "others"); });
-        toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (auto const lower : policies)
-                check(lower(schedule.programs(k, m)), std::string(schedule.name()));
-        });
-    }
-    for (auto const& [name, slots] : more) {
-        MESSAGE(name << ": " << slots << " more");
-        CHECK((name == "DualPipeV" || name == "VHalf"));
-        CHECK(slots == 1);
-    }
 }

@@ -23,6 +23,7 @@
 
 using gpipe::Action;
 using gpipe::Array;
+using gpipe::Holds;
 using gpipe::Kind;
 using gpipe::Link;
 using gpipe::MemoryPlan;
@@ -64,7 +65,7 @@ struct Case {
         toy::Effect e;
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
-        gpipe::Offloaded const& moved = plan.offloaded[c];
+        bool const with_input = plan.cells[c].input_moves;
         std::size_t const retained = plan.reversals[c].retained;
         auto const input = [&](std::byte const* at, std::size_t cell) {
             return piece(at, input_bytes(cell), tag(What::input, cell, m));
@@ -94,7 +95,7 @@ struct Case {
         case Kind::offload:
             e.reads = {kept};
             e.writes = {piece(step[Region::output], retained, kept.tag)};
-            if (moved.with_input) {
+            if (with_input) {
                 e.reads.push_back(input(step[Region::input], c));
                 e.writes.push_back(input(step[Region::output] + retained, c));
             }
@@ -102,7 +103,7 @@ struct Case {
         case Kind::fetch:
             e.reads = {piece(step[Region::input], retained, kept.tag)};
             e.writes = {kept};
-            if (moved.with_input) {
+            if (with_input) {
                 e.reads.push_back(input(step[Region::input] + retained, c));
                 e.writes.push_back(input(step[Region::output], c));
             }
@@ -118,20 +119,18 @@ struct Case {
             if (c > 0 && reads_input) e.reads.push_back(input(step[Region::input], c));
             (forward ? e.writes : e.reads).push_back(kept);
             if (forward && !last) e.writes.push_back(input(step[Region::output], c + 1));
-            if (gives && !last && plan.edge_before(c + 1).gradient) {
+            if (gives && !last && plan.lowered.edges[c].gradient) {
                 e.reads.push_back(gradient(step[Region::output_gradient], c + 1));
                 if (chain.layers[plan.first[c + 1] - 1].reads_output)
                     e.reads.push_back(input(step[Region::output], c + 1));
             }
             if (step.kind == Kind::recompute && !last) {
-                bool const again = !plan.edge_before(c + 1).shared() &&
-                                   plan.transfers[c + 1].outbox.recomputed[m] != gpipe::no_slot;
-                if (again) e.writes.push_back(input(step[Region::output], c + 1));
+                if (plan.rewrites_output(c)) e.writes.push_back(input(step[Region::output], c + 1));
             }
-            if (gives && c > 0 && plan.edge_before(c).gradient)
+            if (gives && c > 0 && plan.lowered.edges[c - 1].gradient)
                 e.writes.push_back(gradient(step[Region::input_gradient], c));
             // Beside it all that the action works in, where that does not hold the gradient.
-            if (plan.holds_gradient[c]) break;
+            if (plan.cells[c].gradient_inside) break;
             e.writes.push_back(
                 piece(step[Region::kept], plan.layouts[c].adjacent ? 0 : plan.layouts[c].kept, 0));
             e.writes.push_back(piece(step[Region::temporary], plan.layouts[c].temporary, 0));
@@ -264,7 +263,7 @@ MemoryPlan kept(Planned const& with) {
     auto reversals = with.reversals;
     for (Reversal& reversal : reversals) reversal.offload = false;
     Array<Link> links(reversals.size());
-    for (std::size_t c = 1; c < links.size(); ++c) links[c] = with.plan.edge_before(c).link;
+    for (std::size_t c = 1; c < links.size(); ++c) links[c] = with.plan.lowered.edges[c - 1].link;
     return gpipe::plan_memory(with.chain.shape(), with.plan.first, with.plan.lowered.computing(), 1,
                               with.plan.capacity, {}, links, reversals);
 }
@@ -328,11 +327,11 @@ TEST_CASE("under GPipe two blocks of a cell are enough, and four slots of a boun
                 CAPTURE(k);
                 CAPTURE(m);
                 CAPTURE(c);
-                CHECK(plan.offloaded[c].blocks == 2);
-                CHECK(plan.offloaded[c].with_input == (c > 0 && m > 5));
-                if (c > 0) CHECK(plan.boundaries[c].slots == (m > 5 ? 4 : 6));
+                CHECK(plan.pools.pool(Holds::retained, c).slots == 2);
+                CHECK(plan.cells[c].input_moves == (c > 0 && m > 5));
+                if (c > 0) CHECK(plan.pools.pool(Holds::input, c - 1).slots == (m > 5 ? 4 : 6));
                 // The last two forwards' are reversed at once.
-                CHECK(plan.offloaded[c].host.slots == m - 2);
+                CHECK(plan.pools.pool(Holds::offloaded, c).slots == m - 2);
             }
         }
 }
