@@ -79,18 +79,17 @@ struct Work {
 
 /// What a step does by its operands, at the step's addresses.
 inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
-                                     gpipe::Step const& step) {
+                                     gpipe::Located const& located, gpipe::Step const& step) {
     Work work;
     for (gpipe::Operand const& operand : operands[step.action]) {
         gpipe::Value const& value = operands.values[operand.value];
-        gpipe::Location const place = gpipe::locate(plan, value);
+        gpipe::Location const& place = located[operand.value];
         std::byte const* at = step[operand.region];
         if (value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent)
-            at += plan.cells[value.owner].kept;
+            at += plan.layouts[value.owner].kept;
         (operand.use == gpipe::Use::read ? work.reads : work.writes)
             .push_back({at, place.end - place.begin, operand.value + 1,
-                        operand.use == gpipe::Use::over,
-                        static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges});
+                        operand.use == gpipe::Use::over, !is_of_edge(value.holds)});
     }
     return {work};
 }
@@ -114,9 +113,10 @@ class Definition {
             result = {{{piece(step, name, {0, Region::input})},
                        {piece(step, name, {0, Region::output})}}};
         } else if (is_offload(step.kind)) {
-            gpipe::Offloaded const& moved = plan_.offloaded[c];
             bool const out = step.kind == Kind::offload;
-            std::size_t const kept = moved.retained, input = moved.with_input ? moved.input : 0;
+            std::size_t const kept = plan_.pools.pool(gpipe::Holds::retained, c).bytes;
+            std::size_t const input =
+                plan_.cells[c].input_moves ? plan_.lowered.edges[c - 1].bytes : 0;
             result = {{{{step[out ? Region::retained : Region::input], kept},
                         {step[Region::input] + (out ? 0 : kept), input}},
                        {{step[out ? Region::output : Region::retained], kept},
@@ -130,7 +130,7 @@ class Definition {
             if (evaluation_ && last == chain_.size)
                 result.push_back(placed(step, r.calls[r.backward]));
         } else {
-            bool const rewrites = last < chain_.size && plan_.transfers[c + 1].keeps;
+            bool const rewrites = plan_.rewrites_output(c);
             auto calls = calls_of(chain_, first, last, step.kind, rewrites);
             if (evaluation_ && last == chain_.size) calls.push_back(call_of_loss(chain_));
             for (LayerCall const& call : calls) {

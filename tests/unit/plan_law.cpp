@@ -115,12 +115,10 @@ Case some_case(Random& random) {
                            : toy::same_links(programs, static_cast<Link>(random() % 3));
     result.plan = plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {}, links,
                               reversals);
-    Evaluation evaluation = evaluation_of(result.plan.lowered, result.plan.order);
-    result.of_forwards = find_operands(evaluation.lowered, result.plan.cells);
-    evaluation.lowered.needs =
-        find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), result.of_forwards,
-                   Located(result.plan, result.of_forwards, true));
-    result.forwards = std::move(evaluation.lowered);
+    result.forwards = evaluation_of(result.plan.lowered);
+    result.of_forwards = find_operands(result.forwards, result.plan.cells);
+    result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
+                                       Located(result.plan, result.of_forwards, true));
     return result;
 }
 
@@ -133,6 +131,7 @@ struct Walked {
     bool repeats = false;
     bool evaluation = false;
     StepTable table = {};
+    gpipe::Located located{plan, operands, evaluation};
 
     void fill(gpipe::Placement const& placement, Lowered const& with_needs, std::uint64_t seed) {
         // Costs decide which devices a lane walks, and in which order.
@@ -155,7 +154,8 @@ struct Walked {
     }
     toy::Law law() const {
         std::vector<std::vector<toy::Work>> work;
-        for (Step const& step : table.steps) work.push_back(toy::by_operands(plan, operands, step));
+        for (Step const& step : table.steps)
+            work.push_back(toy::by_operands(plan, operands, located, step));
         return {table, arenas, std::move(work)};
     }
     toy::Law law(toy::ChainShape const& chain) const {
@@ -323,20 +323,19 @@ class Mutator {
         }
     }
     std::size_t bytes(Operand const& operand) const {
-        gpipe::Location const at = locate(walked_.plan, walked_.operands.values[operand.value]);
+        gpipe::Location const& at = walked_.located[operand.value];
         return at.end - at.begin;
     }
     bool is_inside(Operand const& operand) const {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        if (static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges)
-            return walked_.plan.layouts[value.owner].adjacent;
+        if (!is_of_edge(value.holds)) return walked_.plan.layouts[value.owner].adjacent;
         return value.holds == gpipe::Holds::gradient &&
                walked_.plan.cells[walked_.lowered.edges[value.owner].to].gradient_inside;
     }
     // Anywhere in its arena.
     std::byte* elsewhere(Operand const& operand) {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        std::size_t const space = locate(walked_.plan, value).space;
+        std::size_t const space = walked_.located[operand.value].space;
         bool const host = space == walked_.plan.devices.size();
         std::size_t const size = host ? walked_.plan.host : walked_.plan.devices[space].total();
         std::size_t const units = (size - bytes(operand)) / toy::Arenas::unit + 1;
@@ -344,7 +343,7 @@ class Mutator {
                               random_() % units * toy::Arenas::unit;
         bool const behind =
             value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
-        return at - (behind ? walked_.plan.cells[value.owner].kept : 0);
+        return at - (behind ? walked_.plan.layouts[value.owner].kept : 0);
     }
     static bool move(Step& step, Operand const& operand, std::byte* to) {
         return std::exchange(step[operand.region], to) != to;
@@ -404,8 +403,7 @@ class Mutator {
         }
         fewer.begin[fewer.begin.size() - 1] = static_cast<std::uint32_t>(size);
         Lowered lowered = walked_.lowered;
-        lowered.needs = find_needs(walk_along(lowered, walked_.plan.order), fewer,
-                                   gpipe::Located(walked_.plan, fewer));
+        lowered.needs = find_needs(walk_of(lowered), fewer, walked_.located);
         walked_.repeats = false;
         walked_.fill(placement_, lowered, 0);
         return lowered.needs.count() != walked_.lowered.needs.count();
@@ -546,8 +544,8 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         CAPTURE(n);
         Lowered const lowered = some_edges(random);
         Operands const operands =
-            find_operands(lowered, gpipe::any_blocks(lowered.programs.cells()));
-        gpipe::Projection const projection(lowered, walk_of(lowered, operands).order);
+            find_operands(lowered, gpipe::any_cells(lowered.programs.cells()));
+        gpipe::Projection const projection(lowered);
         Ranks ranks;
         std::size_t steps = 0;
         for (std::size_t r = 0; r < projection.ranks(); ++r) {

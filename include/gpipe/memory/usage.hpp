@@ -34,28 +34,33 @@ template <class Times> class ActionSpans {
     }
     // Not where its micro-batch was empty.
     constexpr bool has_run(std::size_t i) const {
-        return i >= times_.start.size() || times_.start[i] < times_.end[i];
+        return !is_timed(i) || times_.start[i] < times_.end[i];
     }
     constexpr double begin(std::size_t i) const {
-        if (i < times_.start.size()) return static_cast<double>(times_.start[i]);
+        if (is_timed(i)) return static_cast<double>(times_.start[i]);
         double begin = 0;
-        for (Operand const& operand : plan_.operands[i])
-            if (operand.use == Use::read)
-                begin = std::max(begin, end(plan_.operands.values[operand.value].writer));
+        for (Operand const& operand : plan_.operands[i]) {
+            if (operand.use != Use::read) continue;
+            std::size_t const writer = plan_.operands.values[operand.value].writer;
+            begin = std::max(begin, is_timed(writer) ? end(writer) : this->begin(writer));
+        }
         return begin;
     }
     constexpr double end(std::size_t i) const {
-        if (i < times_.end.size()) return static_cast<double>(times_.end[i]);
+        if (is_timed(i)) return static_cast<double>(times_.end[i]);
         if (plan_.lowered.programs[i].kind == Kind::offload) return end_of_offload(i);
         double end = std::numeric_limits<double>::max();
-        for (Operand const& operand : plan_.operands[i])
-            if (operand.use != Use::read && first_reader_[operand.value] != none)
-                end = std::min(end, begin(first_reader_[operand.value]));
+        for (Operand const& operand : plan_.operands[i]) {
+            std::uint32_t const reader = first_reader_[operand.value];
+            if (operand.use == Use::read || reader == none) continue;
+            end = std::min(end, is_timed(reader) ? begin(reader) : this->end(reader));
+        }
         return std::max(begin(i), end);
     }
 
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
+    constexpr bool is_timed(std::size_t i) const { return i < times_.start.size(); }
     // It is hidden behind the action that follows its forward.
     constexpr double end_of_offload(std::size_t i) const {
         Programs const& programs = plan_.lowered.programs;
