@@ -22,7 +22,8 @@ struct Occupation {
 };
 
 // When actions of a plan run. Of copies there may be no times, as of programs without: such a one
-// lasts from the end of who made what it moves until who reads that first begins.
+// lasts from the end of who made what it moves until who reads that first begins; where one copies
+// on to another, both as long as that.
 template <class Times> class ActionSpans {
   public:
     constexpr ActionSpans(MemoryPlan const& plan, Times const& times)
@@ -40,22 +41,29 @@ template <class Times> class ActionSpans {
         if (i < times_.start.size()) return static_cast<double>(times_.start[i]);
         double begin = 0;
         for (Operand const& operand : plan_.operands[i])
-            if (operand.use == Use::read)
-                begin = std::max(begin, end(plan_.operands.values[operand.value].writer));
+            if (operand.use == Use::read) {
+                std::uint32_t const writer = plan_.operands.values[operand.value].writer;
+                bool const ends = writer < times_.end.size() || is_offload(kind(writer));
+                begin = std::max(begin, ends ? end(writer) : this->begin(writer));
+            }
         return begin;
     }
     constexpr double end(std::size_t i) const {
         if (i < times_.end.size()) return static_cast<double>(times_.end[i]);
-        if (plan_.lowered.programs[i].kind == Kind::offload) return end_of_offload(i);
+        if (kind(i) == Kind::offload) return end_of_offload(i);
         double end = std::numeric_limits<double>::max();
         for (Operand const& operand : plan_.operands[i])
-            if (operand.use != Use::read && first_reader_[operand.value] != none)
-                end = std::min(end, begin(first_reader_[operand.value]));
+            if (operand.use != Use::read && first_reader_[operand.value] != none) {
+                std::uint32_t const reader = first_reader_[operand.value];
+                bool const begins = reader < times_.start.size() || is_offload(kind(reader));
+                end = std::min(end, begins ? begin(reader) : this->end(reader));
+            }
         return std::max(begin(i), end);
     }
 
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
+    constexpr Kind kind(std::size_t i) const { return plan_.lowered.programs[i].kind; }
     // It is hidden behind the action that follows its forward.
     constexpr double end_of_offload(std::size_t i) const {
         Programs const& programs = plan_.lowered.programs;
