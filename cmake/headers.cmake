@@ -116,6 +116,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/lowered.hpp
     include/gpipe/plan/operands.hpp
     include/gpipe/plan/pools.hpp
+    include/gpipe/plan/projection.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp

@@ -73,7 +73,7 @@ namespace detail {
 // The same actions with the needs of their data alone.
 inline gpipe::Lowered without_room(FinishedPlan const& plan) {
     gpipe::Lowered result = plan.memory.lowered;
-    result.needs = find_needs(walk_of(result, plan.memory.operands), plan.memory.operands,
+    result.needs = find_needs(walk_of(result), plan.memory.operands,
                               [](std::size_t, gpipe::Operand const&) { return gpipe::Span{}; });
     return result;
 }
@@ -106,10 +106,9 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
     result.needs = plan.lowered.needs.count();
-    Evaluation evaluation = evaluation_of(plan.lowered, walk_of(plan.lowered, plan.operands).order);
-    Operands const operands = find_operands(evaluation.lowered, plan.cells);
-    evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
-                                          operands, Located(plan, operands));
+    Lowered evaluation = evaluation_of(plan.lowered);
+    Operands const operands = find_operands(evaluation, plan.cells);
+    evaluation.needs = find_needs(walk_of(evaluation), operands, Located(plan, operands));
 
     // Where arenas begin is all that tables know of them.
     Array<std::byte*> arenas(of.devices + 1);
@@ -126,7 +125,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         return steps;
     };
     result.training = table(plan.lowered, plan.operands, false);
-    result.evaluation = table(evaluation.lowered, operands, true);
+    result.evaluation = table(evaluation, operands, true);
     return result;
 }
 

@@ -145,12 +145,6 @@ inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe:
     return gpipe::lower(programs, edges, gpipe::linear_order(programs));
 }
 
-/// The order that plans follow, as if cells had any blocks.
-inline gpipe::Array<std::uint32_t> order_of(gpipe::Lowered const& lowered) {
-    return walk_of(lowered, find_operands(lowered, gpipe::any_cells(lowered.programs.cells())))
-        .order;
-}
-
 /// The same needs and one more, or without one.
 ///@{
 inline gpipe::Needs with_need(gpipe::Needs const& needs, std::size_t action, std::size_t needed) {

@@ -87,7 +87,7 @@ class Located {
             std::size_t slot = 0;
             if (&operands == &plan.operands)
                 slot = plan.pools.of(v);
-            else if (static_cast<std::size_t>(value.holds) < holds_of_edges)
+            else if (is_of_edge(value.holds))
                 slot = plan.pools.of(
                     plan.operands.number(value.holds, value.owner, value.micro_batch));
             locations_[v] = locate(plan, value, slot);

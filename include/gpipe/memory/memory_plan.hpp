@@ -19,9 +19,11 @@ struct DeviceBytes {
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
 
+    /// What outlives a step: the first bytes of the arena.
+    constexpr std::size_t state() const { return parameters + gradients + optimizer; }
     /// All of them: the arena's size.
     constexpr std::size_t total() const {
-        return parameters + gradients + optimizer + boundary + activations + staging + handles;
+        return state() + boundary + activations + staging + handles;
     }
 };
 

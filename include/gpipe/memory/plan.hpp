@@ -169,7 +169,8 @@ class BytePlanner {
     }
     constexpr void assign() {
         plan_.operands = find_operands(plan_.lowered, plan_.cells);
-        Walk const walk = walk_of(plan_.lowered, plan_.operands);
+        plan_.lowered.order = order_of(plan_.lowered, plan_.operands);
+        Walk const walk = walk_of(plan_.lowered);
         Pools const numbers(plan_.lowered.edges.size(), cells_, programs_.devices(), 0);
         Array<Patience> patience(numbers.size());
         Patience const two{std::min<std::size_t>(2, micro_batches_)};
@@ -372,8 +373,7 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
             Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
     MemoryPlan plan =
         plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
-    plan.lowered.needs =
-        find_needs(walk_of(plan.lowered, plan.operands), plan.operands, Located(plan));
+    plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
     return plan;
 }
 

@@ -28,7 +28,7 @@ template <class Times> class ActionSpans {
   public:
     constexpr ActionSpans(MemoryPlan const& plan, Times const& times)
         : plan_(plan), times_(times), first_reader_(plan.operands.values.size(), none) {
-        for (std::uint32_t const i : walk_of(plan.lowered, plan.operands).order)
+        for (std::uint32_t const i : plan.lowered.order)
             for (Operand const& operand : plan.operands[i])
                 if (operand.use == Use::read && first_reader_[operand.value] == none)
                     first_reader_[operand.value] = i;

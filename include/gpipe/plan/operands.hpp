@@ -145,15 +145,16 @@ class OperandBuilder {
                      : again_[pair()] ? Holds::output_again
                                       : Holds::output,
                      e, Region::output);
-            if (edge.gradient && (first || edge.giver_weighs))
-                read(edge.shared() ? Holds::gradient : Holds::arrived, e, Region::output_gradient);
+            if (first || (edge.gradient && edge.giver_weighs))
+                read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
+                     Region::output_gradient);
         }
         add_turn();
         if (first && cell.kept_in_backward) add_block(Holds::kept, Region::kept, false);
         if (first && cell.splits) add_block(Holds::deferred, Region::deferred, !second);
         add_block(Holds::temporary, Region::temporary, false);
         for (std::uint32_t const e : edges_.into(now_.cell))
-            if (edges_[e].gradient && first)
+            if (first) // of no bytes where none crosses: cells take their turns all the same
                 write(Holds::gradient, e, Region::input_gradient,
                       cell.gradient_inside ? Use::over : Use::write);
     }

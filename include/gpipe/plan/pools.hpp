@@ -152,8 +152,10 @@ class SlotChooser {
                    : result_.number(value.holds, value.owner);
     }
     constexpr void take(std::uint32_t writer, std::uint32_t v) {
-        Holds const holds = operands_.values[v].holds;
-        if (holds == Holds::turn || holds == Holds::temporary) return;
+        Value const& value = operands_.values[v];
+        if (value.holds == Holds::turn || value.holds == Holds::temporary ||
+            (value.holds == Holds::gradient && !lowered_.edges[value.owner].gradient))
+            return;
         std::size_t const p = pool_of(v);
         std::uint32_t before = none; // in the list of free slots
         std::uint32_t found = free_[p];

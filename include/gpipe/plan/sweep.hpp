@@ -19,12 +19,16 @@ enum class Flaw : std::uint8_t {
     unordered, ///< a value is read, and nothing makes the action wait for its writer
     misplaced, ///< a value is read elsewhere than it was written
     torn,      ///< bytes are written while who uses what is there may not be done
+    outside,   ///< bytes are used that are no operand's: of another device, or parameters
 };
 /// In words.
 GPIPE_INLINE constexpr std::string_view sentence(Flaw flaw) {
-    constexpr std::string_view sentences[] = {
-        "the table is sound", "it reads what is not there", "it reads what it does not wait for",
-        "it reads where something else lies", "it writes over what is still in use"};
+    constexpr std::string_view sentences[] = {"the table is sound",
+                                              "it reads what is not there",
+                                              "it reads what it does not wait for",
+                                              "it reads where something else lies",
+                                              "it writes over what is still in use",
+                                              "it uses memory that is not for this"};
     return sentences[static_cast<std::size_t>(flaw)];
 }
 
@@ -218,6 +222,10 @@ template <class SpanOf> class Sweep {
         state.users[0] = static_cast<std::uint32_t>(instance_ + 1);
         if (span.begin < span.end) occupy(i, value, span, operand.use == Use::over);
     }
+    // A cell's layout sees to what comes when inside of it.
+    constexpr bool gives_way(std::size_t value) const {
+        return !is_of_edge(operands_.values[value % values_].holds);
+    }
     constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span, bool over) {
         std::size_t first = 0; // that ends behind the begin
         for (std::size_t last = count_; first < last;) {
@@ -234,7 +242,7 @@ template <class SpanOf> class Sweep {
             for (std::uint32_t const user : occupant.users) {
                 if (user == 0 || sure(user - 1)) continue;
                 bool const own = user - 1 == instance_;
-                if (own ? over : finds_) {
+                if (own ? over && gives_way(room_[last].value) : finds_) {
                     if (!own) demand(user - 1);
                     continue;
                 }

@@ -38,6 +38,11 @@ inline constexpr std::size_t holds_count = 17;
 /// How many are of an edge.
 inline constexpr std::size_t holds_of_edges = 8;
 
+/// Whether they are of an edge.
+GPIPE_INLINE constexpr bool is_of_edge(Holds holds) {
+    return static_cast<std::size_t>(holds) < holds_of_edges;
+}
+
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Holds holds) {
     constexpr std::string_view names[holds_count] = {"input",
@@ -73,7 +78,7 @@ struct Value {
 enum class Use : std::uint8_t {
     read,  ///< it finds what the writer has left
     write, ///< it is the writer
-    over,  ///< likewise, and the bytes may be some of another that it writes, too
+    over,  ///< likewise, in the end: the bytes may be some of a block that it uses, too
 };
 
 /// A value that an action reads or writes.

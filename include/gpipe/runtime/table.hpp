@@ -21,6 +21,7 @@ struct StepTable {
     std::uint32_t longest = 0;           ///< positions on the busiest stream
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
+    Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
 
     /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
@@ -76,7 +77,7 @@ GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& op
         for (Operand const& operand : operands[i])
             if (operand.use == Use::read)
                 finder[operand.value] = std::min(finder[operand.value], rank[i]);
-    for (std::uint32_t const i : walk_of(lowered, operands).order) {
+    for (std::uint32_t const i : lowered.order) {
         if (!is_copy(programs[i].kind)) continue;
         bool const fetches = programs[i].kind == Kind::fetch;
         if (!fetches) rank[i] = 0;
@@ -142,6 +143,9 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.longest = static_cast<std::uint32_t>(lanes.longest);
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;
+    table.arenas = Array<std::byte*>(arenas.size() + 1);
+    for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
+    table.arenas[arenas.size()] = host;
     table.steps = Array<Step>(lanes.steps.size());
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         std::uint32_t const action = lanes.steps[i].action;
@@ -157,6 +161,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         for (Operand const& operand : operands[action]) {
             Value const& value = operands.values[operand.value];
             Location const& at = located[operand.value];
+            if (at.begin == at.end && is_of_edge(value.holds)) continue;
             if (value.holds == Holds::turn) continue;
             step[operand.region] = (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
             gives = gives || operand.region == Region::output;

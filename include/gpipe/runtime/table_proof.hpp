@@ -13,7 +13,35 @@ namespace gpipe {
 
 namespace detail {
 
-// A table as the sweep sees it: nothing but what is walked. Addresses are those of the steps.
+// Throws std::logic_error unless the steps are the actions, each once and in its place, wait for
+// each other, and have their outputs, where no operand is, in the blocks of their cells.
+GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
+                              Programs const& programs, Operands const& operands) {
+    bool sound = table.steps.size() == programs.size();
+    Array<bool> there(programs.size());
+    Array<std::uint32_t> length(table.streams);
+    for (Step const& step : table.steps) {
+        sound = sound && step.action < programs.size() && !there[step.action] &&
+                step.stream < table.streams && step.position == ++length[step.stream];
+        if (!sound) break;
+        there[step.action] = true;
+        Action const& a = programs[step.action];
+        sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
+        bool gives = is_copy(a.kind);
+        for (Operand const& operand : operands[step.action])
+            gives = gives || operand.region == Region::output;
+        sound = sound && (gives || step[Region::output] == own_output(step, plan));
+    }
+    for (Step const& step : table.steps)
+        for (auto const& waits : {table.waits_of(step), table.waits_before(step)})
+            for (Wait const& wait : waits)
+                sound = sound && wait.stream < table.streams && wait.position > 0 &&
+                        wait.position <= length[wait.stream];
+    if (!sound) throw std::logic_error("gpipe: the steps of a table are not its actions");
+}
+
+// A table as the sweep sees it: nothing but what is walked. Addresses are those of the steps, and a
+// mark that nobody publishes holds up nobody.
 class TableWalk {
   public:
     TableWalk(StepTable const& table, MemoryPlan const& plan, Operands const& operands)
@@ -37,9 +65,13 @@ class TableWalk {
         Array<std::uint32_t> needed(table.waits.size());
         for (Step const& step : table.steps) {
             auto const set = [&](Needs& all, std::span<Wait const> waits) {
-                for (std::size_t w = 0; w < waits.size(); ++w)
-                    needed[w] = at[begin[waits[w].stream] + waits[w].position - 1];
-                all.set(step.action, {needed.data(), waits.size()});
+                std::size_t count = 0;
+                for (Wait const& wait : waits) {
+                    std::uint32_t const action = at[begin[wait.stream] + wait.position - 1];
+                    Step const& other = *step_of_[action];
+                    if (other.publishes && other.more) needed[count++] = action;
+                }
+                all.set(step.action, {needed.data(), count});
             };
             set(needs, table.waits_of(step));
             set(before, table.waits_before(step));
@@ -56,6 +88,23 @@ class TableWalk {
         if (value.holds == Holds::temporary && plan_.layouts[value.owner].adjacent)
             begin += plan_.layouts[value.owner].kept;
         return {begin, begin + bytes};
+    }
+
+    // The first operand that lies outside of its arena, or in what lives for ever.
+    SweepVerdict outside() const {
+        for (Step const& step : table_.steps)
+            for (Operand const& operand : operands_[step.action]) {
+                std::size_t const space = located_[operand.value].space;
+                bool const host = space == plan_.devices.size();
+                std::size_t const room = host ? plan_.host : plan_.devices[space].total();
+                std::size_t const state = host ? 0 : plan_.devices[space].state();
+                auto const begin = reinterpret_cast<std::uintptr_t>(table_.arenas[space]);
+                Span const span = (*this)(step.action, operand);
+                if (span.begin < span.end &&
+                    (span.begin < begin + state || span.end > begin + room))
+                    return {Flaw::outside, step.action, operand.value};
+            }
+        return {};
     }
 
     Walk walk;
@@ -135,9 +184,12 @@ GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
 [[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
                                             Lowered const& lowered, Operands const& operands,
                                             bool repeats) {
+    detail::check_steps(table, plan, lowered.programs, operands);
     detail::TableWalk const walked(table, plan, operands);
-    SweepVerdict const verdict =
-        prove(walked.walk, operands, walked.needs, walked, repeats ? &walked.before : nullptr);
+    SweepVerdict verdict = walked.outside();
+    if (verdict)
+        verdict =
+            prove(walked.walk, operands, walked.needs, walked, repeats ? &walked.before : nullptr);
     if (verdict) return;
     Action const& a = lowered.programs[verdict.action];
     Value const& value = operands.values[verdict.value];

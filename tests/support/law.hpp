@@ -1,0 +1,385 @@
+#pragma once
+
+#include <support/random_chain.hpp>
+
+#include <gpipe/memory/locate.hpp>
+#include <gpipe/runtime/table.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+// The law that a table has to keep: whatever the order, who reads finds what was written for it. It
+// is tried, on memory that remembers. No clocks, no proof: nothing of plan/sweep.hpp.
+namespace toy {
+
+/// Arenas side by side, the host's memory behind them, room between that belongs to nobody.
+class Arenas {
+  public:
+    using Content = std::uint64_t; // 0: rubbish
+    /// Not to be written: room between, parameters, gradients and the optimizer's states.
+    static constexpr Content nobodys = ~Content{0};
+    static constexpr std::size_t unit = gpipe::slot_alignment;
+
+    explicit Arenas(gpipe::MemoryPlan const& plan) : begin(plan.devices.size()) {
+        std::vector<std::size_t> at;
+        auto const add = [&](std::size_t bytes, Content content) {
+            empty.resize(empty.size() + bytes / unit, content);
+        };
+        add(unit, nobodys);
+        for (gpipe::DeviceBytes const& bytes : plan.devices) {
+            at.push_back(empty.size());
+            add(bytes.state(), nobodys);
+            add(bytes.total() - bytes.state(), 0);
+            add(unit, nobodys);
+        }
+        at.push_back(empty.size());
+        add(plan.host, 0);
+        add(unit, nobodys);
+        bytes_.resize(empty.size() * unit);
+        for (std::size_t d = 0; d < begin.size(); ++d) begin[d] = bytes_.data() + at[d] * unit;
+        host = bytes_.data() + at.back() * unit;
+    }
+    /// The number of the unit there; as many as there are: nowhere.
+    std::size_t operator()(std::byte const* address, std::size_t bytes) const {
+        auto const at = reinterpret_cast<std::uintptr_t>(address) -
+                        reinterpret_cast<std::uintptr_t>(bytes_.data());
+        bool const here = at <= bytes_.size() && bytes <= bytes_.size() - at && at % unit == 0;
+        return here ? at / unit : empty.size();
+    }
+
+    gpipe::Array<std::byte*> begin; ///< by device
+    std::byte* host = nullptr;
+    std::vector<Content> empty; ///< by unit, before anything has run
+
+  private:
+    std::vector<std::byte> bytes_;
+};
+
+/// A tensor or value that is used: read, or written.
+struct Piece {
+    std::byte const* at = nullptr;
+    std::size_t bytes = 0;
+    std::uint32_t what = 0; ///< lies there then; 0: rubbish
+    /// Of what is written: it comes in the end, and may lie where something else is written, or is
+    /// read that gives way.
+    bool over = false;
+    bool gives_way = false;
+};
+/// What is done at one time, be it an action or a call in it. It takes a while.
+struct Work {
+    std::vector<Piece> reads = {}, writes = {};
+    bool moves = false; ///< it copies what it reads, whatever that is: piece by piece
+};
+
+/// What a step does by its operands, at the step's addresses.
+inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
+                                     gpipe::Step const& step) {
+    Work work;
+    for (gpipe::Operand const& operand : operands[step.action]) {
+        gpipe::Value const& value = operands.values[operand.value];
+        gpipe::Location const place = gpipe::locate(plan, value);
+        std::byte const* at = step[operand.region];
+        if (value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent)
+            at += plan.cells[value.owner].kept;
+        (operand.use == gpipe::Use::read ? work.reads : work.writes)
+            .push_back({at, place.end - place.begin, operand.value + 1,
+                        operand.use == gpipe::Use::over,
+                        static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges});
+    }
+    return {work};
+}
+
+/// What a step does call by call, by the definition of a layer's functions and with no word from
+/// plan/: a second opinion on what actions read and write.
+class Definition {
+  public:
+    Definition(ChainShape const& chain, gpipe::MemoryPlan const& plan, bool evaluation)
+        : chain_(chain), plan_(plan), evaluation_(evaluation) {}
+
+    std::vector<Work> operator()(gpipe::Step const& step, std::size_t edge) const {
+        using gpipe::Kind, gpipe::Region;
+        std::size_t const c = step.cell;
+        std::size_t const first = plan_.first[c], last = plan_.first[c + 1];
+        std::vector<Work> result;
+        if (is_transfer(step.kind)) {
+            bool const output = step.kind <= Kind::receive_input;
+            std::size_t const giver = plan_.first[plan_.lowered.edges[edge].to] - 1;
+            TensorName const name{output ? TensorName::output : TensorName::gradient, giver};
+            result = {{{piece(step, name, {0, Region::input})},
+                       {piece(step, name, {0, Region::output})}}};
+        } else if (is_offload(step.kind)) {
+            gpipe::Offloaded const& moved = plan_.offloaded[c];
+            bool const out = step.kind == Kind::offload;
+            std::size_t const kept = moved.retained, input = moved.with_input ? moved.input : 0;
+            result = {{{{step[out ? Region::retained : Region::input], kept},
+                        {step[Region::input] + (out ? 0 : kept), input}},
+                       {{step[out ? Region::output : Region::retained], kept},
+                        {step[Region::output] + (out ? kept : 0), input}},
+                       true}};
+        } else if (gpipe::ReversalLayout const& r = plan_.reversals[c]; !r.calls.empty()) {
+            bool const back = gives_gradient(step.kind), again = step.kind == Kind::recompute;
+            std::size_t const end = back ? r.calls.size() : again ? r.recompute_end : r.backward;
+            for (std::size_t n = back ? r.backward : again ? r.start : 0; n < end; ++n)
+                result.push_back(placed(step, r.calls[n]));
+            if (evaluation_ && last == chain_.size)
+                result.push_back(placed(step, r.calls[r.backward]));
+        } else {
+            bool const rewrites = last < chain_.size && plan_.transfers[c + 1].keeps;
+            auto calls = calls_of(chain_, first, last, step.kind, rewrites);
+            if (evaluation_ && last == chain_.size) calls.push_back(call_of_loss(chain_));
+            for (LayerCall const& call : calls) {
+                Work work;
+                for (TensorName const& name : call.reads)
+                    work.reads.push_back(piece(step, name, place(step, name)));
+                for (TensorName const& name : call.writes)
+                    work.writes.push_back(piece(step, name, place(step, name)));
+                result.push_back(work);
+            }
+        }
+        for (Work& work : result)
+            for (auto* const pieces : {&work.reads, &work.writes})
+                std::erase_if(*pieces, [](Piece const& one) { return one.bytes == 0; });
+        return result;
+    }
+
+  private:
+    Piece piece(gpipe::Step const& step, TensorName const& name, gpipe::Place const& place) const {
+        std::size_t const bytes = bytes_of(chain_, name, plan_.capacity);
+        std::size_t const what = 1 + name.what + 16 * (name.layer + 64 * step.micro_batch);
+        return {step[place.region] + place.offset, bytes,
+                is_scratch(name) ? 0 : static_cast<std::uint32_t>(what)};
+    }
+    // Of a cell that keeps every layer whole.
+    gpipe::Place place(gpipe::Step const& step, TensorName const& name) const {
+        using gpipe::Region;
+        std::size_t const first = plan_.first[step.cell], top = plan_.first[step.cell + 1] - 1;
+        bool const leaves = name.layer == top && top + 1 < chain_.size;
+        if (name.what == TensorName::again) return {0, Region::output};
+        if (name.what == TensorName::output && (leaves || name.layer < first))
+            return {0, leaves ? Region::output : Region::input};
+        if (name.what == TensorName::gradient && (leaves || name.layer < first))
+            return {0, leaves ? Region::output_gradient : Region::input_gradient};
+        return place_of(plan_.layouts[step.cell], first, name);
+    }
+    // Of one that is reversed piece by piece.
+    Work placed(gpipe::Step const& step, gpipe::PlacedCall const& call) const {
+        using Name = TensorName;
+        Work work;
+        std::size_t const i = plan_.first[step.cell] + call.layer;
+        auto const read = [&](gpipe::Place const& at, Name::What what, std::size_t layer) {
+            work.reads.push_back(piece(step, {what, layer}, at));
+        };
+        auto const write = [&](gpipe::Place const& at, Name::What what, std::size_t layer) {
+            work.writes.push_back(piece(step, {what, layer}, at));
+        };
+        if (call.kind == gpipe::detail::CallKind::loss) {
+            read(call.y, Name::output, i - 1);
+            write(call.dy, Name::gradient, i - 1);
+            write(call.scratch, Name::loss_scratch, i - 1);
+            return work;
+        }
+        LayerInfo const& layer = chain_.layers[i];
+        write(call.scratch, Name::forward_scratch, i);
+        if (call.kind == gpipe::detail::CallKind::forward) {
+            if (i > 0) read(call.x, Name::output, i - 1);
+            write(call.y, Name::output, i);
+            if (call.saving) write(call.saved, Name::saved, i);
+            return work;
+        }
+        bool const lowest = i == chain_.lowest_learner;
+        if (layer.reads_input && i > 0) read(call.x, Name::output, i - 1);
+        if (layer.reads_output) read(call.y, Name::output, i);
+        read(call.saved, Name::saved, i);
+        read(call.dy, Name::gradient, i);
+        if (!lowest)
+            write(call.dx, Name::gradient, i - 1);
+        else if (!layer.accepts_none && (layer.has_whole || layer.deferred.count > 0))
+            write(call.dx, Name::unwanted, i);
+        if (!layer.has_whole) write(call.deferred, Name::deferred, i);
+        return work;
+    }
+
+    ChainShape chain_;
+    gpipe::MemoryPlan const& plan_;
+    bool evaluation_;
+};
+
+/// Executes a table. What its steps wait for is what the table says, and a mark that nobody
+/// publishes, or that a lane publishes behind who waits for it, holds up nobody.
+class Law {
+  public:
+    /// `work`: of each step of the table.
+    Law(gpipe::StepTable const& table, Arenas const& arenas, std::vector<std::vector<Work>> work)
+        : arenas_(arenas), work_(std::move(work)), streams_(table.streams),
+          waits_(table.steps.size()) {
+        for (std::size_t n = 0; n < table.steps.size(); ++n) {
+            streams_[table.steps[n].stream].push_back(n);
+            micro_batch_.push_back(table.steps[n].micro_batch);
+            for (Work const& w : work_[n])
+                for (Piece const& piece : w.writes) values_ = std::max(values_, piece.what + 1);
+        }
+        for (std::size_t n = 0; n < table.steps.size(); ++n) {
+            auto const add = [&](gpipe::Wait const& wait, bool before) {
+                auto const& stream = streams_[wait.stream];
+                for (std::size_t p = 0; p < stream.size(); ++p) {
+                    gpipe::Step const& step = table.steps[stream[p]];
+                    bool const there = before || table.lanes() > 1 || stream[p] < n;
+                    if (step.position == wait.position && step.publishes && step.more && there)
+                        waits_[n].push_back({wait.stream, p + 1, before});
+                }
+            };
+            for (gpipe::Wait const& wait : table.waits_of(table.steps[n])) add(wait, false);
+            for (gpipe::Wait const& wait : table.waits_before(table.steps[n])) add(wait, true);
+        }
+    }
+
+    /// Once, in an order by chance; says what went wrong, or nothing. One walk per entry of
+    /// `micro_batches`, the next beginning while one is under way: those below that number have
+    /// samples, the others keep their places and do nothing. Where some are `slow`, streams are
+    /// slowed 1 to 1000 times.
+    std::string run(std::mt19937_64& random, std::vector<std::size_t> const& micro_batches,
+                    bool slow) const {
+        Run run{arenas_.empty, std::vector<bool>(values_ * micro_batches.size()),
+                std::vector<State>(streams_.size())};
+        std::size_t left = micro_batches.size() * waits_.size();
+        std::vector<double> weight(streams_.size(), 1);
+        if (slow)
+            for (double& w : weight) w = std::pow(10, -static_cast<double>(random() % 4));
+        std::vector<std::size_t> possible;
+        while (left > 0) {
+            possible.clear();
+            double sum = 0;
+            for (std::size_t s = 0; s < streams_.size(); ++s)
+                if (may_go_on(run, s, micro_batches.size()))
+                    possible.push_back(s), sum += weight[s];
+            if (possible.empty()) return "everybody waits";
+            double x = sum * static_cast<double>(random() >> 11) * 0x1p-53;
+            std::size_t k = 0;
+            while (k + 1 < possible.size() && (x -= weight[possible[k]]) > 0) ++k;
+            State& state = run.streams[possible[k]];
+            auto const& stream = streams_[possible[k]];
+            std::size_t const walk = state.done / stream.size();
+            std::size_t const step = stream[state.done % stream.size()];
+            auto const& work = work_[step];
+            bool const empty = micro_batch_[step] >= micro_batches[walk];
+            if (state.call < work.size()) {
+                if (!touch(run, state, work[state.call], possible[k], walk, empty))
+                    return "a value is lost at step " + std::to_string(step) + ", walk " +
+                           std::to_string(walk) + (state.runs ? ", in the end" : "");
+                state.call += !(state.runs = !state.runs);
+            }
+            if (state.call < work.size()) continue;
+            state.call = 0;
+            ++state.done;
+            --left;
+        }
+        return "";
+    }
+
+  private:
+    using Content = Arenas::Content;
+    struct Target {
+        std::size_t stream, count; // of its steps
+        bool before;
+    };
+    struct State {
+        std::size_t done = 0, call = 0;
+        bool runs = false;
+        std::vector<Content> carried = {}; // of a copy, what it found
+    };
+    struct Run {
+        std::vector<Content> memory;
+        std::vector<bool> there; // values of no bytes, by walk
+        std::vector<State> streams;
+    };
+
+    bool may_go_on(Run const& run, std::size_t s, std::size_t walks) const {
+        State const& state = run.streams[s];
+        auto const& stream = streams_[s];
+        if (state.runs || state.call > 0) return true;
+        if (state.done == walks * stream.size()) return false;
+        std::size_t const walk = state.done / stream.size();
+        for (Target const& target : waits_[stream[state.done % stream.size()]]) {
+            std::size_t const size = streams_[target.stream].size();
+            if (target.before && walk == 0) continue;
+            if (run.streams[target.stream].done < (walk - target.before) * size + target.count)
+                return false;
+        }
+        return true;
+    }
+    // Begins or ends: what is read must be there at both times, what is written is its own between.
+    bool touch(Run& run, State& state, Work const& work, std::size_t s, std::size_t walk,
+               bool empty) const {
+        bool const ends = state.runs;
+        auto const each = [&](Piece const& piece, auto f) {
+            if (empty || piece.bytes == 0) return true;
+            std::size_t const begin = arenas_(piece.at, piece.bytes);
+            if (begin == run.memory.size()) return false;
+            for (std::size_t u = 0; u < (piece.bytes + Arenas::unit - 1) / Arenas::unit; ++u)
+                if (!f(run.memory[begin + u])) return false;
+            return true;
+        };
+        auto const is = [&](Piece const& piece) { return piece.what | Content{walk} << 32; };
+        Content const own = Content{1} << 63 | Content{s} << 32;
+        auto const reads_find = [&](bool again) {
+            std::size_t u = 0;
+            for (Piece const& piece : work.reads) {
+                if (piece.bytes == 0 && !run.there[walk * values_ + piece.what]) return false;
+                if (!each(piece, [&](Content held) {
+                        if (!work.moves) return held == is(piece);
+                        if (!again) state.carried.push_back(held);
+                        return held >> 63 == 0 && held == state.carried[u++];
+                    }))
+                    return false;
+            }
+            return true;
+        };
+        if (!ends) state.carried.clear();
+        if (!reads_find(ends)) return false;
+        auto const gives_way = [&](Content held) {
+            return std::any_of(work.reads.begin(), work.reads.end(), [&](Piece const& piece) {
+                return piece.gives_way && is(piece) == held;
+            });
+        };
+        for (bool const over : {!ends, ends})
+            for (std::size_t w = 0; w < work.writes.size(); ++w) {
+                Piece const& piece = work.writes[w];
+                if (piece.over != over) continue;
+                if (!each(piece, [&](Content& held) {
+                        if (over && gives_way(held)) return true;
+                        if (ends) return held == (own | w) || (over && held >> 32 == own >> 32);
+                        bool const free = held != Arenas::nobodys;
+                        held = own | w;
+                        return free;
+                    }))
+                    return false;
+            }
+        if (!ends) return reads_find(true); // has not written over it
+        std::size_t u = 0;
+        for (bool const over : {false, true})
+            for (Piece const& piece : work.writes) {
+                if (piece.over != over) continue;
+                if (piece.bytes == 0) run.there[walk * values_ + piece.what] = true;
+                each(piece, [&](Content& held) {
+                    held = work.moves ? state.carried[u++] : piece.what == 0 ? 0 : is(piece);
+                    return true;
+                });
+            }
+        return true;
+    }
+
+    Arenas const& arenas_;
+    std::vector<std::vector<Work>> work_; // by step
+    std::vector<std::vector<std::size_t>> streams_;
+    std::vector<std::vector<Target>> waits_;
+    std::vector<std::uint32_t> micro_batch_;
+    std::uint32_t values_ = 0;
+};
+
+} // namespace toy

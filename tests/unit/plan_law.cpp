@@ -1,0 +1,571 @@
+// What is proven keeps its values, and what loses one is refused: tables of random programs are
+// executed, as they are and with one thing wrong.
+#include <support/law.hpp>
+#include <support/links.hpp>
+#include <support/long_tests.hpp>
+#include <support/random_chain.hpp>
+
+#include <gpipe/checkpoint/offload.hpp>
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/projection.hpp>
+#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/table_proof.hpp>
+#include <gpipe/schedule/halves.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+using gpipe::Array;
+using gpipe::Kind;
+using gpipe::Link;
+using gpipe::Lowered;
+using gpipe::MemoryPlan;
+using gpipe::Operand;
+using gpipe::Operands;
+using gpipe::Programs;
+using gpipe::Reversal;
+using gpipe::Step;
+using gpipe::StepTable;
+using gpipe::Use;
+using gpipe::Wait;
+using Random = std::mt19937_64;
+
+namespace {
+
+// Of up to 6 devices with up to 3 cells each and 8 micro-batches, in halves or not, before
+// recomputation.
+Programs some_schedule(Random& random) {
+    std::size_t const m = 1 + random() % 8;
+    if (random() % 2 == 0)
+        return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 3) * 50,
+                                    random);
+    toy::chance = random();
+    std::vector<Programs> all{toy::Dealt::programs(1 + random() % 6, m),
+                              toy::Scattered::programs(1 + random() % 6, m)};
+    toy::each_of_catalogue(6, 6, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        if (random() % 8 == 0) all.push_back(schedule.programs(k, m));
+    });
+    return all[random() % all.size()];
+}
+Reversal some_reversal(Random& random, std::size_t layers) {
+    Reversal result;
+    switch (random() % 4) {
+    case 0:
+        result = gpipe::keep_everything(layers);
+        break;
+    case 1:
+        result = gpipe::every_segment(layers, 1 + random() % 3);
+        break;
+    case 2:
+        result = gpipe::equal_segments(layers, 1);
+        break;
+    default:
+        result = gpipe::revolve(layers, random() % 3);
+    }
+    result.offload = random() % 4 != 0;
+    return result;
+}
+
+// Programs over a chain of layers, with all that a table is made of.
+struct Case {
+    toy::RandomChain chain;
+    MemoryPlan plan;
+    Lowered forwards; // of an evaluation
+    Operands of_forwards;
+};
+Case some_case(Random& random) {
+    using namespace gpipe;
+    Programs programs = some_schedule(random);
+    std::size_t const cells = programs.cells();
+    toy::Sizes sizes;
+    sizes.most_bytes = 700;
+    int const percents[] = {100, 100, 60, 20, 0}; // gradients everywhere ... nowhere
+    sizes.percent_parameters = percents[random() % 5];
+    std::size_t const length = cells + random() % (2 * cells + 1);
+    Case result{toy::random_chain(random, length, sizes), {}, {}, {}};
+    Array<std::size_t> first(cells + 1);
+    for (std::size_t c = 1; c <= cells; ++c) first[c] = first[c - 1] + 1;
+    for (std::size_t more = length - cells; more > 0; --more)
+        for (std::size_t c = 1 + random() % cells; c <= cells; ++c) ++first[c];
+    Array<Reversal> reversals;
+    if (random() % 3 == 0) {
+        reversals = Array<Reversal>(cells);
+        for (std::size_t c = 0; c < cells; ++c)
+            reversals[c] = some_reversal(random, first[c + 1] - first[c]);
+        programs = lower_reversed(join_halves(programs, Array<bool>(cells)), reversals);
+    } else {
+        Programs (*const lower[])(Programs const&) = {
+            &checkpoint::Never::lower, &checkpoint::ExceptLast::lower, &checkpoint::Always::lower};
+        programs = lower[random() % 3](programs);
+    }
+    auto const links = random() % 2 == 0
+                           ? toy::mixed_links(programs, random)
+                           : toy::same_links(programs, static_cast<Link>(random() % 3));
+    result.plan = plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {}, links,
+                              reversals);
+    Evaluation evaluation = evaluation_of(result.plan.lowered, result.plan.order);
+    result.of_forwards = find_operands(evaluation.lowered, result.plan.cells);
+    evaluation.lowered.needs =
+        find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), result.of_forwards,
+                   Located(result.plan, result.of_forwards, true));
+    result.forwards = std::move(evaluation.lowered);
+    return result;
+}
+
+// A table as it is walked, and what it is proven by.
+struct Walked {
+    MemoryPlan const& plan;
+    Lowered const& lowered;
+    Operands const& operands;
+    toy::Arenas const& arenas;
+    bool repeats = false;
+    bool evaluation = false;
+    StepTable table = {};
+
+    void fill(gpipe::Placement const& placement, Lowered const& with_needs, std::uint64_t seed) {
+        // Costs decide which devices a lane walks, and in which order.
+        auto const cost = [=](gpipe::Action const& a) {
+            return 1 + static_cast<double>(seed * (3 + a.cell) *
+                                           (7 + static_cast<unsigned>(a.kind)) % 5);
+        };
+        table = step_table(plan, with_needs, operands, placement,
+                           merge_lanes(with_needs, placement, cost), arenas.begin, arenas.host,
+                           evaluation);
+        if (repeats) make_immediate(table, plan);
+    }
+    bool proven() const {
+        try {
+            check_table(table, plan, lowered, operands, repeats);
+            return true;
+        } catch (std::logic_error const&) {
+            return false;
+        }
+    }
+    toy::Law law() const {
+        std::vector<std::vector<toy::Work>> work;
+        for (Step const& step : table.steps) work.push_back(toy::by_operands(plan, operands, step));
+        return {table, arenas, std::move(work)};
+    }
+    toy::Law law(toy::ChainShape const& chain) const {
+        toy::Definition const definition(chain, plan, evaluation);
+        std::vector<std::vector<toy::Work>> work;
+        for (Step const& step : table.steps)
+            work.push_back(definition(step, lowered.programs[step.action].edge));
+        return {table, arenas, std::move(work)};
+    }
+    // All micro-batches, or as many as there are samples; two or three walks of what repeats.
+    std::vector<std::size_t> walks(Random& random) const {
+        std::vector<std::size_t> result(repeats ? 2 + random() % 2 : 1);
+        for (std::size_t& m : result)
+            m = lowered.programs.micro_batches() -
+                (random() % 2 == 0) * (random() % lowered.programs.micro_batches());
+        return result;
+    }
+};
+
+// Calls f(walked, by_stream, random) for tables of random programs: of a step, of one behind which
+// the next begins, of an evaluation; on any number of lanes, or every program a stream.
+template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
+    for (std::size_t n = 0; n < cases; ++n) {
+        CAPTURE(n);
+        Random random(seed + n);
+        Case const test = some_case(random);
+        toy::Arenas const arenas(test.plan);
+        for (int const flavour : {0, 1, 2}) {
+            bool const evaluation = flavour == 2;
+            Walked walked{test.plan,
+                          evaluation ? test.forwards : test.plan.lowered,
+                          evaluation ? test.of_forwards : test.plan.operands,
+                          arenas,
+                          flavour == 1,
+                          evaluation};
+            bool const enqueues = random() % 2 == 0;
+            std::size_t const lanes = enqueues ? 1 : 1 + random() % test.plan.devices.size();
+            auto const cost = [](gpipe::Action const&) { return 1.0; };
+            CAPTURE(flavour);
+            CAPTURE(enqueues);
+            CAPTURE(lanes);
+            auto const placement = place_programs(walked.lowered, lanes, enqueues, cost);
+            walked.fill(placement, walked.lowered, random() % 5);
+            f(walked, placement, test.chain.shape(), random);
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
+    std::map<std::string, std::size_t> seen;
+    each_table(toy::long_tests() ? 5000 : 1200 / toy::one_of(1), 1,
+               [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
+                   REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
+                                               walked.operands, walked.repeats));
+                   toy::Law const by_operands = walked.law();
+                   toy::Law const by_definition = walked.law(chain);
+                   for (int order = 0; order < 10; ++order) {
+                       auto const micro_batches = walked.walks(random);
+                       REQUIRE(by_operands.run(random, micro_batches, order % 3 != 0) == "");
+                       if (order < 4)
+                           REQUIRE(by_definition.run(random, micro_batches, order % 3 != 0) == "");
+                       seen["executions"] += 1;
+                       seen["empty micro-batches"] +=
+                           micro_batches[0] < walked.lowered.programs.micro_batches();
+                   }
+                   for (Step const& step : walked.table.steps) {
+                       seen[std::string(name(step.kind))] += 1;
+                       seen["waits"] += step.waits;
+                       seen["waits for the step before"] += step.waits_before;
+                   }
+               });
+    for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
+    CHECK(seen.size() == 4 + 11);
+    for (auto const& [what, count] : seen) CHECK_MESSAGE(count > 100 / toy::one_of(1), what);
+}
+
+namespace {
+
+enum class Mutation {
+    wait,
+    wait_before,
+    mark,
+    reader,
+    value,
+    micro_batch,
+    swap,
+    copy,
+    operand,
+};
+std::string const mutations[] = {"wait dropped",
+                                 "wait for the walk before dropped",
+                                 "mark not published",
+                                 "address moved, at a reader",
+                                 "address moved, at all users",
+                                 "address of another micro-batch",
+                                 "two steps of a stream swapped",
+                                 "copy dropped",
+                                 "operand dropped"};
+
+// Makes one thing wrong with a table, if there is any of that kind.
+class Mutator {
+  public:
+    Mutator(Walked& walked, gpipe::Placement const& placement, Random& random)
+        : walked_(walked), table_(walked.table), placement_(placement), random_(random) {}
+
+    /// Whether the layout of a cell has a say in what has been moved: operands do not tell all.
+    bool inside = false;
+
+    bool apply(Mutation mutation) {
+        for (int tries = 0; tries < 30; ++tries)
+            if (one(mutation)) return true;
+        return false;
+    }
+
+  private:
+    bool one(Mutation mutation) {
+        std::size_t const n = random_() % table_.steps.size();
+        Step& step = table_.steps[n];
+        auto const operands = walked_.operands[step.action];
+        Operand const operand =
+            operands.empty() ? Operand{} : operands[random_() % operands.size()];
+        bool const reads = !operands.empty() && operand.use == Use::read;
+        bool const somewhere = !operands.empty() && bytes(operand) > 0;
+        switch (mutation) {
+        case Mutation::wait:
+            if (step.waits == 0) return false;
+            drop_wait(step, random_() % step.waits);
+            --step.waits;
+            return true;
+        case Mutation::wait_before:
+            if (step.waits_before == 0) return false;
+            drop_wait(step, step.waits + random_() % step.waits_before);
+            --step.waits_before;
+            return true;
+        case Mutation::mark:
+            return std::exchange(step.publishes, false);
+        case Mutation::reader:
+            inside = is_inside(operand);
+            return reads && somewhere && move(step, operand, elsewhere(operand));
+        case Mutation::value: {
+            if (!somewhere) return false;
+            inside = is_inside(operand);
+            std::byte* const at = elsewhere(operand);
+            bool moved = false;
+            for (Step& user : table_.steps)
+                for (Operand const& other : walked_.operands[user.action])
+                    if (other.value == operand.value) moved = move(user, other, at);
+            return moved;
+        }
+        case Mutation::micro_batch: {
+            inside = is_inside(operand);
+            Step const& other = table_.steps[random_() % table_.steps.size()];
+            return somewhere && other.kind == step.kind && other.cell == step.cell &&
+                   std::exchange(step[operand.region], other[operand.region]) !=
+                       other[operand.region];
+        }
+        case Mutation::swap:
+            return swap_with_next(n);
+        case Mutation::copy:
+            return is_copy(step.kind) && remove(n);
+        default:
+            return reads && !walked_.evaluation && forget(step.action, operand);
+        }
+    }
+    std::size_t bytes(Operand const& operand) const {
+        gpipe::Location const at = locate(walked_.plan, walked_.operands.values[operand.value]);
+        return at.end - at.begin;
+    }
+    bool is_inside(Operand const& operand) const {
+        gpipe::Value const& value = walked_.operands.values[operand.value];
+        if (static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges)
+            return walked_.plan.layouts[value.owner].adjacent;
+        return value.holds == gpipe::Holds::gradient &&
+               walked_.plan.cells[walked_.lowered.edges[value.owner].to].gradient_inside;
+    }
+    // Anywhere in its arena.
+    std::byte* elsewhere(Operand const& operand) {
+        gpipe::Value const& value = walked_.operands.values[operand.value];
+        std::size_t const space = locate(walked_.plan, value).space;
+        bool const host = space == walked_.plan.devices.size();
+        std::size_t const size = host ? walked_.plan.host : walked_.plan.devices[space].total();
+        std::size_t const units = (size - bytes(operand)) / toy::Arenas::unit + 1;
+        std::byte* const at = (host ? walked_.arenas.host : walked_.arenas.begin[space]) +
+                              random_() % units * toy::Arenas::unit;
+        bool const behind =
+            value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
+        return at - (behind ? walked_.plan.cells[value.owner].kept : 0);
+    }
+    static bool move(Step& step, Operand const& operand, std::byte* to) {
+        return std::exchange(step[operand.region], to) != to;
+    }
+    void drop_wait(Step const& step, std::size_t dropped) {
+        Wait* const waits = table_.waits.data() + step.first_wait;
+        for (std::size_t w = dropped; w + 1 < step.waits + step.waits_before; ++w)
+            waits[w] = waits[w + 1];
+    }
+    // Who waits for one still waits for the same.
+    bool swap_with_next(std::size_t n) {
+        for (Step& next : table_.steps) {
+            Step& step = table_.steps[n];
+            if (next.stream != step.stream || next.position != step.position + 1) continue;
+            for (Wait& wait : table_.waits)
+                if (wait.stream == step.stream) {
+                    if (wait.position == step.position)
+                        wait.position = next.position;
+                    else if (wait.position == next.position)
+                        wait.position = step.position;
+                }
+            std::swap(step, next);
+            std::swap(step.position, next.position);
+            return true;
+        }
+        return false;
+    }
+    // Who waits for it waits for what was before it.
+    bool remove(std::size_t n) {
+        Step const gone = table_.steps[n];
+        std::size_t lane = 0;
+        while (table_.begin[lane + 1] <= n) ++lane;
+        for (; lane + 1 < table_.begin.size(); ++lane) --table_.begin[lane + 1];
+        Array<Step> steps(table_.steps.size() - 1);
+        for (std::size_t i = 0; i < steps.size(); ++i) {
+            steps[i] = table_.steps[i + (i >= n)];
+            if (steps[i].stream == gone.stream && steps[i].position > gone.position)
+                --steps[i].position;
+            if (steps[i].stream == gone.stream && steps[i].position + 1 == gone.position)
+                steps[i].publishes = steps[i].more = true;
+        }
+        table_.steps = std::move(steps);
+        for (Wait& wait : table_.waits)
+            if (wait.stream == gone.stream && wait.position > 1 && wait.position >= gone.position)
+                --wait.position;
+        return true;
+    }
+    // As if an action did not read this.
+    bool forget(std::size_t action, Operand const& forgotten) {
+        Operands fewer = walked_.operands;
+        fewer.all = Array<Operand>(fewer.all.size() - 1);
+        std::size_t size = 0;
+        for (std::size_t i = 0; i < fewer.begin.size() - 1; ++i) {
+            fewer.begin[i] = static_cast<std::uint32_t>(size);
+            for (Operand const& operand : walked_.operands[i])
+                if (i != action || operand.value != forgotten.value) fewer.all[size++] = operand;
+        }
+        fewer.begin[fewer.begin.size() - 1] = static_cast<std::uint32_t>(size);
+        Lowered lowered = walked_.lowered;
+        lowered.needs = find_needs(walk_along(lowered, walked_.plan.order), fewer,
+                                   gpipe::Located(walked_.plan, fewer));
+        walked_.repeats = false;
+        walked_.fill(placement_, lowered, 0);
+        return lowered.needs.count() != walked_.lowered.needs.count();
+    }
+
+    Walked& walked_;
+    StepTable& table_;
+    gpipe::Placement const& placement_;
+    Random& random_;
+};
+
+struct Count {
+    std::size_t made = 0, refused = 0, first = 0, tenth = 0, last = 0;
+};
+
+} // namespace
+
+TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
+    std::array<Count, std::size(mutations)> counts;
+    std::size_t const orders = toy::long_tests() ? 100 : 10;
+    auto const mutate = [&](Walked walked, gpipe::Placement const& placement,
+                            toy::ChainShape const& chain, Mutation mutation, Random& random) {
+        Mutator mutator(walked, placement, random);
+        if (!mutator.apply(mutation)) return;
+        Count& count = counts[static_cast<std::size_t>(mutation)];
+        CAPTURE(mutations[static_cast<std::size_t>(mutation)]);
+        bool const proven = walked.proven();
+        ++count.made;
+        count.refused += !proven;
+        // Where every program has its stream, no wait is there that others imply.
+        if (mutation <= Mutation::wait_before && walked.table.streams == walked.lowered.streams())
+            CHECK(!proven);
+        toy::Law const by_operands = walked.law();
+        toy::Law const by_definition = walked.law(chain);
+        for (std::size_t order = 0; order < (proven ? 10 : orders); ++order) {
+            auto const micro_batches = walked.walks(random);
+            std::string lost = by_operands.run(random, micro_batches, order % 3 != 0);
+            if (lost.empty() && proven && order < 4 && !mutator.inside)
+                lost = by_definition.run(random, micro_batches, order % 3 != 0);
+            if (lost.empty()) continue;
+            CHECK_MESSAGE(!proven, lost);
+            count.first += order == 0;
+            count.tenth += order < 10;
+            ++count.last;
+            break;
+        }
+    };
+    each_table(toy::long_tests() ? 5000 : 800 / toy::one_of(1), 10000,
+               [&](Walked const& walked, auto const& placement, auto const& chain, Random& random) {
+                   for (std::size_t m = 0; m < counts.size(); ++m)
+                       mutate(walked, placement, chain, static_cast<Mutation>(m), random);
+               });
+    for (std::size_t m = 0; m < counts.size(); ++m) {
+        Count const& c = counts[m];
+        MESSAGE(mutations[m] << ": " << c.made << " made, " << c.refused << " refused, "
+                             << c.made - c.refused << " equivalent; the law finds of the refused "
+                             << c.first << " in one order, " << c.tenth << " in ten, " << c.last
+                             << " in " << orders);
+        CHECK_MESSAGE(c.last > 0, mutations[m]);
+    }
+}
+
+namespace {
+
+using Ranks = std::vector<std::vector<gpipe::RankStep>>;
+
+// Programs with copies wherever an edge goes from device to device, and edges that skip cells.
+Lowered some_edges(Random& random) {
+    Programs (*const lower[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
+                                                  &gpipe::checkpoint::ExceptLast::lower,
+                                                  &gpipe::checkpoint::Always::lower};
+    Programs const programs = lower[random() % 3](some_schedule(random));
+    std::size_t const cells = programs.cells();
+    std::vector<gpipe::Edge> all;
+    for (std::uint32_t from = 0; from < cells; ++from)
+        for (std::uint32_t to = from + 1; to < cells; ++to) {
+            if (to > from + 1 && random() % 4 != 0) continue;
+            gpipe::Edge edge{from, to};
+            edge.gradient = random() % 4 != 0;
+            if (programs.device_of(from) != programs.device_of(to)) edge.link = Link::copied;
+            edge.taker_weighs = random() % 2 == 0;
+            edge.giver_reverses = random() % 2 == 0;
+            edge.giver_weighs = random() % 2 == 0;
+            all.push_back(edge);
+        }
+    Array<gpipe::Edge> edges(all.size());
+    std::copy(all.begin(), all.end(), edges.begin());
+    Array<bool> offloads(cells);
+    for (bool& cell : offloads) cell = random() % 4 == 0;
+    return gpipe::lower(programs, {cells, std::move(edges)}, linear_order(programs), offloads);
+}
+
+// Runs ranks that share no memory. A send goes on together with the receive that it meets: nothing
+// is buffered, nothing has a tag. Says what went wrong, or nothing.
+std::string meet(Ranks const& ranks, Operands const& operands) {
+    using Role = gpipe::RankStep::Role;
+    std::vector<std::size_t> next(ranks.size());
+    std::vector<std::vector<bool>> there(ranks.size(), std::vector<bool>(operands.values.size()));
+    auto const at = [&](std::size_t rank) {
+        return next[rank] < ranks[rank].size() ? &ranks[rank][next[rank]] : nullptr;
+    };
+    // Whether the one has all that is read; the other then has what is written.
+    auto const runs = [&](std::uint32_t action, std::size_t from, std::size_t to) {
+        for (Operand const& operand : operands[action]) {
+            if (operand.use != Use::read)
+                there[to][operand.value] = true;
+            else if (!there[from][operand.value])
+                return false;
+        }
+        return true;
+    };
+    for (bool moved = true; std::exchange(moved, false);)
+        for (std::size_t r = 0; r < ranks.size(); ++r)
+            while (gpipe::RankStep const* const step = at(r)) {
+                gpipe::RankStep const* const other = at(step->peer);
+                if (step->role == Role::receives ||
+                    (step->role == Role::sends &&
+                     (!other || other->role != Role::receives || other->peer != r)))
+                    break;
+                if (step->action != other->action) return "mismatch";
+                if (!runs(step->action, r, step->peer)) return "a value is missing";
+                ++next[r];
+                if (step->role == Role::sends) ++next[step->peer];
+                moved = true;
+            }
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+        if (at(r)) return "deadlock";
+    return "";
+}
+
+} // namespace
+
+TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
+    Random random(3);
+    std::map<std::string, std::size_t> swapped;
+    std::size_t messages = 0;
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
+        CAPTURE(n);
+        Lowered const lowered = some_edges(random);
+        Operands const operands =
+            find_operands(lowered, gpipe::any_blocks(lowered.programs.cells()));
+        gpipe::Projection const projection(lowered, walk_of(lowered, operands).order);
+        Ranks ranks;
+        std::size_t steps = 0;
+        for (std::size_t r = 0; r < projection.ranks(); ++r) {
+            ranks.emplace_back(projection[r].begin(), projection[r].end());
+            for (gpipe::RankStep const& step : ranks.back())
+                steps += step.role != gpipe::RankStep::Role::receives,
+                    messages += step.role == gpipe::RankStep::Role::sends;
+        }
+        REQUIRE(steps == lowered.programs.size());
+        REQUIRE(meet(ranks, operands) == "");
+        auto& program = ranks[random() % ranks.size()];
+        if (program.size() < 2) continue;
+        std::size_t const i = random() % (program.size() - 1);
+        std::swap(program[i], program[i + 1]);
+        ++swapped[meet(ranks, operands)];
+    }
+    MESSAGE(messages << " messages; with two steps of a rank swapped:");
+    for (auto const& [what, count] : swapped)
+        MESSAGE(count << " " << (what.empty() ? "equivalent" : what));
+    CHECK(swapped.size() == 4); // it sees what it says it sees
+}
