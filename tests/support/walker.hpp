@@ -84,10 +84,9 @@ class Places {
 /// a stream per program, one walker. It is proven.
 struct Tabled {
     explicit Tabled(gpipe::MemoryPlan const& plan, Places const& places, bool evaluates = false)
-        : lowered(plan.lowered) {
-        gpipe::Operands operands; // of an evaluation
+        : lowered(plan.lowered), operands(plan.operands) {
         if (evaluates) {
-            auto evaluation = evaluation_of(lowered, walk_of(lowered, plan.operands).order);
+            auto evaluation = evaluation_of(lowered, walk_of(lowered, operands).order);
             operands = find_operands(evaluation.lowered, plan.cells);
             evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
                                                   operands, gpipe::Located(plan, operands));
@@ -97,12 +96,13 @@ struct Tabled {
             return a.kind == gpipe::Kind::backward ? 2.0 : 1.0;
         };
         auto const placement = gpipe::place_programs(lowered, 1, true, cost);
-        gpipe::Operands const& all = evaluates ? operands : plan.operands;
-        table = step_table(plan, lowered, all, placement, merge_lanes(lowered, placement, cost),
-                           places.arenas, places.host, evaluates);
-        check_table(table, plan, lowered, all, false);
+        table =
+            step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
+                       places.arenas, places.host, evaluates);
+        check_table(table, plan, lowered, operands, false);
     }
     gpipe::Lowered lowered;
+    gpipe::Operands operands;
     gpipe::StepTable table;
 };
 

@@ -72,7 +72,8 @@ struct Slots {
         auto values = gpipe::any_cells(cells);
         for (std::size_t c = 1; c < cells; ++c) values[c].discards = uses.discards;
         operands = find_operands(lowered, values);
-        walk = walk_of(lowered, operands);
+        lowered.order = order_of(lowered, operands);
+        walk = walk_of(lowered);
         pools = gpipe::Pools(edges.size(), cells, programs.devices(), 0);
         Array<gpipe::Patience> patience(pools.size());
         for (std::size_t e = 0; e < edges.size() && patient; ++e)
