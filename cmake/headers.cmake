@@ -84,8 +84,6 @@ set(GPIPE_HEADERS
     include/gpipe/layer/thunk.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
-    include/gpipe/memory/blocks.hpp
-    include/gpipe/memory/boundary_slots.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
     include/gpipe/memory/constant_budget.hpp
@@ -95,17 +93,12 @@ set(GPIPE_HEADERS
     include/gpipe/memory/fit_budget.hpp
     include/gpipe/memory/locate.hpp
     include/gpipe/memory/memory_plan.hpp
-    include/gpipe/memory/moves.hpp
-    include/gpipe/memory/occupation.hpp
     include/gpipe/memory/offload_times.hpp
-    include/gpipe/memory/offloaded.hpp
     include/gpipe/memory/plan.hpp
-    include/gpipe/memory/plan_copies.hpp
     include/gpipe/memory/reversal_calls.hpp
     include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
-    include/gpipe/memory/window.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/catalogue.hpp
     include/gpipe/optimizer/groups.hpp
@@ -122,6 +115,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/lower.hpp
     include/gpipe/plan/lowered.hpp
     include/gpipe/plan/operands.hpp
+    include/gpipe/plan/pools.hpp
     include/gpipe/plan/projection.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp

@@ -73,7 +73,7 @@ namespace detail {
 // The same actions with the needs of their data alone.
 inline gpipe::Lowered without_room(FinishedPlan const& plan) {
     gpipe::Lowered result = plan.memory.lowered;
-    result.needs = find_needs(walk_of(result, plan.memory.operands), plan.memory.operands,
+    result.needs = find_needs(walk_of(result), plan.memory.operands,
                               [](std::size_t, gpipe::Operand const&) { return gpipe::Span{}; });
     return result;
 }
@@ -106,10 +106,9 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
     result.needs = plan.lowered.needs.count();
-    Evaluation evaluation = evaluation_of(plan.lowered, plan.order);
-    Operands const operands = find_operands(evaluation.lowered, plan.cells);
-    evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
-                                          operands, Located(plan, operands, true));
+    Lowered evaluation = evaluation_of(plan.lowered);
+    Operands const operands = find_operands(evaluation, plan.cells);
+    evaluation.needs = find_needs(walk_of(evaluation), operands, Located(plan, operands, true));
 
     // Where arenas begin is all that tables know of them.
     Array<std::byte*> arenas(of.devices + 1);
@@ -117,15 +116,16 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, layers, first, made.reversals);
-    auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
+    auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
         Placement const placement = place_programs(lowered, 1, true, cost);
-        StepTable made = step_table(plan, lowered, of, placement,
-                                    merge_lanes(lowered, placement, cost), arenas, host, evaluates);
-        check_table(made, plan, lowered, of, false);
-        return made;
+        StepTable steps =
+            step_table(plan, lowered, all, placement, merge_lanes(lowered, placement, cost), arenas,
+                       host, evaluates);
+        check_table(steps, plan, lowered, all, false);
+        return steps;
     };
     result.training = table(plan.lowered, plan.operands, false);
-    result.evaluation = table(evaluation.lowered, operands, true);
+    result.evaluation = table(evaluation, operands, true);
     return result;
 }
 

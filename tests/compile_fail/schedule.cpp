@@ -31,12 +31,6 @@
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
 // expect GPIPE_TOO_LATE: gpipe: the programs of Policy hold, at this device and position, a recompute behind
 // expect GPIPE_TOO_LATE: CheckPrograms<.*(, 0, 6, [^,]*, 0, 0>|device=0, position=6, .*cell=0, micro_batch=0)
-// expect GPIPE_MISMATCHED: gpipe: in the programs of Policy the receive at this device and position meets the send
-// expect GPIPE_MISMATCHED: CheckPrograms<.*(Messages, .*, 0, 6, [^,]*, 0, 1>|device=0, position=6, .*cell=0, micro_batch=1)
-// expect GPIPE_OVERWRITTEN: gpipe: in the programs of Policy the action at this device and position overwrites a
-// expect GPIPE_OVERWRITTEN: CheckPrograms<.*(Messages, .*, 1, 2, [^,]*, 1, 1>|device=1, position=2, .*cell=1, micro_batch=1)
-// expect GPIPE_NO_SUCH_SLOT: gpipe: in the programs of Policy the receive at this device and position names a slot
-// expect GPIPE_NO_SUCH_SLOT: CheckPrograms<.*(Messages, .*, 1, 2, [^,]*, 1, 1>|device=1, position=2, .*cell=1, micro_batch=1)
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -165,28 +159,6 @@ struct LatePass {
         return result;
     }
 };
-
-// The paper's schedule with messages, spoilt.
-constexpr gpipe::MessagePrograms spoilt() {
-    auto lowered = gpipe::with_messages(gpipe::schedule::GPipe::programs(2, 3));
-    [[maybe_unused]] std::size_t const first = lowered.programs.begin(1);
-#if defined(GPIPE_MISMATCHED)
-    // Device 0 receives the gradient of micro-batch 1 first; device 1 sends that of 2 first.
-    gpipe::Action const last = lowered.programs[6];
-    lowered.programs[6] = lowered.programs[8];
-    lowered.programs[8] = lowered.programs[7];
-    lowered.programs[7] = last;
-#elif defined(GPIPE_OVERWRITTEN)
-    lowered.slot[first + 2] = lowered.slot[first];
-#elif defined(GPIPE_NO_SUCH_SLOT)
-    lowered.slot[first + 2] = 3;
-#endif
-    return lowered;
-}
-struct Messages {
-    static constexpr gpipe::Verdict value = verify(spoilt());
-};
-[[maybe_unused]] constexpr bool sound = gpipe::detail::programs_ok<Messages>(Messages{});
 
 #if defined(GPIPE_PASS_DROPS)
 using Checkpointing = Pass;

@@ -119,8 +119,8 @@ TEST_CASE(
                     auto const train = made<Train<float>>(o, watch);
                     INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", way ", w);
                     CHECK(expected.differs(*train, ways[w].together) == "");
-                    for (gpipe::Offloaded const& cell : train->plan().offloaded)
-                        moved += cell.moves();
+                    for (std::size_t c = 0; c < train->cells(); ++c)
+                        moved += train->plan().pools.pool(gpipe::Holds::offloaded, c).slots > 0;
                 }
     }
     MESSAGE(moved, " cells that offload");

@@ -207,30 +207,27 @@ template <class N> double worst_ratio(double near) {
                         CHECK(planned.total() >= least[d].total);
                         // A recompute's output that nobody reads again is counted inside, but lies
                         // in a slot of the boundary: mostly in one that a gradient needs anyway.
-                        auto const& boundary = train.plan().boundaries[d];
-                        bool const discards =
-                            boundary.slots > 0 && boundary.discarded_output[0] != gpipe::no_slot;
-                        CHECK(planned.boundary <=
-                              least[d].boundary + (discards ? train.plan().slot_size[d] : 0));
+                        gpipe::CellValues const& values = train.plan().cells[d];
+                        std::size_t const slot =
+                            d > 0 ? train.plan().pools.pool(gpipe::Holds::input, d - 1).bytes : 0;
+                        CHECK(planned.boundary <= least[d].boundary + (values.discards ? slot : 0));
                         // Without checkpointing the temporaries are not put where blocks are free.
                         std::size_t const c = d;
                         bool const checkpoints = train.plan().layouts[c].adjacent;
                         // What weight gradients will read is there in full when temporaries are no
                         // longer.
-                        bool const halves = train.plan().blocks.splits[c];
+                        bool const halves = values.splits;
                         std::size_t const apart =
                             checkpoints && !halves ? 0 : train.plan().layouts[c].temporary;
                         // With one micro-batch a gradient of the boundary lies inside, too.
-                        std::size_t const held =
-                            train.plan().holds_gradient[c] ? least[d].boundary : 0;
+                        std::size_t const held = values.gradient_inside ? least[d].boundary : 0;
                         CHECK(double(planned.activations) <=
                               near * double(least[d].inside) + double(apart + held));
                         // The boundary is fullest when the cell is nearly done.
                         double const ratio = double(planned.total()) / double(least[d].total);
                         if (checkpoints)
                             CHECK(double(planned.total()) <=
-                                  near * double(least[d].total) +
-                                      double(train.plan().slot_size[c] + apart));
+                                  near * double(least[d].total) + double(slot + apart));
                         if (checkpoints && least[d].total > 0 && micro_batches == 32 &&
                             cells <= 4 && schedule.name == "GPipe")
                             worst = std::max(worst, ratio);
@@ -487,7 +484,7 @@ TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inp
             std::size_t const put_off = most_between(
                 programs, c, [](Kind kind) { return kind == Kind::input_gradient; },
                 [](Kind kind) { return kind == Kind::weight_gradient; });
-            std::size_t const slots = train.plan().boundaries[c].slots;
+            std::size_t const slots = train.plan().pools.pool(gpipe::Holds::input, c - 1).slots;
             INFO(name, ", ", checkpointing.name, ", K = ", k, ", M = ", micro_batches,
                  ", boundary ", c);
             CHECK(slots <= in_flight + 1 + put_off);

@@ -95,12 +95,13 @@ TEST_CASE("what is offloaded is in the timeline of a run, and its bytes in the c
         std::size_t copies = 0;
         for (gpipe::TimelineEntry const& entry : timeline) copies += is_offload(entry.action.kind);
         std::size_t moved = 0; // of the micro-batches that have samples
-        for (gpipe::Offloaded const& cell : train.plan().offloaded)
-            for (std::size_t m = 0; m < filled; ++m) moved += cell.moved(m);
+        for (std::size_t c = 0; c < train.cells(); ++c)
+            for (std::size_t m = 0; m < filled; ++m)
+                moved += train.plan().lowered.offloads.moved(c, m);
         CHECK(moved > 0);
         std::size_t host = 0;
-        for (gpipe::Offloaded const& cell : train.plan().offloaded)
-            host += cell.host.slots * cell.bytes();
+        for (std::size_t c = 0; c < train.cells(); ++c)
+            host += train.plan().pools.pool(gpipe::Holds::offloaded, c).total();
         CHECK(host > 0);
         CHECK(train.host_bytes() == host);
         CHECK(copies == 2 * moved);

@@ -10,6 +10,7 @@
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace {
 
@@ -21,8 +22,11 @@ using gpipe::schedule::GPipe;
 using toy::OneForwardOneBackward;
 
 constexpr std::size_t slots(Programs const& programs, std::size_t cell, bool gradient = true) {
-    return gpipe::assign_boundary_slots(programs, gpipe::linear_order(programs),
-                                        gpipe::HappensBefore(programs), {cell, gradient})
+    auto const linear = gpipe::linear_order(programs);
+    gpipe::Array<std::uint32_t> order(linear.size());
+    for (std::size_t r = 0; r < order.size(); ++r) order[r] = static_cast<std::uint32_t>(linear[r]);
+    return gpipe::assign_boundary_slots(programs, order, gpipe::HappensBefore(programs),
+                                        {cell, gradient})
         .slots;
 }
 
@@ -93,9 +97,8 @@ static_assert(copied(gpipe::Link::staged).host == (2 + 2) * 3 * 256);
 // The third forward waits until the first output has left its slot.
 constexpr bool third_forward_waits() {
     auto const lowered = copied(gpipe::Link::copied).lowered;
-    std::size_t const needed = lowered.needs[2].action[0];
-    return needed != gpipe::no_action && lowered.needs[1].action[0] == gpipe::no_action &&
-           lowered.programs[needed] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
+    return lowered.needs[1].empty() && lowered.needs[2].size() == 1 &&
+           lowered.programs[lowered.needs[2][0]] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
 }
 static_assert(third_forward_waits());
 

@@ -2,9 +2,9 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/plan/happens_before.hpp>
 #include <gpipe/schedule/check.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/order.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>
@@ -107,8 +107,10 @@ static_assert(happens());
 // behind each; what a device does keeps its place.
 constexpr gpipe::Lowered lowered(std::size_t k, std::size_t m, gpipe::Link link, bool crosses) {
     Programs const programs = OneForwardOneBackward::programs(k, m);
-    return gpipe::lower(programs, gpipe::Array<gpipe::Link>(k, link),
-                        gpipe::Array<bool>(k, crosses), gpipe::linear_order(programs));
+    gpipe::Edges edges = gpipe::neighbours(k);
+    for (std::size_t e = 0; e < edges.size(); ++e)
+        edges[e].link = link, edges[e].gradient = crosses;
+    return gpipe::lower(programs, edges, gpipe::linear_order(programs));
 }
 static_assert(lowered(3, 4, gpipe::Link::shared, true).programs.size() == 2 * 3 * 4);
 static_assert(lowered(3, 4, gpipe::Link::copied, true).programs.size() == (2 * 3 + 2 * 2) * 4);
@@ -120,17 +122,15 @@ static_assert(lowered(3, 4, gpipe::Link::staged, true).streams() == 3 + 4 * 2);
 static_assert(lowered(3, 4, gpipe::Link::copied, true).device[3] == 0);
 constexpr bool waits_for_its_copy() {
     gpipe::Lowered const all = lowered(2, 1, gpipe::Link::copied, true); // F0 B0, F1 B1, S0, G1
-    return all.programs[4].kind == gpipe::Kind::send_output && all.needs[4].action[0] == 0 &&
-           all.needs[2].action[0] == 4 && all.needs[1].action[0] == 5 &&
-           all.needs[5].action[0] == 3 && all.needs[3].action[0] == gpipe::no_action;
+    return all.programs[4].kind == gpipe::Kind::send_output && all.needs[4][0] == 0 &&
+           all.needs[2][0] == 4 && all.needs[1][0] == 5 && all.needs[5][0] == 3 &&
+           all.needs.count() == 4;
 }
 static_assert(waits_for_its_copy());
 constexpr bool knows_what_copies_imply() {
-    gpipe::Lowered all = lowered(2, 2, gpipe::Link::staged, true);
-    gpipe::HappensBefore const before(all, gpipe::linear_order(all));
-    all.needs[4].add(0); // F10 needs its input's way, and so F00
-    gpipe::drop_implied(all, before);
-    return all.needs[4].action[1] == gpipe::no_action && before(0, 4) && !before(4, 0);
+    gpipe::Lowered const all = lowered(2, 2, gpipe::Link::staged, true);
+    gpipe::HappensBefore const before(all); // F10 needs its input's way, and so F00
+    return all.needs[4].size() == 1 && before(0, 4) && !before(4, 0);
 }
 static_assert(knows_what_copies_imply());
 

@@ -89,8 +89,9 @@ template <std::size_t K, std::size_t M> constexpr bool gpipe_facts() {
     constexpr std::size_t slots = [] {
         auto const plan = T::plan_for(1);
         std::size_t most = 0;
-        for (auto const& boundary : plan.boundaries)
-            if (boundary.slots > most) most = boundary.slots;
+        for (std::size_t e = 0; e + 1 < K; ++e)
+            if (std::size_t const n = plan.pools.pool(gpipe::Holds::input, e).slots; n > most)
+                most = n;
         return most;
     }();
     static_assert(slots == (K > 1 ? M + 1 : 0));
@@ -105,8 +106,8 @@ using With = Training<Net, Cells<2>, MicroBatches<8>, Loss, Checkpointing>;
 static_assert(With<Always>::peak_bytes(0, 4) <= With<Never>::peak_bytes(0, 4));
 static_assert(With<ExceptLast>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 4));
 static_assert(With<Never>::peak_bytes(0, 4) < With<Never>::peak_bytes(0, 8));
-static_assert(With<ExceptLast>::plan_for(4).blocks.kept.count[0] == 1);
-static_assert(With<Never>::plan_for(4).blocks.kept.count[0] == 8);
+static_assert(With<ExceptLast>::plan_for(4).pools.pool(gpipe::Holds::kept, 0).slots == 1);
+static_assert(With<Never>::plan_for(4).pools.pool(gpipe::Holds::kept, 0).slots == 8);
 static_assert(With<Never>::plan_for(4).total() ==
               With<Never>::peak_bytes(0, 4) + With<Never>::peak_bytes(1, 4));
 
@@ -160,9 +161,10 @@ using gpipe::checkpoint::Offload;
 static_assert(Moved<Offload<Never>>::peak_bytes(0, 8) < Moved<Never>::peak_bytes(0, 8));
 static_assert([] {
     gpipe::MemoryPlan const plan = Moved<Offload<Never>>::plan_for(8);
-    gpipe::Offloaded const& cell = plan.offloaded[0];
-    return cell.blocks == 2 && cell.host.slots == 6 && !plan.offloaded[0].with_input &&
-           plan.offloaded[1].with_input && plan.boundaries[1].slots == 4;
+    auto const slots = [&](gpipe::Holds holds) { return plan.pools.pool(holds, 0).slots; };
+    return slots(gpipe::Holds::retained) == 2 && slots(gpipe::Holds::offloaded) == 6 &&
+           slots(gpipe::Holds::input) == 4 && !plan.cells[0].input_moves &&
+           plan.cells[1].input_moves;
 }());
 static_assert(Moved<Offload<Never>>::bubble() == gpipe::ratio(1, 9));
 

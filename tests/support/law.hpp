@@ -84,8 +84,7 @@ std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t actio
     Work work;
     for (gpipe::Operand const& operand : operands[action]) {
         auto const [at, bytes] = where(operand);
-        bool const of_cell =
-            static_cast<std::size_t>(operands.values[operand.value].holds) >= gpipe::holds_of_edges;
+        bool const of_cell = !is_of_edge(operands.values[operand.value].holds);
         (operand.use == gpipe::Use::read ? work.reads : work.writes)
             .push_back({at, bytes, operand.value + 1, operand.use == gpipe::Use::over, of_cell});
     }
@@ -93,14 +92,14 @@ std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t actio
 }
 /// The same at the addresses of its step.
 inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
-                                     gpipe::Step const& step) {
+                                     gpipe::Located const& located, gpipe::Step const& step) {
     return by_operands(operands, step.action, [&](gpipe::Operand const& operand) {
         gpipe::Value const& value = operands.values[operand.value];
-        gpipe::Location const place = gpipe::locate(plan, value);
+        gpipe::Location const& place = located[operand.value];
         bool const behind =
             value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent;
         return std::pair<std::byte const*, std::size_t>(
-            step[operand.region] + (behind ? plan.cells[value.owner].kept : 0),
+            step[operand.region] + (behind ? plan.layouts[value.owner].kept : 0),
             place.end - place.begin);
     });
 }
@@ -124,9 +123,10 @@ class Definition {
             result = {{{piece(step, name, {0, Region::input})},
                        {piece(step, name, {0, Region::output})}}};
         } else if (is_offload(step.kind)) {
-            gpipe::Offloaded const& moved = plan_.offloaded[c];
             bool const out = step.kind == Kind::offload;
-            std::size_t const kept = moved.retained, input = moved.with_input ? moved.input : 0;
+            std::size_t const kept = plan_.pools.pool(gpipe::Holds::retained, c).bytes;
+            std::size_t const input =
+                plan_.cells[c].input_moves ? plan_.lowered.edges[c - 1].bytes : 0;
             result = {{{{step[out ? Region::retained : Region::input], kept},
                         {step[Region::input] + (out ? 0 : kept), input}},
                        {{step[out ? Region::output : Region::retained], kept},
@@ -140,7 +140,7 @@ class Definition {
             if (evaluation_ && last == chain_.size)
                 result.push_back(placed(step, r.calls[r.backward]));
         } else {
-            bool const rewrites = last < chain_.size && plan_.transfers[c + 1].keeps;
+            bool const rewrites = plan_.rewrites_output(c);
             auto calls = calls_of(chain_, first, last, step.kind, rewrites);
             if (evaluation_ && last == chain_.size) calls.push_back(call_of_loss(chain_));
             for (LayerCall const& call : calls) {

@@ -145,6 +145,29 @@ inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe:
     return gpipe::lower(programs, edges, gpipe::linear_order(programs));
 }
 
+/// The same needs and one more, or without one.
+///@{
+inline gpipe::Needs with_need(gpipe::Needs const& needs, std::size_t action, std::size_t needed) {
+    gpipe::Needs result(needs.size(), needs.count() + 1);
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+        std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
+        if (i == action) all.push_back(static_cast<std::uint32_t>(needed));
+        result.set(i, all);
+    }
+    return result;
+}
+inline gpipe::Needs without_need(gpipe::Needs const& needs, std::size_t action,
+                                 std::size_t needed) {
+    gpipe::Needs result(needs.size(), needs.count());
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+        std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
+        if (i == action) std::erase(all, needed);
+        result.set(i, all);
+    }
+    return result;
+}
+///@}
+
 /// The forwards of programs alone, in their order.
 inline gpipe::Programs forwards_of(gpipe::Programs const& programs) {
     gpipe::Programs result(programs.devices(), programs.cells(), programs.micro_batches(),

@@ -3,7 +3,9 @@
 #include "random_chain.hpp"
 
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/table.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/table_proof.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +14,7 @@
 #include <string>
 #include <vector>
 
-// Walks a step table on a memory that remembers what was written where, call by call.
+// Step tables walked on a memory that remembers what was written where, call by call.
 namespace toy {
 
 /// Which of the orders that streams and waits allow.
@@ -78,6 +80,31 @@ class Places {
     std::vector<std::byte> bytes_;
 };
 
+/// The table of a training step over a plan, or of an evaluation, as a device that enqueues has it:
+/// a stream per program, one walker. It is proven.
+struct Tabled {
+    explicit Tabled(gpipe::MemoryPlan const& plan, Places const& places, bool evaluates = false)
+        : lowered(plan.lowered), operands(plan.operands) {
+        if (evaluates) {
+            lowered = evaluation_of(plan.lowered);
+            operands = find_operands(lowered, plan.cells);
+            lowered.needs =
+                find_needs(walk_of(lowered), operands, gpipe::Located(plan, operands, true));
+        }
+        auto const cost = [](gpipe::Action const& a) {
+            return a.kind == gpipe::Kind::backward ? 2.0 : 1.0;
+        };
+        auto const placement = gpipe::place_programs(lowered, 1, true, cost);
+        table =
+            step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
+                       places.arenas, places.host, evaluates);
+        check_table(table, plan, lowered, operands, false);
+    }
+    gpipe::Lowered lowered;
+    gpipe::Operands operands;
+    gpipe::StepTable table;
+};
+
 /// What lies somewhere: which tensor of which micro-batch. 0 is rubbish.
 inline std::uint32_t tag(TensorName const& name, std::size_t micro_batch) {
     return static_cast<std::uint32_t>(1 + name.what + 16 * (name.layer + 64 * micro_batch));
@@ -88,7 +115,7 @@ struct Effect {
     struct Tensor {
         std::byte const* at;
         std::size_t bytes;
-        std::uint32_t tag;
+        std::uint32_t tag; ///< 0: rubbish
         TensorName name;
         std::size_t boundary; ///< that it crosses; 0 if it stays in its cell
     };
@@ -96,10 +123,92 @@ struct Effect {
     std::vector<Tensor> writes;
 };
 
+/// Walks a table once, in an order that streams and waits allow; says what went wrong, or nothing.
+/// `effects_of(step)`: what a step does, call by call. A call takes its time: others start and end
+/// before it ends, what it reads has to stay as long, and what it writes must be its own.
+template <class EffectsOf>
+std::string walk(gpipe::StepTable const& table, Places const& places, std::size_t devices,
+                 Pace pace, std::mt19937_64& random, EffectsOf effects_of) {
+    std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
+    for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
+    std::vector<std::size_t> done(table.streams);
+    std::vector<std::vector<Effect>> effects(table.streams); // of the step that runs
+    std::vector<std::size_t> call(table.streams);            // that comes next in it
+    std::vector<bool> runs(table.streams);                   // whether that has begun
+    auto memory = places.empty();
+    std::size_t const odd = random() % table.streams;
+
+    auto const ready = [&](std::size_t s) {
+        if (call[s] > 0 || runs[s]) return true;
+        if (done[s] == streams[s].size()) return false;
+        for (gpipe::Wait const& wait : table.waits_of(*streams[s][done[s]]))
+            if (done[wait.stream] < wait.position) return false;
+        return true;
+    };
+    auto const urgency = [&](std::size_t s) {
+        if (pace == Pace::copies_late) return s < devices;
+        if (pace == Pace::copies_early) return s >= devices;
+        if (pace == Pace::one_starved) return s != odd;
+        if (pace == Pace::one_ahead) return s == odd;
+        return true;
+    };
+    // Begins or ends a call; empty if nothing is wrong.
+    auto const touch = [&](Effect const& effect, bool starts, std::uint32_t torn) -> std::string {
+        auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
+            std::size_t const begin = places.offset(tensor.at) / gpipe::slot_alignment;
+            for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
+                if (!f(memory[begin + u])) return false;
+            return true;
+        };
+        for (auto const* tensors : {&effect.reads, &effect.writes})
+            for (Effect::Tensor const& tensor : *tensors)
+                if (!places.has(tensor.at, tensor.bytes)) return "no address";
+        for (Effect::Tensor const& tensor : effect.reads)
+            if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
+                return "reads something else";
+        for (Effect::Tensor const& tensor : effect.writes)
+            if (!each_unit(tensor, [&](std::uint32_t& held) {
+                    bool const mine =
+                        starts ? held != Places::nobodys && held < 0x80000000 : held == torn;
+                    held = starts ? torn : tensor.tag;
+                    return mine;
+                }))
+                return "writes where something else is";
+        return "";
+    };
+    for (std::size_t left = table.steps.size(); left > 0;) {
+        std::vector<std::size_t> choice;
+        for (bool const urgent : {true, false})
+            if (choice.empty())
+                for (std::size_t s = 0; s < table.streams; ++s)
+                    if (urgency(s) == urgent && ready(s)) choice.push_back(s);
+        if (choice.empty()) return "everybody waits";
+        std::size_t const s = choice[random() % choice.size()];
+        gpipe::Step const& step = *streams[s][done[s]];
+        if (call[s] == 0 && !runs[s]) effects[s] = effects_of(step);
+        if (call[s] < effects[s].size()) {
+            bool const starts = !runs[s];
+            std::string const wrong =
+                touch(effects[s][call[s]], starts, ~static_cast<std::uint32_t>(s));
+            if (!wrong.empty())
+                return wrong + " at " + std::string(gpipe::name(step.kind)) + " " +
+                       std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
+            runs[s] = starts;
+            if (!starts) ++call[s];
+        }
+        if (call[s] < effects[s].size()) continue;
+        call[s] = 0;
+        ++done[s];
+        --left;
+    }
+    return "";
+}
+
+/// What steps do, by the definition of their kind: from chain and layouts.
 class Walker {
   public:
-    Walker(gpipe::ChainShape const& chain, gpipe::MemoryPlan const& plan, Places const& places)
-        : chain_(chain), plan_(plan), places_(places) {}
+    Walker(gpipe::ChainShape const& chain, gpipe::MemoryPlan const& plan)
+        : chain_(chain), plan_(plan) {}
 
     bool crosses(std::size_t boundary) const {
         return chain_.lowest_learner < plan_.first[boundary];
@@ -125,7 +234,7 @@ class Walker {
         }
         std::size_t const c = step.cell;
         bool const last_cell = c + 2 == plan_.first.size();
-        bool const rewrites = !last_cell && plan_.transfers[c + 1].keeps;
+        bool const rewrites = !last_cell && plan_.rewrites_output(c);
         auto calls = calls_of(chain_, plan_.first[c], plan_.first[c + 1], step.kind, rewrites);
         if (evaluates && last_cell) calls.push_back(call_of_loss(chain_));
         for (LayerCall const& call : calls) {
@@ -141,62 +250,6 @@ class Walker {
         return result;
     }
 
-    /// Walks the table once; says what went wrong, or nothing. A call takes its time: others start
-    /// and end before it ends, and what it reads has to stay as long.
-    std::string walk(gpipe::StepTable const& table, std::size_t devices, Pace pace,
-                     std::mt19937_64& random, bool evaluates = false) const {
-        std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
-        for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
-        std::vector<std::size_t> done(table.streams);
-        std::vector<std::vector<Effect>> effects(table.streams); // of the step that runs
-        std::vector<std::size_t> call(table.streams);            // that comes next in it
-        std::vector<bool> runs(table.streams);                   // whether that has begun
-        auto memory = places_.empty();
-        std::size_t const odd = random() % table.streams;
-
-        auto const ready = [&](std::size_t s) {
-            if (call[s] > 0 || runs[s]) return true;
-            if (done[s] == streams[s].size()) return false;
-            gpipe::Step const& step = *streams[s][done[s]];
-            for (std::size_t w = 0; w < 3; ++w)
-                if (done[step.wait_stream[w]] < step.wait_position[w]) return false;
-            return true;
-        };
-        auto const urgency = [&](std::size_t s) {
-            if (pace == Pace::copies_late) return s < devices;
-            if (pace == Pace::copies_early) return s >= devices;
-            if (pace == Pace::one_starved) return s != odd;
-            if (pace == Pace::one_ahead) return s == odd;
-            return true;
-        };
-        for (std::size_t left = table.steps.size(); left > 0;) {
-            std::vector<std::size_t> choice;
-            for (bool const urgent : {true, false})
-                if (choice.empty())
-                    for (std::size_t s = 0; s < table.streams; ++s)
-                        if (urgency(s) == urgent && ready(s)) choice.push_back(s);
-            if (choice.empty()) return "everybody waits";
-            std::size_t const s = choice[random() % choice.size()];
-            gpipe::Step const& step = *streams[s][done[s]];
-            if (call[s] == 0 && !runs[s]) effects[s] = this->effects(step, evaluates);
-            if (call[s] < effects[s].size()) {
-                bool const starts = !runs[s];
-                std::string const wrong =
-                    touch(memory, effects[s][call[s]], starts, ~static_cast<std::uint32_t>(s));
-                if (!wrong.empty())
-                    return wrong + " at " + std::string(gpipe::name(step.kind)) + " " +
-                           std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
-                runs[s] = starts;
-                if (!starts) ++call[s];
-            }
-            if (call[s] < effects[s].size()) continue;
-            call[s] = 0;
-            ++done[s];
-            --left;
-        }
-        return "";
-    }
-
   private:
     // Where a step finds or puts a tensor.
     Effect::Tensor find(gpipe::Step const& step, TensorName const& name) const {
@@ -205,7 +258,7 @@ class Walker {
         std::size_t const top = plan_.first[c + 1] - 1;
         bool const last_cell = top + 1 == chain_.size;
         Effect::Tensor tensor{nullptr, bytes_of(chain_, name, plan_.capacity),
-                              tag(name, step.micro_batch), name, 0};
+                              is_scratch(name) ? 0 : tag(name, step.micro_batch), name, 0};
         bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
         if (name.what == TensorName::output && crosses) {
             tensor.at =
@@ -229,36 +282,8 @@ class Walker {
         return tensor;
     }
 
-    // Begins or ends a call: what it reads must be there at both ends, what it writes must be its
-    // own until the end. Scratch then is rubbish.
-    std::string touch(std::vector<std::uint32_t>& memory, Effect const& effect, bool starts,
-                      std::uint32_t torn) const {
-        auto const each_unit = [&](Effect::Tensor const& tensor, auto f) {
-            std::size_t const begin = places_.offset(tensor.at) / gpipe::slot_alignment;
-            for (std::size_t u = 0; u < tensor.bytes / gpipe::slot_alignment; ++u)
-                if (!f(memory[begin + u])) return false;
-            return true;
-        };
-        for (auto const* tensors : {&effect.reads, &effect.writes})
-            for (Effect::Tensor const& tensor : *tensors)
-                if (!places_.has(tensor.at, tensor.bytes)) return "no address";
-        for (Effect::Tensor const& tensor : effect.reads)
-            if (!each_unit(tensor, [&](std::uint32_t held) { return held == tensor.tag; }))
-                return "reads something else";
-        for (Effect::Tensor const& tensor : effect.writes)
-            if (!each_unit(tensor, [&](std::uint32_t& held) {
-                    bool const mine =
-                        starts ? held != Places::nobodys && held != torn : held == torn;
-                    held = starts ? torn : is_scratch(tensor.name) ? 0 : tensor.tag;
-                    return mine;
-                }))
-                return "writes where something else is";
-        return "";
-    }
-
     gpipe::ChainShape const& chain_;
     gpipe::MemoryPlan const& plan_;
-    Places const& places_;
 };
 
 } // namespace toy

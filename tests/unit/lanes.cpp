@@ -2,15 +2,16 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/plan/lower.hpp>
 #include <gpipe/runtime/lanes.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
-#include <gpipe/runtime/table.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 using gpipe::Action;
@@ -18,6 +19,7 @@ using gpipe::Array;
 using gpipe::Kind;
 using gpipe::Lanes;
 using gpipe::LaneStep;
+using gpipe::Lowered;
 using gpipe::no_action;
 using gpipe::Placement;
 using gpipe::Programs;
@@ -36,23 +38,12 @@ Placement place(std::size_t devices, std::size_t lanes, bool dealt, bool own_str
     return result;
 }
 
-// What an action needs, besides its program's order.
-std::vector<std::size_t> needs_of(Programs const& programs, std::size_t i,
-                                  Array<std::size_t> const& also) {
-    std::vector<std::size_t> needs;
-    Action const& a = programs[i];
-    for (std::size_t j = 0; j < programs.size(); ++j) {
-        Action const& b = programs[j];
-        if (a.micro_batch == b.micro_batch && a.kind == b.kind && a.kind != Kind::recompute &&
-            (a.kind == Kind::forward ? b.cell + 1 == a.cell : b.cell == a.cell + 1))
-            needs.push_back(j);
-    }
-    if (!also.empty() && also[i] != no_action) needs.push_back(also[i]);
-    return needs;
+std::span<gpipe::Wait const> waits_of(Lanes const& lanes, LaneStep const& step) {
+    return {lanes.waits.data() + step.first_wait, step.waits};
 }
 
-void check_lanes(Programs const& programs, Placement const& placement, Lanes const& lanes,
-                 Array<std::size_t> const& also) {
+void check_lanes(Lowered const& lowered, Placement const& placement, Lanes const& lanes) {
+    Programs const& programs = lowered.programs;
     REQUIRE(lanes.lanes() == placement.lanes);
     REQUIRE(lanes.steps.size() == programs.size());
     REQUIRE(lanes.begin[0] == 0);
@@ -82,7 +73,7 @@ void check_lanes(Programs const& programs, Placement const& placement, Lanes con
     for (std::size_t i = 0; i < programs.size(); ++i) {
         LaneStep const& step = lanes.steps[step_of[i]];
         std::size_t waits = 0;
-        for (std::size_t needed : needs_of(programs, i, also)) {
+        for (std::size_t needed : lowered.needs[i]) {
             LaneStep const& other = lanes.steps[step_of[needed]];
             if (other.stream == step.stream) {
                 // Nothing to wait for: it stands before on the same stream.
@@ -91,16 +82,14 @@ void check_lanes(Programs const& programs, Placement const& placement, Lanes con
                 continue;
             }
             bool found = false;
-            for (gpipe::Wait const& wait : step.waits)
+            for (gpipe::Wait const& wait : waits_of(lanes, step))
                 found = found || (wait.stream == other.stream && wait.position == other.position);
             REQUIRE(found);
             REQUIRE(other.publishes);
             waited_for[needed] = true;
             ++waits;
         }
-        std::size_t written = 0;
-        for (gpipe::Wait const& wait : step.waits) written += wait.position > 0;
-        REQUIRE(written == waits); // and for nothing else
+        REQUIRE(step.waits == waits); // and for nothing else
     }
     for (std::size_t i = 0; i < programs.size(); ++i)
         REQUIRE(lanes.steps[step_of[i]].publishes == waited_for[i]);
@@ -117,7 +106,7 @@ void check_lanes(Programs const& programs, Placement const& placement, Lanes con
             while (at[lane] < lanes.begin[lane + 1]) {
                 LaneStep const& step = lanes.steps[at[lane]];
                 bool ready = true;
-                for (gpipe::Wait const& wait : step.waits)
+                for (gpipe::Wait const& wait : waits_of(lanes, step))
                     ready = ready && reached[wait.stream] >= wait.position;
                 if (!ready) break;
                 reached[step.stream] = step.position;
@@ -160,59 +149,19 @@ TEST_CASE_TEMPLATE("merged lanes keep every program's order, and every need in r
             REQUIRE(gpipe::verify(schedule));
             for (Programs const& programs :
                  {schedule, gpipe::checkpoint::ExceptLast::lower(schedule),
-                  gpipe::checkpoint::Always::lower(schedule)})
+                  gpipe::checkpoint::Always::lower(schedule)}) {
+                Lowered const lowered = gpipe::lower(programs);
                 each_merge(programs, [&](Placement const& placement, auto cost) {
-                    Lanes const lanes = gpipe::merge_lanes(gpipe::lower(programs), placement, cost);
-                    check_lanes(programs, placement, lanes, {});
+                    Lanes const lanes = gpipe::merge_lanes(lowered, placement, cost);
+                    check_lanes(lowered, placement, lanes);
                     double busy = 0;
                     for (std::size_t i = 0; i < programs.size(); ++i) busy += cost(programs[i]);
                     CHECK(lanes.busy == doctest::Approx(busy));
                     CHECK(lanes.makespan <= busy + 1e-9);
                     CHECK(lanes.makespan * double(placement.streams) >= busy - 1e-9);
                 });
-        }
-}
-
-TEST_CASE("forwards alone wait for the slot that the next cell still reads, and for no cycle") {
-    for (std::size_t k = 1; k <= 5; ++k)
-        for (std::size_t m = 1; m <= 7; ++m)
-            for (std::size_t slots = 1; slots <= 3; ++slots) {
-                CAPTURE(k);
-                CAPTURE(m);
-                CAPTURE(slots);
-                Programs const training = gpipe::schedule::GPipe::programs(k, m);
-                gpipe::MemoryPlan plan;
-                plan.offloaded = Array<gpipe::Offloaded>(k);
-                plan.boundaries = Array<gpipe::BoundarySlots>(k);
-                plan.links = Array<gpipe::Link>(k);
-                plan.crosses = Array<bool>(k);
-                for (std::size_t c = 1; c < k; ++c) plan.boundaries[c].slots = slots;
-                auto const forwards = gpipe::forward_programs(training, plan);
-                Programs const& programs = forwards.lowered.programs;
-                REQUIRE(programs.size() == k * m);
-                std::size_t const apart = slots < 2 ? slots : 2;
-                Array<std::size_t> also(programs.size(), no_action);
-                for (std::size_t i = 0; i < programs.size(); ++i) {
-                    Action const& a = programs[i];
-                    CHECK(a.kind == Kind::forward);
-                    CHECK(programs.device_at(i) == a.cell);
-                    bool const needs = a.cell > 0;
-                    bool const waits = a.cell + 1 < k && a.micro_batch >= apart;
-                    auto const& [first, second, third] = forwards.lowered.needs[i].action;
-                    CHECK(third == no_action);
-                    if (needs) CHECK(programs[first] == gpipe::forward(a.cell - 1, a.micro_batch));
-                    also[i] = needs ? second : first;
-                    REQUIRE((also[i] != no_action) == waits);
-                    if (waits)
-                        CHECK(programs[also[i]] ==
-                              gpipe::forward(a.cell + 1, a.micro_batch - apart));
-                    if (!needs) CHECK(second == no_action);
-                }
-                each_merge(programs, [&](Placement const& placement, auto cost) {
-                    check_lanes(programs, placement,
-                                gpipe::merge_lanes(forwards.lowered, placement, cost), also);
-                });
             }
+        }
 }
 
 TEST_CASE("with a lane per device the merge takes as long as the simulation says") {

@@ -22,6 +22,7 @@
 #include <vector>
 
 using gpipe::Array;
+using gpipe::Holds;
 using gpipe::LayerInfo;
 using gpipe::Link;
 using gpipe::MemoryPlan;
@@ -31,39 +32,36 @@ namespace {
 
 using Interval = std::pair<std::size_t, std::size_t>; // offset, bytes
 
-// The parts of a device's arena, as the engine addresses them.
+// The parts of a device's arena, or of the host's memory.
 std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& chain,
                                Programs const& programs, std::size_t device, std::size_t states) {
     std::vector<Interval> parts;
-    std::size_t temporary = 0;
-    std::size_t temporaries_at = 0;
-    bool adjacent = false;
-    for (std::size_t c = 0; c < programs.cells(); ++c) {
+    for (std::size_t i = 0; i < chain.size; ++i) {
+        std::size_t c = 0;
+        while (plan.first[c + 1] <= i) ++c;
         if (programs.device_of(c) != device) continue;
-        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            std::size_t const bytes = chain.layers[i].parameters.slots(1);
-            parts.push_back({plan.parameters[i], bytes});
-            parts.push_back({plan.gradients[i], bytes});
-            parts.push_back({plan.optimizer[i], states * bytes});
-        }
-        if (c + 1 < programs.cells()) {
-            gpipe::Transfers const& behind = plan.transfers[c + 1];
-            parts.push_back({behind.outbox_at, behind.outbox.slots * behind.slot_size});
-        }
-        if (c > 0)
-            parts.push_back({plan.slots_at[c], plan.boundaries[c].slots * plan.slot_size[c]});
-        adjacent = plan.layouts[c].adjacent;
-        parts.push_back({plan.held_at[c], plan.blocks.held.count[c] * plan.layouts[c].held});
-        parts.push_back(
-            {plan.deferred_at[c], plan.blocks.deferred.count[c] * plan.layouts[c].deferred});
-        if (!adjacent)
-            parts.push_back({plan.blocks_at[c], plan.blocks.kept.count[c] * plan.layouts[c].kept});
-        temporary = std::max(temporary, plan.layouts[c].temporary);
-        temporaries_at = plan.temporaries_at[c];
-        if (adjacent) CHECK(plan.blocks_at[c] == plan.temporaries_at[c]);
+        std::size_t const bytes = chain.layers[i].parameters.slots(1);
+        parts.push_back({plan.parameters[i], bytes});
+        parts.push_back({plan.gradients[i], bytes});
+        parts.push_back({plan.optimizer[i], states * bytes});
     }
-    parts.push_back({temporaries_at, temporary});
+    for (std::size_t p = 0; p < plan.pools.size(); ++p)
+        if (plan.pools[p].space == device)
+            parts.push_back({plan.pools[p].at, plan.pools[p].total()});
     return parts;
+}
+
+// Where the last ends, if there is neither overlap nor gap.
+std::size_t filled(std::vector<Interval> parts) {
+    std::sort(parts.begin(), parts.end());
+    std::size_t end = 0;
+    for (auto const& [offset, bytes] : parts) {
+        if (bytes == 0) continue;
+        REQUIRE(offset == end);
+        REQUIRE(offset % gpipe::slot_alignment == 0);
+        end = offset + bytes;
+    }
+    return end;
 }
 
 void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
@@ -72,15 +70,7 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
     MemoryPlan const plan = gpipe::plan_memory(chain, first, programs, states, capacity, {}, links);
     std::size_t total = 0;
     for (std::size_t d = 0; d < programs.devices(); ++d) {
-        auto parts = parts_of(plan, chain, programs, d, states);
-        std::sort(parts.begin(), parts.end());
-        std::size_t end = 0;
-        for (auto const& [offset, bytes] : parts) {
-            if (bytes == 0) continue;
-            REQUIRE(offset == end); // neither overlap nor gap
-            REQUIRE(offset % gpipe::slot_alignment == 0);
-            end = offset + bytes;
-        }
+        std::size_t const end = filled(parts_of(plan, chain, programs, d, states));
         REQUIRE(end == plan.devices[d].total());
         REQUIRE(plan.devices[d].gradients == plan.devices[d].parameters);
         REQUIRE(plan.devices[d].optimizer == states * plan.devices[d].parameters);
@@ -100,50 +90,32 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         for (std::size_t b = 0; b < programs.cells(); ++b) {
             if (programs.device_of(b) != programs.device_of(c)) continue;
             one_each = one_each && b == c;
-            blocks += plan.blocks.kept.count[b];
+            blocks += plan.pools.pool(Holds::kept, b).slots;
         }
         REQUIRE(plan.layouts[c].adjacent == (blocks == 1));
     }
-    std::vector<Interval> staged; // in the host's memory
     // A slot holds the boundary's tensors and, where one crosses, their gradient.
     for (std::size_t c = 1; c < programs.cells(); ++c) {
         gpipe::LayerInfo const& layer = chain.layers[first[c]];
-        REQUIRE(plan.slot_size[c] >= layer.input.slots(capacity));
-        bool const crosses = chain.lowest_learner < first[c] && !plan.holds_gradient[c];
-        if (crosses) REQUIRE(plan.slot_size[c] >= layer.input_gradient.slots(capacity));
-        gpipe::Transfers const& transfers = plan.transfers[c];
-        bool const shared = links.empty() || links[c] == Link::shared;
-        REQUIRE((transfers.outbox.slots == 0) == shared);
-        if (!shared) {
-            REQUIRE(transfers.slot_size >= layer.input.slots(capacity));
-            if (plan.crosses[c])
-                REQUIRE(transfers.slot_size >= layer.input_gradient.slots(capacity));
-        }
-        if (!links.empty() && links[c] == Link::staged) {
-            staged.push_back({transfers.outputs_at, transfers.outputs.slots * transfers.slot_size});
-            if (plan.crosses[c])
-                staged.push_back(
-                    {transfers.gradients_at, transfers.gradients.slots * transfers.slot_size});
-        }
-        for (std::size_t m = 0; m < programs.micro_batches(); ++m)
-            REQUIRE((plan.boundaries[c].gradient[m] != gpipe::no_slot) == crosses);
+        gpipe::Pool const& inputs = plan.pools.pool(Holds::input, c - 1);
+        gpipe::Pool const& outbox = plan.pools.pool(Holds::output, c - 1);
+        bool const learns = chain.lowest_learner < first[c];
+        REQUIRE(inputs.bytes >= layer.input.slots(capacity));
+        if (learns && !plan.cells[c].gradient_inside)
+            REQUIRE(inputs.bytes >= layer.input_gradient.slots(capacity));
+        REQUIRE((outbox.slots == 0) == (links.empty() || links[c] == Link::shared));
+        REQUIRE(outbox.bytes >= layer.input.slots(capacity));
+        if (learns) REQUIRE(outbox.bytes >= layer.input_gradient.slots(capacity));
         // With one micro-batch, a device for each cell, and no weight gradient behind it that could
         // need the room, the gradient has no slot.
-        REQUIRE(plan.holds_gradient[c] ==
-                (chain.lowest_learner < first[c] && programs.micro_batches() == 1 && one_each &&
+        REQUIRE(plan.cells[c].gradient_inside ==
+                (learns && programs.micro_batches() == 1 && one_each &&
                  !runs(c, gpipe::Kind::weight_gradient)));
-        if (plan.holds_gradient[c])
+        if (plan.cells[c].gradient_inside)
             REQUIRE(plan.layouts[c].input_gradient.offset + layer.input_gradient.slots(capacity) <=
                     plan.layouts[c].temporary);
     }
-    std::sort(staged.begin(), staged.end());
-    std::size_t end = 0;
-    for (auto const& [offset, bytes] : staged) {
-        REQUIRE(offset == end);
-        REQUIRE(offset % gpipe::slot_alignment == 0);
-        end = offset + bytes;
-    }
-    REQUIRE(end == plan.host);
+    REQUIRE(filled(parts_of(plan, chain, programs, programs.devices(), states)) == plan.host);
 }
 
 } // namespace
@@ -343,8 +315,7 @@ TEST_CASE("gradients of two cells on one device have slots, though another devic
     auto const shared = plan_of({1, 0, 0, 2});
     auto const own = plan_of({1, 0, 3, 2});
     for (std::size_t c = 1; c < 4; ++c) {
-        CHECK_FALSE(shared.holds_gradient[c]);
-        CHECK(shared.boundaries[c].gradient[0] != gpipe::no_slot);
-        CHECK(own.holds_gradient[c]);
+        CHECK_FALSE(shared.cells[c].gradient_inside);
+        CHECK(own.cells[c].gradient_inside);
     }
 }

@@ -5,7 +5,6 @@
 #include <support/random_chain.hpp>
 #include <support/walker.hpp>
 
-#include <gpipe/runtime/placement.hpp>
 #include <gpipe/schedule/halves.hpp>
 
 #include <doctest/doctest.h>
@@ -24,28 +23,12 @@
 using gpipe::Array;
 using gpipe::Kind;
 using gpipe::Link;
-using gpipe::Lowered;
 using gpipe::MemoryPlan;
-using gpipe::no_slot;
 using gpipe::Programs;
 
 namespace {
 
 double cost(gpipe::Action const& a) { return a.kind == Kind::backward ? 2 : 1; }
-
-// A stream per program, one walker: as a device that enqueues has it.
-gpipe::StepTable table_of(MemoryPlan const& plan, toy::Places const& places) {
-    auto const placement = gpipe::place_programs(plan.lowered, 1, true, cost);
-    return gpipe::training_table(plan, placement, gpipe::merge_lanes(plan.lowered, placement, cost),
-                                 places.arenas, places.host);
-}
-gpipe::StepTable table_of(gpipe::ForwardPrograms const& forwards, MemoryPlan const& plan,
-                          toy::Places const& places) {
-    auto const placement = gpipe::place_programs(forwards.lowered, 1, true, cost);
-    return gpipe::forward_table(forwards, placement,
-                                gpipe::merge_lanes(forwards.lowered, placement, cost), plan,
-                                places.arenas, places.host);
-}
 
 toy::RandomChain some_chain(std::mt19937_64& random, std::size_t length) {
     toy::Sizes sizes;
@@ -64,18 +47,6 @@ Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells, std::siz
     std::copy(cuts.begin(), cuts.end(), first.begin() + 1);
     first[cells] = length;
     return first;
-}
-
-Programs forwards_by_micro_batch(Programs const& programs) {
-    auto result = toy::forwards_of(programs);
-    for (std::size_t d = 0; d < result.devices(); ++d)
-        if (result.size(d) > 0)
-            std::sort(&result[result.begin(d)], &result[result.begin(d)] + result.size(d),
-                      [](gpipe::Action const& a, gpipe::Action const& b) {
-                          return std::pair(a.micro_batch, a.cell) <
-                                 std::pair(b.micro_batch, b.cell);
-                      });
-    return result;
 }
 
 // The cells in which anything comes in halves: in the others a training joins them.
@@ -167,18 +138,16 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
     auto const wrong = [&](toy::Effect::Tensor const& tensor, bool writes) -> std::string {
         std::size_t const b = tensor.boundary;
         bool const gradient = tensor.name.what == toy::TensorName::gradient;
-        Link const link = plan.links[b];
+        Link const link = plan.lowered.edges[b - 1].link;
         bool const receives =
             step.kind == Kind::receive_input || step.kind == Kind::receive_gradient;
         bool const sends = step.kind == Kind::send_output || step.kind == Kind::send_gradient;
         if (link == Link::staged && (sends ? writes : receives && !writes)) {
-            std::size_t const at =
-                gradient ? plan.transfers[b].gradients_at : plan.transfers[b].outputs_at;
-            auto const& slots = gradient ? plan.transfers[b].gradients : plan.transfers[b].outputs;
+            gpipe::Pool const& pool = plan.pools.pool(
+                gradient ? gpipe::Holds::staged_gradient : gpipe::Holds::staged_output, b - 1);
             auto const offset = static_cast<std::size_t>(tensor.at - places.host);
             if (!places.in_host(tensor.at, tensor.bytes)) return "not in the host's memory";
-            if (offset < at ||
-                offset + tensor.bytes > at + slots.slots * plan.transfers[b].slot_size)
+            if (offset < pool.at || offset + tensor.bytes > pool.at + pool.total())
                 return "in another's staging slots";
             return "";
         }
@@ -187,7 +156,7 @@ std::string wrong_with_places(toy::Walker const& walker, gpipe::Step const& step
         if (link == Link::shared && step.kind != Kind::recompute) cell = b;
         if (sends && writes) cell = gradient ? b - 1 : b;
         // With one micro-batch a gradient has its place among the temporaries.
-        if (plan.holds_gradient[b] && gradient && cell == b) return "";
+        if (plan.cells[b].gradient_inside && gradient && cell == b) return "";
         if (!in_arena(tensor, programs.device_of(cell))) return "in no slot of its device";
         return "";
     };
@@ -219,10 +188,9 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
         if (step.position != ++position[step.stream]) return "position";
         if (step.position > table.longest) return "longest";
         at[{step.stream, step.position}] = &step;
-        for (std::size_t w = 0; w < 3; ++w) {
-            if (step.wait_position[w] == 0) continue;
-            if (step.wait_stream[w] == step.stream) return "waits for its own stream";
-            auto const found = at.find({step.wait_stream[w], step.wait_position[w]});
+        for (gpipe::Wait const& wait : table.waits_of(step)) {
+            if (wait.stream == step.stream) return "waits for its own stream";
+            auto const found = at.find({wait.stream, wait.position});
             if (found == at.end()) return "waits for what comes later";
             marks.insert(found->second);
         }
@@ -240,98 +208,31 @@ std::string wrong_with_table(gpipe::StepTable const& table, Programs const& acti
     return "";
 }
 
-// Who waits for room in slots, beside what it needs anyway, waits in vain while there is one only.
-std::string wrong_with_waits(MemoryPlan const& plan, Programs const& programs) {
-    auto const plain =
-        gpipe::lower(programs, plan.links, plan.crosses, gpipe::linear_order(programs));
-    auto const count = [](Lowered const& lowered, std::size_t i) {
-        auto const& needs = lowered.needs[i].action;
-        return 3 - std::count(std::begin(needs), std::end(needs), gpipe::no_action);
-    };
-    for (std::size_t i = 0; i < plain.programs.size(); ++i) {
-        if (count(plan.lowered, i) == count(plain, i)) continue;
-        gpipe::Action const& a = plain.programs[i];
-        bool const behind = a.kind != Kind::send_gradient; // the boundary behind the cell
-        if (a.cell + behind == programs.cells()) return "waits at no boundary";
-        std::size_t const b = a.cell + behind;
-        bool const staged = plan.links[b] == Link::staged;
-        if (gives_gradient(a.kind) || a.kind == Kind::weight_gradient ||
-            a.kind == Kind::receive_input || (a.kind == Kind::send_output && !staged))
-            return "waits for room where all have some";
-        gpipe::Transfers const& transfers = plan.transfers[b];
-        std::size_t const slots = a.kind == Kind::send_output ? transfers.outputs.slots
-                                  : a.kind == Kind::send_gradient && staged
-                                      ? transfers.gradients.slots
-                                      : transfers.outbox.slots;
-        if (slots < 2) return "waits for the only slot";
-    }
-    return "";
-}
-
-// Nothing is planned twice: the receiving side keeps no input for the sender, and what a recompute
-// writes to an outbox has room nowhere else.
-std::string wrong_with_room(MemoryPlan const& plan, gpipe::ChainShape const& chain,
-                            Programs const& programs) {
-    auto const order = gpipe::linear_order(plan.lowered);
-    gpipe::HappensBefore const happens_before(plan.lowered, order);
-    for (std::size_t c = 0; c < programs.cells(); ++c) {
-        auto const any = [&](Array<std::size_t> const& slots) {
-            return std::any_of(slots.begin(), slots.end(), [](auto s) { return s != no_slot; });
-        };
-        bool const discards = any(plan.boundaries[c].discarded_output);
-        if (c + 1 < programs.cells() && plan.transfers[c + 1].keeps) {
-            if (discards) return "room for an output that lies in the outbox";
-            auto const layout = gpipe::lay_out_cell(chain, plan.first[c], plan.first[c + 1],
-                                                    {plan.layouts[c].adjacent, plan.capacity, false,
-                                                     plan.holds_gradient[c], plan.blocks.splits[c],
-                                                     plan.blocks.mixes[c]});
-            if (plan.layouts[c].temporary != layout.temporary)
-                return "a temporary for an output that lies in the outbox";
-        }
-        if (c == 0 || plan.links[c] == Link::shared) continue;
-        bool const read_backward =
-            chain.lowest_learner <= plan.first[c] && chain.layers[plan.first[c]].reads_input;
-        if (!plan.crosses[c] && plan.transfers[c].outbox.slots > 2)
-            return "outputs are kept for no gradient";
-        bool const held = plan.blocks.splits[c] && chain.layers[plan.first[c]].splits;
-        auto const least =
-            gpipe::assign_boundary_slots(plan.lowered.programs, order, happens_before,
-                                         {c, any(plan.boundaries[c].gradient), read_backward, false,
-                                          discards, held, false, plan.links[c]});
-        if (plan.boundaries[c].slots > least.slots) return "slots for more than the receiver needs";
-    }
-    return "";
-}
-
 } // namespace
 
 namespace {
 
-// Walks a plan in training, with and without the needs that others imply, and in evaluation.
-std::size_t check_walks(gpipe::ChainShape const& chain, Programs const& programs, MemoryPlan plan,
-                        std::mt19937_64& random) {
+// Walks a plan in training and in evaluation.
+std::size_t check_walks(gpipe::ChainShape const& chain, Programs const& programs,
+                        MemoryPlan const& plan, std::mt19937_64& random) {
     std::size_t walks = 0;
     toy::Places const places(plan);
-    toy::Walker const walker(chain, plan, places);
-    REQUIRE(wrong_with_waits(plan, programs) == "");
-    REQUIRE(wrong_with_room(plan, chain, programs) == "");
-    auto const walk = [&](gpipe::StepTable const& table, Programs const& actions,
-                          bool evaluates = false) {
-        REQUIRE(wrong_with_table(table, actions) == "");
+    toy::Walker const walker(chain, plan);
+    for (bool const evaluates : {false, true}) {
+        toy::Tabled const tabled(plan, places, evaluates);
+        auto const effects = [&](gpipe::Step const& step) {
+            return walker.effects(step, evaluates);
+        };
+        REQUIRE(wrong_with_table(tabled.table, tabled.lowered.computing()) == "");
         for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
             CAPTURE(static_cast<int>(pace));
-            REQUIRE(walker.walk(table, programs.devices(), pace, random, evaluates) == "");
+            REQUIRE(toy::walk(tabled.table, places, programs.devices(), pace, random, effects) ==
+                    "");
             ++walks;
         }
-        for (gpipe::Step const& step : table.steps)
+        for (gpipe::Step const& step : tabled.table.steps)
             REQUIRE(wrong_with_places(walker, step, plan, places) == "");
-    };
-    walk(table_of(plan, places), programs);
-    gpipe::drop_implied(plan.lowered,
-                        gpipe::HappensBefore(plan.lowered, gpipe::linear_order(plan.lowered)));
-    walk(table_of(plan, places), programs);
-    auto const forwards = gpipe::forward_programs(programs, plan);
-    walk(table_of(forwards, plan, places), forwards_by_micro_batch(programs), true);
+    }
     return walks;
 }
 
@@ -357,7 +258,7 @@ TEST_CASE("so it is under every schedule there is, several cells to a device and
         each_plan_in_halves(seed, [&](gpipe::ChainShape const& chain, Programs const& programs,
                                       MemoryPlan const& plan) {
             walks += check_walks(chain, programs, plan, random);
-            for (bool const mixes : plan.blocks.mixes) mixed += mixes;
+            for (gpipe::CellUse const& use : plan.uses) mixed += use.mixes;
         });
     MESSAGE(walks << " walks, " << mixed << " cells with backwards of both kinds");
 }
@@ -382,13 +283,13 @@ TEST_CASE("inputs staged for two cells of a device do not block its evaluation")
     auto const chain = toy::random_chain(random, cells, {});
     auto const plan = gpipe::plan_memory(chain.shape(), some_cut(random, cells, cells), programs, 0,
                                          1, {}, toy::same_links(programs, Link::staged));
-    CHECK_NOTHROW(gpipe::linear_order(gpipe::forward_programs(programs, plan).lowered));
+    CHECK_NOTHROW(toy::Tabled(plan, toy::Places(plan), true));
 }
 
 TEST_CASE("lanes cannot be merged from programs that wait for each other") {
     auto const programs = gpipe::schedule::GPipe::programs(2, 2);
     auto lowered = gpipe::lower(programs);
-    lowered.needs[0].add(1);
+    lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(
         gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, 1, true, cost), cost),
         "gpipe: the programs wait for each other", std::logic_error);
@@ -396,8 +297,8 @@ TEST_CASE("lanes cannot be merged from programs that wait for each other") {
 
 TEST_CASE("transfers take no lane's time") {
     auto const programs = gpipe::schedule::GPipe::programs(3, 4);
-    auto const lowered = gpipe::lower(programs, toy::same_links(programs, Link::staged),
-                                      toy::crossing_from(1, 3), gpipe::linear_order(programs));
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::staged), toy::crossing_from(1, 3));
     auto const placement = gpipe::place_programs(lowered, 1, true, cost);
     auto const lanes = gpipe::merge_lanes(lowered, placement, cost);
     auto const times = gpipe::simulate<double>(programs, cost);
@@ -408,51 +309,4 @@ TEST_CASE("transfers take no lane's time") {
     for (std::size_t s = 0; s < 3; ++s)
         told.push_back(lowered.programs[lanes.steps[s].action].kind);
     CHECK(told == std::vector<Kind>{Kind::forward, Kind::send_output, Kind::receive_input});
-}
-
-// Where cells lie in V order a device is not always sure that what it has sent has gone.
-TEST_CASE("no boundary needs more slots on the receiving side because of transfers, or one more "
-          "under DualPipeV and VHalf") {
-    std::map<std::string, std::size_t> more;
-    std::size_t point = 0;
-    auto const check = [&](Programs const& programs, std::string const& name) {
-        if (point++ % toy::one_of(1) != 0) return;
-        gpipe::HappensBefore const shared_before(programs);
-        for (Link const link : {Link::copied, Link::staged})
-            for (bool const crosses : {false, true}) {
-                auto const links = toy::same_links(programs, link);
-                std::size_t const cells = programs.cells();
-                auto const lowered =
-                    gpipe::lower(programs, links, toy::crossing_from(crosses ? 1 : cells, cells),
-                                 gpipe::linear_order(programs));
-                auto const order = gpipe::linear_order(lowered);
-                gpipe::HappensBefore const happens_before(lowered, order);
-                for (std::size_t c = 1; c < cells; ++c)
-                    for (int reads = 0; reads < 3; ++reads) {
-                        gpipe::BoundaryUse use{c, crosses, reads > 0};
-                        use.held_by_consumer = reads > 1;
-                        auto const shared = gpipe::assign_boundary_slots(
-                            programs, gpipe::linear_order(programs), shared_before, use);
-                        use.link = links[c];
-                        auto const slots = gpipe::assign_boundary_slots(lowered.programs, order,
-                                                                        happens_before, use);
-                        if (slots.slots > shared.slots)
-                            more[name] = std::max(more[name], slots.slots - shared.slots);
-                    }
-            }
-    };
-    for (std::size_t m = 1; m <= 9; ++m) {
-        CAPTURE(m);
-        for (std::size_t k = 2; k <= 6; ++k)
-            toy::each_lowering(k, m, [&](Programs const& programs) { check(programs, "others"); });
-        toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (auto const lower : policies)
-                check(lower(schedule.programs(k, m)), std::string(schedule.name()));
-        });
-    }
-    for (auto const& [name, slots] : more) {
-        MESSAGE(name << ": " << slots << " more");
-        CHECK((name == "DualPipeV" || name == "VHalf"));
-        CHECK(slots == 1);
-    }
 }

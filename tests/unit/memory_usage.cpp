@@ -6,8 +6,8 @@
 
 #include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/memory/usage.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/schedule/halves.hpp>
-#include <gpipe/schedule/simulate_lowered.hpp>
 
 #include <doctest/doctest.h>
 
@@ -22,6 +22,7 @@ namespace {
 
 using gpipe::Action;
 using gpipe::Array;
+using gpipe::Holds;
 using gpipe::Kind;
 using gpipe::Link;
 using gpipe::MemoryCurve;
@@ -38,147 +39,38 @@ struct Life {
     std::int64_t begin, end;
 };
 
-// What lives on a device: from what actions read and write, by the definition of a layer's
-// functions, at the plan's addresses. Without transfers.
-class Lives {
-  public:
-    Lives(gpipe::ChainShape const& chain, MemoryPlan const& plan, Programs const& programs,
-          Array<Reversal> const& reversals, Times const& times, std::size_t device)
-        : chain_(chain), plan_(plan), programs_(programs), reversals_(reversals), times_(times) {
-        for (std::size_t c = 0; c < programs.cells(); ++c)
-            for (std::size_t m = 0; m < programs.micro_batches(); ++m) {
-                if (programs.device_of(c) != device) continue;
-                if (c > 0) add_boundary(c, m);
-                add_blocks(c, m);
-                for (std::size_t const i : actions(c, m)) {
-                    std::size_t const stack = plan.layouts[c].adjacent ? plan.layouts[c].kept : 0;
-                    live(plan.temporaries_at[c] + stack, plan.layouts[c].temporary - stack, i, i);
-                }
-            }
-    }
-    std::vector<Life> all;
-
-  private:
-    std::vector<std::size_t> actions(std::size_t c, std::size_t m) const {
-        std::vector<std::size_t> found;
-        for (std::size_t i = 0; i < programs_.size(); ++i)
-            if (programs_[i].cell == c && programs_[i].micro_batch == m) found.push_back(i);
-        return found;
-    }
-    void live(std::size_t at, std::size_t bytes, std::size_t first, std::size_t last) {
-        all.push_back({at, bytes, times_.start[first], times_.end[last]});
-    }
-    std::size_t last_of(std::vector<std::size_t> const& some) const {
-        return *std::max_element(some.begin(), some.end(), [&](std::size_t a, std::size_t b) {
-            return times_.end[a] < times_.end[b];
-        });
-    }
-    bool learns(std::size_t layer) const { return layer >= chain_.lowest_learner; }
-    // Whether a layer's weight gradient runs apart, so that it reads what the first half reads.
-    bool apart(std::size_t c, std::size_t layer) const {
-        return plan_.blocks.splits[c] && chain_.layers[layer].splits && learns(layer);
-    }
-
-    bool runs_again(std::size_t c) const {
-        bool begun = false;
-        for (std::size_t s = 0; !reversals_.empty() && s < reversals_[c].steps.size(); ++s) {
-            auto const& step = reversals_[c].steps[s];
-            if (begun && !step.backward && step.layer == 0) return true;
-            begun = begun || step.backward;
-        }
-        return false;
-    }
-    // A copy among all streams.
-    std::size_t find(Kind kind, std::size_t c, std::size_t m) const {
-        Programs const& every = plan_.lowered.programs;
-        std::size_t i = 0;
-        while (every[i].kind != kind || every[i].cell != c || every[i].micro_batch != m) ++i;
-        return i;
-    }
-    void add_boundary(std::size_t c, std::size_t m) {
-        std::size_t const layer = plan_.first[c];
-        std::size_t const size = plan_.slot_size[c];
-        // A cell that runs its first layer again in its backward reads its input there.
-        bool const reads = (learns(layer) && chain_.layers[layer].reads_input) ||
-                           (learns(plan_.first[c + 1] - 1) && runs_again(c));
-        bool const crosses = chain_.lowest_learner < layer;
-        auto const& slots = plan_.boundaries[c];
-        auto const slot = [&](std::size_t s) { return plan_.slots_at[c] + s * size; };
-        std::vector<std::size_t> input, gradient;
-        std::size_t written = 0;
-        for (std::size_t const i : actions(c, m)) {
-            Kind const kind = programs_[i].kind;
-            if (kind == Kind::forward || kind == Kind::recompute ||
-                (reads && (kind != Kind::weight_gradient || apart(c, layer))))
-                input.push_back(i);
-            if (kind == Kind::backward || kind == Kind::input_gradient) written = i;
-            if (kind == Kind::recompute && slots.discarded_output[m] != gpipe::no_slot)
-                live(slot(slots.discarded_output[m]), size, i, i);
-        }
-        std::size_t first = 0;
-        for (std::size_t const i : actions(c - 1, m)) {
-            Kind const kind = programs_[i].kind;
-            if (kind == Kind::forward) first = i;
-            if (kind == Kind::forward || kind == Kind::recompute) continue;
-            if (kind == Kind::weight_gradient && !apart(c - 1, layer - 1)) continue;
-            gradient.push_back(i);
-            if (crosses && chain_.layers[layer - 1].reads_output) input.push_back(i);
-        }
-        // One that is moved stays until it has left, and has another place when it is back.
-        gpipe::Offloaded const& moved = plan_.offloaded[c];
-        if (moved.with_input && moved.moved(m)) {
-            live(slot(slots.input[m]), size, first, find(Kind::offload, c, m));
-            live(moved.inputs_at + moved.inputs.slot[m] * moved.input, moved.input,
-                 find(Kind::fetch, c, m), last_of(actions(c, m)));
+// What lives on a device: values at their places, from who writes them to the last who uses them,
+// and as much as the slot has room for.
+std::vector<Life> lives_of(MemoryPlan const& plan, Times const& times, std::size_t device) {
+    gpipe::Located const located(plan);
+    std::vector<Life> lives;
+    for (std::size_t v = 0; v < plan.operands.values.size(); ++v) {
+        gpipe::Value const& value = plan.operands.values[v];
+        gpipe::Location const& at = located[v];
+        if (at.space != device || at.begin == at.end) continue;
+        std::size_t bytes = 0;
+        if (value.holds == Holds::temporary) {
+            gpipe::CellLayout const& layout = plan.layouts[value.owner];
+            bytes = layout.temporary - (layout.adjacent ? layout.kept : 0);
         } else {
-            live(slot(slots.input[m]), size, first, last_of(input));
+            // Where layers run again in the backward only, what they keep is there as long as that.
+            if (value.holds == Holds::kept && plan.cells[value.owner].kept_in_backward &&
+                plan.lowered.programs[value.writer].kind == Kind::forward)
+                continue;
+            // With one micro-batch a gradient may lie among temporaries.
+            if (value.holds == Holds::gradient &&
+                plan.cells[plan.lowered.edges[value.owner].to].gradient_inside)
+                continue;
+            bytes = plan.pools.pool_of(value, plan.lowered.edges).bytes;
         }
-        if (crosses && slots.gradient[m] != gpipe::no_slot)
-            live(slot(slots.gradient[m]), size, written, last_of(gradient));
+        Life life{at.begin, bytes, times.start[value.writer], times.end[value.writer]};
+        for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
+            for (gpipe::Operand const& operand : plan.operands[i])
+                if (operand.value == v) life.end = std::max(life.end, times.end[i]);
+        lives.push_back(life);
     }
-    void add_blocks(std::size_t c, std::size_t m) {
-        auto const& layout = plan_.layouts[c];
-        auto const& blocks = plan_.blocks;
-        auto const own = actions(c, m);
-        auto const block = [&](std::size_t begin, gpipe::BlockUse const& use, std::size_t size,
-                               std::size_t first, std::size_t last) {
-            live(begin + use.of_action[last] * size, size, first, last);
-        };
-        // In its order a cell runs, for each micro-batch, forwards and then the backward.
-        std::size_t forwards = 0;
-        while (programs_[own[forwards]].kind == Kind::forward ||
-               programs_[own[forwards]].kind == Kind::recompute)
-            ++forwards;
-        std::size_t const keeper = own[forwards - 1];
-        std::size_t const first_half = own[forwards];
-        std::size_t const last = own.back();
-        for (std::size_t n = 0; n + 1 < forwards; ++n) {
-            block(plan_.blocks_at[c], blocks.kept, layout.kept, own[n], own[n]);
-            block(plan_.held_at[c], blocks.held, layout.held, own[n], own[n]);
-        }
-        // Where layers run again in the backward only, what they keep is there as long as that.
-        bool const inside = plan_.reversals[c].calls.size() > 0 && reversals_[c].steps[0].backward;
-        block(plan_.blocks_at[c], blocks.kept, layout.kept, inside ? first_half : keeper,
-              first_half);
-        block(plan_.held_at[c], blocks.held, layout.held, keeper, last);
-        gpipe::Offloaded const& moved = plan_.offloaded[c];
-        std::size_t const retained = plan_.reversals[c].retained;
-        if (moved.moved(m)) {
-            auto const at = [&](std::size_t b) { return plan_.retained_at[c] + b * retained; };
-            live(at(moved.block[m]), retained, own[0], find(Kind::offload, c, m));
-            live(at(moved.returned[m]), retained, find(Kind::fetch, c, m), last);
-        } else {
-            block(plan_.retained_at[c], blocks.retained, retained, own[0], last);
-        }
-        block(plan_.deferred_at[c], blocks.deferred, layout.deferred, first_half, last);
-    }
-
-    gpipe::ChainShape const& chain_;
-    MemoryPlan const& plan_;
-    Programs const& programs_;
-    Array<Reversal> const& reversals_;
-    Times const& times_;
-};
+    return lives;
+}
 
 void check_curve(MemoryCurve const& curve, std::size_t planned, double makespan) {
     REQUIRE(curve.planned == planned);
@@ -196,25 +88,23 @@ void check_curve(MemoryCurve const& curve, std::size_t planned, double makespan)
 }
 
 // Checks every instant; returns on how many devices the peak is all that is planned.
-std::size_t check_usage(gpipe::ChainShape const& chain, MemoryPlan const& plan,
-                        Programs const& programs, Array<Reversal> const& reversals,
-                        Times const& times) {
+std::size_t check_usage(MemoryPlan const& plan, Times const& times) {
     Array<MemoryCurve> const curves = gpipe::memory_usage(plan, times);
-    REQUIRE(curves.size() == programs.devices());
+    REQUIRE(curves.size() == plan.devices.size());
     std::size_t full = 0;
     for (std::size_t d = 0; d < curves.size(); ++d) {
         gpipe::DeviceBytes const& bytes = plan.devices[d];
         check_curve(curves[d], bytes.total(), double(times.makespan));
         REQUIRE(curves[d].fixed == bytes.parameters + bytes.gradients + bytes.optimizer +
                                        bytes.staging + bytes.handles);
-        Lives const lives(chain, plan, programs, reversals, times, d);
+        std::vector<Life> const lives = lives_of(plan, times, d);
         std::set<std::int64_t> instants{0};
-        for (Life const& life : lives.all) instants.insert({life.begin, life.end});
+        for (Life const& life : lives) instants.insert({life.begin, life.end});
         std::vector<bool> marked(bytes.total() / unit);
         for (std::int64_t const now : instants) {
             std::fill(marked.begin(), marked.end(), false);
             std::size_t sum = 0;
-            for (Life const& life : lives.all)
+            for (Life const& life : lives)
                 for (std::size_t u = 0; u < life.bytes / unit; ++u)
                     if (life.begin <= now && now < life.end) {
                         REQUIRE(!marked[life.at / unit + u]); // of one tensor or block only
@@ -302,7 +192,7 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
                         Times const times =
                             n ? gpipe::simulate<std::int64_t>(plan.lowered, odd_cost(random() % 4))
                               : gpipe::simulate<std::int64_t>(plan.lowered, gpipe::unit_cost);
-                        full += check_usage(chain.shape(), plan, programs, reversals, times);
+                        full += check_usage(plan, times);
                         devices += k;
                         ++plans;
                     }
@@ -336,7 +226,7 @@ TEST_CASE("where a device holds every micro-batch at once, its peak is all that 
         Programs const programs = gpipe::schedule::GPipe::programs(k, 1 + random() % 6);
         MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, 2);
         Times const times = gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost);
-        CHECK(check_usage(chain.shape(), plan, programs, {}, times) == k);
+        CHECK(check_usage(plan, times) == k);
     }
 }
 
@@ -368,14 +258,14 @@ TEST_CASE("with transfers of which there are no times the peak is within the pla
             for (std::size_t d = 0; d < others.size(); ++d) {
                 check_curve(others[d], plan.devices[d].total(), double(2 * order.size()));
                 for (std::size_t c = 0; c + 1 < programs.cells(); ++c) {
-                    bool const here = programs.device_of(c) == d;
-                    auto const& box = plan.transfers[c + 1];
-                    with_outbox += here && box.outbox.slots > 0;
+                    gpipe::Pool const& outbox = plan.pools.pool(Holds::output, c);
+                    if (programs.device_of(c) != d || outbox.slots == 0) continue;
+                    ++with_outbox;
                     // While the output is on its way, it is there.
-                    if (!here || box.outbox.slots == 0) continue;
-                    std::size_t const sent = box.outbox.output_ends[0].last;
-                    CHECK(others[d].at(double(slow.start[sent])) >=
-                          others[d].fixed + box.slot_size);
+                    Programs const& all = plan.lowered.programs;
+                    std::size_t sent = 0;
+                    while (all[sent].kind != Kind::send_output || all[sent].cell != c) ++sent;
+                    CHECK(others[d].at(double(slow.start[sent])) >= others[d].fixed + outbox.bytes);
                 }
             }
         });

@@ -7,8 +7,6 @@
 
 #include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/memory/offload_times.hpp>
-#include <gpipe/memory/verify_offloads.hpp>
-#include <gpipe/runtime/placement.hpp>
 #include <gpipe/schedule/halves.hpp>
 
 #include <doctest/doctest.h>
@@ -25,6 +23,7 @@
 
 using gpipe::Action;
 using gpipe::Array;
+using gpipe::Holds;
 using gpipe::Kind;
 using gpipe::Link;
 using gpipe::MemoryPlan;
@@ -44,14 +43,7 @@ enum class What : std::uint32_t { retained = 1, input, gradient };
 std::uint32_t tag(What what, std::size_t cell, std::size_t m) {
     return static_cast<std::uint32_t>(what) + 4 * static_cast<std::uint32_t>(cell + 64 * m);
 }
-struct Piece {
-    std::byte const* at;
-    std::size_t bytes;
-    std::uint32_t tag; // 0: rubbish
-};
-struct StepEffect {
-    std::vector<Piece> reads, writes;
-};
+using Piece = toy::Effect::Tensor;
 
 struct Case {
     gpipe::ChainShape chain;
@@ -65,20 +57,23 @@ struct Case {
         return chain.layers[plan.first[c]].input_gradient.slots(plan.capacity);
     }
 
+    static Piece piece(std::byte const* at, std::size_t bytes, std::uint32_t what) {
+        return {at, bytes, what, {}, 0};
+    }
     // What a whole action does to what is followed, by the definition of its kind.
-    StepEffect effect(gpipe::Step const& step) const {
-        StepEffect e;
+    toy::Effect effect(gpipe::Step const& step) const {
+        toy::Effect e;
         std::size_t const c = step.cell;
         std::size_t const m = step.micro_batch;
-        gpipe::Offloaded const& moved = plan.offloaded[c];
+        bool const with_input = plan.cells[c].input_moves;
         std::size_t const retained = plan.reversals[c].retained;
         auto const input = [&](std::byte const* at, std::size_t cell) {
-            return Piece{at, input_bytes(cell), tag(What::input, cell, m)};
+            return piece(at, input_bytes(cell), tag(What::input, cell, m));
         };
         auto const gradient = [&](std::byte const* at, std::size_t cell) {
-            return Piece{at, gradient_bytes(cell), tag(What::gradient, cell, m)};
+            return piece(at, gradient_bytes(cell), tag(What::gradient, cell, m));
         };
-        Piece const kept{step[Region::retained], retained, tag(What::retained, c, m)};
+        Piece const kept = piece(step[Region::retained], retained, tag(What::retained, c, m));
         bool const last = c + 1 == reversals.size();
         switch (step.kind) {
         case Kind::send_output:
@@ -99,16 +94,16 @@ struct Case {
             break;
         case Kind::offload:
             e.reads = {kept};
-            e.writes = {{step[Region::output], retained, kept.tag}};
-            if (moved.with_input) {
+            e.writes = {piece(step[Region::output], retained, kept.tag)};
+            if (with_input) {
                 e.reads.push_back(input(step[Region::input], c));
                 e.writes.push_back(input(step[Region::output] + retained, c));
             }
             break;
         case Kind::fetch:
-            e.reads = {{step[Region::input], retained, kept.tag}};
+            e.reads = {piece(step[Region::input], retained, kept.tag)};
             e.writes = {kept};
-            if (moved.with_input) {
+            if (with_input) {
                 e.reads.push_back(input(step[Region::input] + retained, c));
                 e.writes.push_back(input(step[Region::output], c));
             }
@@ -124,23 +119,21 @@ struct Case {
             if (c > 0 && reads_input) e.reads.push_back(input(step[Region::input], c));
             (forward ? e.writes : e.reads).push_back(kept);
             if (forward && !last) e.writes.push_back(input(step[Region::output], c + 1));
-            if (gives && !last && plan.crosses[c + 1]) {
+            if (gives && !last && plan.lowered.edges[c].gradient) {
                 e.reads.push_back(gradient(step[Region::output_gradient], c + 1));
                 if (chain.layers[plan.first[c + 1] - 1].reads_output)
                     e.reads.push_back(input(step[Region::output], c + 1));
             }
             if (step.kind == Kind::recompute && !last) {
-                bool const again = plan.links[c + 1] != Link::shared &&
-                                   plan.transfers[c + 1].outbox.recomputed[m] != gpipe::no_slot;
-                if (again) e.writes.push_back(input(step[Region::output], c + 1));
+                if (plan.rewrites_output(c)) e.writes.push_back(input(step[Region::output], c + 1));
             }
-            if (gives && c > 0 && plan.crosses[c])
+            if (gives && c > 0 && plan.lowered.edges[c - 1].gradient)
                 e.writes.push_back(gradient(step[Region::input_gradient], c));
             // Beside it all that the action works in, where that does not hold the gradient.
-            if (plan.holds_gradient[c]) break;
+            if (plan.cells[c].gradient_inside) break;
             e.writes.push_back(
-                {step[Region::kept], plan.layouts[c].adjacent ? 0 : plan.layouts[c].kept, 0});
-            e.writes.push_back({step[Region::temporary], plan.layouts[c].temporary, 0});
+                piece(step[Region::kept], plan.layouts[c].adjacent ? 0 : plan.layouts[c].kept, 0));
+            e.writes.push_back(piece(step[Region::temporary], plan.layouts[c].temporary, 0));
         }
         }
         std::erase_if(e.reads, [](Piece const& p) { return p.bytes == 0; });
@@ -148,73 +141,6 @@ struct Case {
         return e;
     }
 };
-
-// Runs the table in an order that streams and waits allow; an action takes its time.
-std::string walk(Case const& with, gpipe::StepTable const& table, toy::Places const& places,
-                 toy::Pace pace, std::mt19937_64& random) {
-    std::vector<std::vector<gpipe::Step const*>> streams(table.streams);
-    for (gpipe::Step const& step : table.steps) streams[step.stream].push_back(&step);
-    std::vector<std::size_t> done(table.streams);
-    std::vector<bool> runs(table.streams);
-    std::vector<StepEffect> effects(table.streams);
-    auto memory = places.empty();
-    std::size_t const devices = with.plan.devices.size();
-    std::size_t const odd = random() % table.streams;
-    auto const each = [&](Piece const& piece, auto f) {
-        std::size_t const begin = places.offset(piece.at) / gpipe::slot_alignment;
-        for (std::size_t u = 0; u < piece.bytes / gpipe::slot_alignment; ++u)
-            if (!f(memory[begin + u])) return false;
-        return true;
-    };
-    for (std::size_t left = table.steps.size(); left > 0;) {
-        std::vector<std::size_t> urgent, others;
-        for (std::size_t s = 0; s < table.streams; ++s) {
-            if (done[s] == streams[s].size()) continue;
-            gpipe::Step const& step = *streams[s][done[s]];
-            bool ready = true;
-            for (std::size_t w = 0; w < 3 && !runs[s]; ++w)
-                ready = ready && done[step.wait_stream[w]] >= step.wait_position[w];
-            if (!ready) continue;
-            bool const first = pace == toy::Pace::copies_late    ? s < devices
-                               : pace == toy::Pace::copies_early ? s >= devices
-                               : pace == toy::Pace::one_starved  ? s != odd
-                               : pace == toy::Pace::one_ahead    ? s == odd
-                                                                 : true;
-            (first ? urgent : others).push_back(s);
-        }
-        auto const& choice = urgent.empty() ? others : urgent;
-        if (choice.empty()) return "everybody waits";
-        std::size_t const s = choice[random() % choice.size()];
-        gpipe::Step const& step = *streams[s][done[s]];
-        auto const wrong = [&](std::string const& what) {
-            return what + " at " + std::string(gpipe::name(step.kind)) + " " +
-                   std::to_string(step.cell) + "," + std::to_string(step.micro_batch);
-        };
-        bool const starts = !runs[s];
-        if (starts) effects[s] = with.effect(step);
-        std::uint32_t const torn = ~static_cast<std::uint32_t>(s);
-        for (Piece const& piece : effects[s].reads) {
-            if (!piece.at || !places.has(piece.at, piece.bytes)) return wrong("no address");
-            if (!each(piece, [&](std::uint32_t held) { return held == piece.tag; }))
-                return wrong("reads something else");
-        }
-        for (Piece const& piece : effects[s].writes) {
-            if (!piece.at || !places.has(piece.at, piece.bytes)) return wrong("no address");
-            if (!each(piece, [&](std::uint32_t& held) {
-                    bool const mine =
-                        starts ? held != toy::Places::nobodys && held < 0x80000000 : held == torn;
-                    held = starts ? torn : piece.tag;
-                    return mine;
-                }))
-                return wrong("writes where something else is");
-        }
-        runs[s] = starts;
-        if (starts) continue;
-        ++done[s];
-        --left;
-    }
-    return "";
-}
 
 // Of a failure all behind it is skipped: an offload with its forward, a fetch with the first action
 // that needs it.
@@ -309,27 +235,19 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
     std::size_t moved = 0;
     for (std::uint64_t seed = 1; seed <= (toy::long_tests() ? 40 : 3); ++seed)
         each_schedule(random, [&](Programs const& schedule) {
-            Planned with = some_plan(schedule, random);
-            CHECK(gpipe::verify_offloads(with.plan));
+            Planned const with = some_plan(schedule, random);
             toy::Places const places(with.plan);
             Case const test{with.chain.shape(), with.plan, with.reversals};
-            for (bool const drops : {false, true}) {
-                if (drops)
-                    gpipe::drop_implied(
-                        with.plan.lowered,
-                        gpipe::HappensBefore(with.plan.lowered,
-                                             gpipe::linear_order(with.plan.lowered)));
-                auto const placement = gpipe::place_programs(with.plan.lowered, 1, true, cost);
-                auto const table = gpipe::training_table(
-                    with.plan, placement, gpipe::merge_lanes(with.plan.lowered, placement, cost),
-                    places.arenas, places.host);
-                for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
-                    CAPTURE(static_cast<int>(pace));
-                    REQUIRE(walk(test, table, places, pace, random) == "");
-                    ++walks;
-                }
-                REQUIRE(wrong_with_ranks(table) == "");
+            toy::Tabled const tabled(with.plan, places);
+            for (toy::Pace const pace : {toy::Pace::any, toy::paces[1 + random() % 4]}) {
+                CAPTURE(static_cast<int>(pace));
+                REQUIRE(toy::walk(tabled.table, places, with.plan.devices.size(), pace, random,
+                                  [&](gpipe::Step const& step) {
+                                      return std::vector{test.effect(step)};
+                                  }) == "");
+                ++walks;
             }
+            REQUIRE(wrong_with_ranks(tabled.table) == "");
             for (Action const& a : std::vector<Action>(with.plan.lowered.programs.actions(),
                                                        with.plan.lowered.programs.actions() +
                                                            with.plan.lowered.programs.size()))
@@ -338,66 +256,16 @@ TEST_CASE("whoever reads finds what was written for it, in whatever order, and n
     MESSAGE(walks << " walks, " << moved << " offloads");
 }
 
-TEST_CASE("the proof finds what is left out, and what it lets pass can be walked") {
-    std::mt19937_64 random(2);
-    std::size_t refused = 0;
-    std::size_t walked = 0;
-    std::map<std::string, std::size_t> problems;
-    std::size_t turn = 0;
-    each_schedule(random, [&](Programs const& schedule) {
-        if (turn++ % (toy::long_tests() ? 1 : 6) != 0) return;
-        Planned with = some_plan(schedule, random);
-        if (with.plan.lowered.streams() == with.plan.devices.size()) return;
-        toy::Places const places(with.plan);
-        Case const test{with.chain.shape(), with.plan, with.reversals};
-        gpipe::Lowered const whole = with.plan.lowered;
-        for (std::size_t i = 0; i < whole.programs.size(); ++i)
-            for (std::size_t n = 0; n < 3; ++n) {
-                gpipe::Needs const& needs = whole.needs[i];
-                std::size_t const needed = needs.action[n];
-                if (needed == gpipe::no_action) continue;
-                // Needs between neighbouring cells and their transfers are not about this.
-                bool const is_own =
-                    is_offload(whole.programs[i].kind) || is_offload(whole.programs[needed].kind);
-                if (!is_own) continue;
-                with.plan.lowered = whole;
-                gpipe::Needs left;
-                for (std::size_t const other : needs.action)
-                    if (other != gpipe::no_action && other != needed) left.add(other);
-                with.plan.lowered.needs[i] = left;
-                auto const verdict = gpipe::verify_offloads(with.plan);
-                if (!verdict) {
-                    ++refused;
-                    ++problems[std::string(sentence(verdict.problem))];
-                    continue;
-                }
-                auto const placement = gpipe::place_programs(with.plan.lowered, 1, true, cost);
-                auto const table = gpipe::training_table(
-                    with.plan, placement, gpipe::merge_lanes(with.plan.lowered, placement, cost),
-                    places.arenas, places.host);
-                for (toy::Pace const pace : toy::paces) {
-                    CAPTURE(static_cast<int>(pace));
-                    REQUIRE(walk(test, table, places, pace, random) == "");
-                    ++walked;
-                }
-            }
-    });
-    MESSAGE(refused << " refused, " << walked << " walks");
-    for (auto const& [problem, count] : problems) MESSAGE(count << ": " << problem);
-    std::size_t const enough = toy::one_of(1) > 1 ? 20 : 100;
-    CHECK(refused > enough);
-    CHECK(walked > enough);
-    CHECK(problems.size() >= 3);
-}
-
 namespace {
 
 // The same plan with nothing offloaded.
 MemoryPlan kept(Planned const& with) {
     auto reversals = with.reversals;
     for (Reversal& reversal : reversals) reversal.offload = false;
+    Array<Link> links(reversals.size());
+    for (std::size_t c = 1; c < links.size(); ++c) links[c] = with.plan.lowered.edges[c - 1].link;
     return gpipe::plan_memory(with.chain.shape(), with.plan.first, with.plan.lowered.computing(), 1,
-                              with.plan.capacity, {}, with.plan.links, reversals);
+                              with.plan.capacity, {}, links, reversals);
 }
 double time_of(MemoryPlan const& plan, double bandwidth) {
     return gpipe::simulate<double>(plan.lowered, gpipe::OffloadCosts{plan, cost, bandwidth})
@@ -459,11 +327,11 @@ TEST_CASE("under GPipe two blocks of a cell are enough, and four slots of a boun
                 CAPTURE(k);
                 CAPTURE(m);
                 CAPTURE(c);
-                CHECK(plan.offloaded[c].blocks == 2);
-                CHECK(plan.offloaded[c].with_input == (c > 0 && m > 5));
-                if (c > 0) CHECK(plan.boundaries[c].slots == (m > 5 ? 4 : 6));
+                CHECK(plan.pools.pool(Holds::retained, c).slots == 2);
+                CHECK(plan.cells[c].input_moves == (c > 0 && m > 5));
+                if (c > 0) CHECK(plan.pools.pool(Holds::input, c - 1).slots == (m > 5 ? 4 : 6));
                 // The last two forwards' are reversed at once.
-                CHECK(plan.offloaded[c].host.slots == m - 2);
+                CHECK(plan.pools.pool(Holds::offloaded, c).slots == m - 2);
             }
         }
 }
@@ -548,7 +416,7 @@ TEST_CASE("without copies programs take what they take without streams for these
         }
     });
     auto lowered = gpipe::lower(gpipe::schedule::GPipe::programs(2, 2));
-    lowered.needs[0].add(1);
+    lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(gpipe::simulate<double>(lowered, cost),
                          "gpipe: the programs wait for each other", std::logic_error);
 }

@@ -107,12 +107,10 @@ Case some_case(Random& random) {
                            : toy::same_links(programs, static_cast<Link>(random() % 3));
     result.plan = plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {}, links,
                               reversals);
-    Evaluation evaluation = evaluation_of(result.plan.lowered, result.plan.order);
-    result.of_forwards = find_operands(evaluation.lowered, result.plan.cells);
-    evaluation.lowered.needs =
-        find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), result.of_forwards,
-                   Located(result.plan, result.of_forwards, true));
-    result.forwards = std::move(evaluation.lowered);
+    result.forwards = evaluation_of(result.plan.lowered);
+    result.of_forwards = find_operands(result.forwards, result.plan.cells);
+    result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
+                                       Located(result.plan, result.of_forwards, true));
     return result;
 }
 
@@ -125,6 +123,7 @@ struct Walked {
     bool repeats = false;
     bool evaluation = false;
     StepTable table = {};
+    gpipe::Located located{plan, operands, evaluation};
 
     void fill(gpipe::Placement const& placement, Lowered const& with_needs, std::uint64_t seed) {
         // Costs decide which devices a lane walks, and in which order.
@@ -149,7 +148,7 @@ struct Walked {
     std::vector<std::vector<toy::Work>> work() const {
         std::vector<std::vector<toy::Work>> result;
         for (Step const& step : table.steps)
-            result.push_back(toy::by_operands(plan, operands, step));
+            result.push_back(toy::by_operands(plan, operands, located, step));
         return result;
     }
     std::vector<std::vector<toy::Work>> work(toy::ChainShape const& chain) const {
@@ -228,7 +227,7 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
     CHECK(seen.size() == 4 + 11);
-    for (auto const& each : seen) CHECK_MESSAGE(each.second > 100 / toy::one_of(1), each.first);
+    for (auto const& each : seen) CHECK_MESSAGE(each.second > 40 / toy::one_of(1), each.first);
 }
 
 namespace {
@@ -321,20 +320,19 @@ class Mutator {
         }
     }
     std::size_t bytes(Operand const& operand) const {
-        gpipe::Location const at = locate(walked_.plan, walked_.operands.values[operand.value]);
+        gpipe::Location const& at = walked_.located[operand.value];
         return at.end - at.begin;
     }
     bool is_inside(Operand const& operand) const {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        if (static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges)
-            return walked_.plan.layouts[value.owner].adjacent;
+        if (!is_of_edge(value.holds)) return walked_.plan.layouts[value.owner].adjacent;
         return value.holds == gpipe::Holds::gradient &&
                walked_.plan.cells[walked_.lowered.edges[value.owner].to].gradient_inside;
     }
     // Anywhere in its arena.
     std::byte* elsewhere(Operand const& operand) {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        std::size_t const space = locate(walked_.plan, value).space;
+        std::size_t const space = walked_.located[operand.value].space;
         bool const host = space == walked_.plan.devices.size();
         std::size_t const size = host ? walked_.plan.host : walked_.plan.devices[space].total();
         std::size_t const units = (size - bytes(operand)) / toy::Arenas::unit + 1;
@@ -342,7 +340,7 @@ class Mutator {
                               random_() % units * toy::Arenas::unit;
         bool const behind =
             value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
-        return at - (behind ? walked_.plan.cells[value.owner].kept : 0);
+        return at - (behind ? walked_.plan.layouts[value.owner].kept : 0);
     }
     static bool move(Step& step, Operand const& operand, std::byte* to) {
         return std::exchange(step[operand.region], to) != to;
@@ -402,8 +400,7 @@ class Mutator {
         }
         fewer.begin[fewer.begin.size() - 1] = static_cast<std::uint32_t>(size);
         Lowered lowered = walked_.lowered;
-        lowered.needs = find_needs(walk_along(lowered, walked_.plan.order), fewer,
-                                   gpipe::Located(walked_.plan, fewer));
+        lowered.needs = find_needs(walk_of(lowered), fewer, walked_.located);
         walked_.repeats = false;
         walked_.fill(placement_, lowered, 0);
         return lowered.needs.count() != walked_.lowered.needs.count();
@@ -498,7 +495,7 @@ Lowered some_edges(Random& random) {
 
 // Runs ranks that share no memory. A send goes on together with the receive that it meets: nothing
 // is buffered, nothing has a tag. Says what went wrong, or nothing.
-std::string meet(Ranks const& ranks, Operands const& operands) {
+std::string meet(Ranks const& ranks, Lowered const& lowered, Operands const& operands) {
     using Role = gpipe::RankStep::Role;
     std::vector<std::size_t> next(ranks.size());
     std::vector<std::vector<bool>> there(ranks.size(), std::vector<bool>(operands.values.size()));
@@ -508,6 +505,9 @@ std::string meet(Ranks const& ranks, Operands const& operands) {
     // Whether the one has all that is read; the other then has what is written.
     auto const runs = [&](std::uint32_t action, std::size_t from, std::size_t to) {
         for (Operand const& operand : operands[action]) {
+            gpipe::Value const& value = operands.values[operand.value];
+            if (value.holds == gpipe::Holds::gradient && !lowered.edges[value.owner].gradient)
+                continue; // a turn: where no memory is shared nobody waits for it
             if (operand.use != Use::read)
                 there[to][operand.value] = true;
             else if (!there[from][operand.value])
@@ -544,8 +544,8 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         CAPTURE(n);
         Lowered const lowered = some_edges(random);
         Operands const operands =
-            find_operands(lowered, gpipe::any_blocks(lowered.programs.cells()));
-        gpipe::Projection const projection(lowered, walk_of(lowered, operands).order);
+            find_operands(lowered, gpipe::any_cells(lowered.programs.cells()));
+        gpipe::Projection const projection(lowered);
         Ranks ranks;
         std::size_t steps = 0;
         for (std::size_t r = 0; r < projection.ranks(); ++r) {
@@ -555,12 +555,12 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
                     messages += step.role == gpipe::RankStep::Role::sends;
         }
         REQUIRE(steps == lowered.programs.size());
-        REQUIRE(meet(ranks, operands) == "");
+        REQUIRE(meet(ranks, lowered, operands) == "");
         auto& program = ranks[random() % ranks.size()];
         if (program.size() < 2) continue;
         std::size_t const i = random() % (program.size() - 1);
         std::swap(program[i], program[i + 1]);
-        ++swapped[meet(ranks, operands)];
+        ++swapped[meet(ranks, lowered, operands)];
     }
     MESSAGE(messages << " messages; with two steps of a rank swapped:");
     for (auto const& [what, count] : swapped)
@@ -584,18 +584,19 @@ struct Scattered {
     }
     explicit Scattered(Random& random) : lowered(some_edges(random)) {
         Programs const& programs = lowered.programs;
-        Array<gpipe::CellBlocks> blocks(programs.cells());
-        auto const some = [&] { return random() % 2; };
-        for (gpipe::CellBlocks& b : blocks)
-            b = {some(), some(), some(),      0,           some(),
-                 some(), false,  some() == 0, some() == 0, some() == 0};
+        Array<gpipe::CellValues> cells(programs.cells());
+        auto const some = [&] { return random() % 2 == 0; };
+        for (gpipe::CellValues& cell : cells)
+            cell = {some(), some(), some(), some(), some(), some()};
         for (std::size_t i = 0; i < programs.size(); ++i) {
-            gpipe::CellBlocks& of = blocks[programs[i].cell];
-            if (programs[i].kind == Kind::weight_gradient) of.splits = true, of.deferred = 1;
+            gpipe::CellValues& of = cells[programs[i].cell];
+            if (programs[i].kind == Kind::weight_gradient) of.splits = true;
             if (programs[i].kind == Kind::recompute) of.kept_in_backward = false;
+            if (is_offload(programs[i].kind)) of.retained = true;
         }
-        operands = find_operands(lowered, blocks);
-        walk = walk_of(lowered, operands);
+        operands = find_operands(lowered, cells);
+        lowered.order = order_of(lowered, operands);
+        walk = walk_of(lowered);
         at.resize(operands.values.size());
         std::vector<std::size_t> end(at.size());
         for (std::size_t r = 0; r < walk.order.size(); ++r)

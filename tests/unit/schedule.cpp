@@ -3,8 +3,8 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/plan/happens_before.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/order.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <doctest/doctest.h>

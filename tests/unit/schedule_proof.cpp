@@ -1,12 +1,12 @@
 // verify() is a proof: it accepts programs exactly when no execution of them goes wrong, whether
-// they hold recomputes and messages or not.
+// they hold recomputes or not.
 #include <support/executor.hpp>
 #include <support/long_tests.hpp>
 #include <support/mutants.hpp>
 #include <support/schedules.hpp>
 
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/verify_messages.hpp>
+#include <gpipe/schedule/verify.hpp>
 
 #include <doctest/doctest.h>
 
@@ -42,8 +42,8 @@ template <class F> void each_small_draft(std::size_t most_pairs, F f) {
 
 // What verify() and the executor say of mutants, by form.
 struct Tally {
-    std::size_t rejected[4] = {};
-    std::size_t accepted[4] = {};
+    std::size_t rejected[2] = {};
+    std::size_t accepted[2] = {};
     std::size_t wrong = 0;
 
     gpipe::Verdict add(int form, Draft const& mutant) {
@@ -53,21 +53,21 @@ struct Tally {
         return verdict;
     }
     void print() const {
-        for (int form = 0; form < 4; ++form)
+        for (int form = 0; form < 2; ++form)
             MESSAGE(toy::forms[form] << ": " << rejected[form] << " rejected, " << accepted[form]
                                      << " accepted");
         CHECK(wrong == 0);
     }
     void print_all_rejected() const {
         print();
-        for (int form = 0; form < 4; ++form) {
+        for (int form = 0; form < 2; ++form) {
             CHECK(rejected[form] > 0);
             CHECK(accepted[form] == 0);
         }
     }
     void print_some_rejected() const {
         print();
-        for (int form = 0; form < 4; ++form) {
+        for (int form = 0; form < 2; ++form) {
             CHECK(rejected[form] > 0);
             CHECK(accepted[form] > 0);
         }
@@ -100,7 +100,7 @@ TEST_CASE(
         for (std::size_t d = 0; d < draft.device.size(); ++d)
             for (std::size_t i = 0; i < draft.device[d].size(); ++i) {
                 Draft mutant = draft;
-                Action const dropped = draft.device[d][i].action;
+                Action const dropped = draft.device[d][i];
                 mutant.device[d].erase(mutant.device[d].begin() + std::ptrdiff_t(i));
                 if (dropped.kind == Kind::recompute) {
                     CHECK(mutant.verdict());
@@ -136,7 +136,7 @@ TEST_CASE("programs with any one action twice are rejected, wherever it stands a
                     // Again too early, or the recompute of what stands again is then too late.
                     named += verdict.device == d && (verdict.problem == Problem::twice ||
                                                              verdict.problem == Problem::too_early
-                                                         ? verdict.action == again.action
+                                                         ? verdict.action == again
                                                          : verdict.problem == Problem::too_late);
                 }
     });
@@ -157,8 +157,7 @@ TEST_CASE("neighbours swapped are rejected exactly when an execution goes wrong"
             }
     });
     tally.print_some_rejected();
-    for (Problem const problem : {Problem::too_early, Problem::too_late, Problem::deadlock,
-                                  Problem::mismatched, Problem::overwritten}) {
+    for (Problem const problem : {Problem::too_early, Problem::too_late, Problem::deadlock}) {
         MESSAGE(sentence(problem) << ": " << by_problem[static_cast<std::size_t>(problem)]);
         CHECK(by_problem[static_cast<std::size_t>(problem)] > 0);
     }
@@ -204,8 +203,6 @@ TEST_CASE("programs with several mistakes are rejected exactly when an execution
                 std::size_t const from = random() % size;
                 std::size_t const to = from + random() % 4;
                 if (to < size) mutant = mutant.moved(d, from, to);
-                auto& slot = mutant.device[d][random() % size].slot;
-                if (random() % 4 == 0) slot ^= 1;
             }
             tally.add(form, mutant);
         }
@@ -228,60 +225,6 @@ TEST_CASE("an action on a device that does not own its cell is rejected") {
                 }
     });
     tally.print_all_rejected();
-}
-
-TEST_CASE("a receive into another slot is rejected exactly when it overwrites what is needed") {
-    std::size_t by_problem[gpipe::problem_count] = {};
-    Tally tally;
-    each_small_draft(12, [&](int form, Draft const& draft) {
-        for (std::size_t d = 0; d < draft.device.size(); ++d)
-            for (std::size_t i = 0; i < draft.device[d].size(); ++i) {
-                auto const& step = draft.device[d][i];
-                bool const input = step.action.kind == Kind::receive_input;
-                if (!input && step.action.kind != Kind::receive_gradient) continue;
-                auto const& slots = input ? draft.input_slots : draft.gradient_slots;
-                // One slot more than there are is one too many.
-                for (std::uint32_t slot = 0; slot <= slots[step.action.cell]; ++slot) {
-                    if (slot == step.slot) continue;
-                    Draft mutant = draft;
-                    mutant.device[d][i].slot = slot;
-                    auto const verdict = tally.add(form, mutant);
-                    ++by_problem[static_cast<std::size_t>(verdict.problem)];
-                    if (slot == slots[step.action.cell]) {
-                        CHECK(verdict.problem == Problem::no_such_slot);
-                        CHECK(verdict.device == d);
-                        CHECK(verdict.position == i);
-                        CHECK(verdict.action == step.action);
-                    }
-                }
-            }
-    });
-    tally.print();
-    for (Problem const problem : {Problem::sound, Problem::overwritten, Problem::no_such_slot})
-        CHECK(by_problem[static_cast<std::size_t>(problem)] > 0);
-}
-
-TEST_CASE("one slot less of any cell is too few") {
-    Tally tally;
-    each_small_draft(12, [&](int form, Draft const& draft) {
-        if (!draft.messages) return;
-        for (std::size_t c = 0; c < draft.shape.cells(); ++c)
-            for (bool const input : {true, false}) {
-                Draft mutant = draft;
-                auto& slots = (input ? mutant.input_slots : mutant.gradient_slots)[c];
-                if (slots == 0) continue;
-                --slots;
-                auto const verdict = tally.add(form, mutant);
-                CHECK(verdict.problem == Problem::no_such_slot);
-                // Nor do other slots help: there is a moment at which all are needed.
-                for (auto& steps : mutant.device)
-                    for (auto& step : steps)
-                        if (step.slot >= slots) step.slot = 0;
-                if (slots > 0) CHECK(tally.add(form, mutant).problem == Problem::overwritten);
-            }
-    });
-    tally.print();
-    CHECK(tally.accepted[2] + tally.accepted[3] == 0);
 }
 
 TEST_CASE("an action of nothing that exists, or without a place in a schedule, is rejected") {
@@ -308,43 +251,6 @@ TEST_CASE("an action of nothing that exists, or without a place in a schedule, i
     }
 }
 
-TEST_CASE("a message where none can be is rejected: inside a device, at an end, of no gradient") {
-    auto const dealt = [](bool last_crosses) {
-        Programs const programs = toy::Dealt::programs(4, 2); // cells 0 and 2, 1 and 3
-        std::vector<bool> crosses(4, true);
-        gpipe::Array<bool> crossing(4, true);
-        crossing[3] = crosses[3] = last_crosses;
-        return Draft(gpipe::with_messages(programs, crossing), crosses);
-    };
-    auto const with_first = [](Draft draft, std::size_t d, Action first) {
-        draft.device[d].insert(draft.device[d].begin(), {first});
-        CHECK_FALSE(draft.execute().sound);
-        auto const verdict = draft.verdict();
-        CHECK(verdict.device == d);
-        CHECK(verdict.position == 0);
-        return verdict.problem;
-    };
-    CHECK(with_first(dealt(true), 0, {Kind::receive_input, 0, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(true), 0, {Kind::send_gradient, 0, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(true), 1, {Kind::send_output, 3, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(true), 1, {Kind::receive_gradient, 3, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(true), 1, {Kind::send_gradient, 3, 0}) == Problem::too_early);
-    CHECK(with_first(dealt(false), 1, {Kind::send_gradient, 3, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(false), 0, {Kind::receive_gradient, 2, 0}) == Problem::unsupported);
-    CHECK(with_first(dealt(true), 1, {Kind::update, 1, 0}) == Problem::unsupported);
-    // All cells on one device: no message has a place.
-    Programs programs(1, 2, 1, 5);
-    programs.add({Kind::send_output, 0, 0});
-    for (Action const& a :
-         {gpipe::forward(0, 0), gpipe::forward(1, 0), gpipe::backward(1, 0), gpipe::backward(0, 0)})
-        programs.add(a);
-    programs.next_device();
-    CHECK(verify(gpipe::MessagePrograms{programs, gpipe::Array<std::uint32_t>(5),
-                                        gpipe::Array<std::uint32_t>(2),
-                                        gpipe::Array<std::uint32_t>(2)})
-              .problem == Problem::unsupported);
-}
-
 TEST_CASE("programs of no shape are rejected, and devices without a cell are named") {
     CHECK(verify(Programs()).problem == Problem::shape);
     CHECK(verify(Programs(1, 0, 1, 0)).problem == Problem::shape);
@@ -359,16 +265,6 @@ TEST_CASE("programs of no shape are rejected, and devices without a cell are nam
     CHECK(verify(programs).device == 77);
     CHECK(verify(programs).action.cell == 1);
     CHECK_THROWS_AS(programs.place(3, 0), std::invalid_argument);
-
-    auto const lowered = gpipe::with_messages(gpipe::schedule::GPipe::programs(2, 2));
-    CHECK(verify(lowered, gpipe::Array<bool>(3, true)).problem == Problem::shape);
-    for (int missing = 0; missing < 3; ++missing) {
-        auto wrong = lowered;
-        (missing == 0   ? wrong.slot
-         : missing == 1 ? wrong.input_slots
-                        : wrong.gradient_slots) = gpipe::Array<std::uint32_t>(1);
-        CHECK(verify(wrong).problem == Problem::shape);
-    }
 }
 
 TEST_CASE("a recompute behind its backward is rejected") {
@@ -379,44 +275,6 @@ TEST_CASE("a recompute behind its backward is rejected") {
     CHECK(verify(mutant).problem == Problem::too_late);
     CHECK(verify(mutant).position == 2);
     CHECK_FALSE(toy::Executor(mutant).run().sound);
-}
-
-TEST_CASE("a deadlock is named by the first device that waits, its position and action") {
-    // Both devices receive before they send.
-    Programs programs(2, 2, 1, 8);
-    for (Action const& a : {gpipe::forward(0, 0), Action{Kind::receive_gradient, 0, 0},
-                            Action{Kind::send_output, 0, 0}, gpipe::backward(0, 0)})
-        programs.add(a);
-    programs.next_device();
-    for (Action const& a : {Action{Kind::receive_input, 1, 0}, gpipe::forward(1, 0),
-                            gpipe::backward(1, 0), Action{Kind::send_gradient, 1, 0}})
-        programs.add(a);
-    programs.next_device();
-    gpipe::MessagePrograms lowered{programs, gpipe::Array<std::uint32_t>(8),
-                                   gpipe::Array<std::uint32_t>(2), gpipe::Array<std::uint32_t>(2)};
-    lowered.input_slots[1] = lowered.gradient_slots[0] = 1;
-    auto const verdict = verify(lowered);
-    CHECK(verdict.problem == Problem::deadlock);
-    CHECK(verdict.device == 0);
-    CHECK(verdict.position == 1);
-    CHECK(verdict.action == Action{Kind::receive_gradient, 0, 0});
-    CHECK_FALSE(toy::Executor(lowered).run().sound);
-}
-
-TEST_CASE("a receive that meets the send of another cell's tensor is named") {
-    // One micro-batch through four cells: device 1 receives the input of cell 3 before that of 1.
-    Programs const programs = gpipe::schedule::BreadthFirst<2>::programs(2, 1);
-    Draft const draft(gpipe::with_messages(programs), std::vector<bool>(4, true));
-    Action const input{Kind::receive_input, 3, 0};
-    std::size_t from = 0;
-    while (draft.device[1][from].action != input) ++from;
-    Draft const mutant = draft.moved(1, from, 0);
-    auto const verdict = mutant.verdict();
-    CHECK(verdict.problem == Problem::mismatched);
-    CHECK(verdict.device == 1);
-    CHECK(verdict.position == 0);
-    CHECK(verdict.action == input);
-    CHECK_FALSE(mutant.execute().sound);
 }
 
 TEST_CASE("the verdict counts what is in flight") {
@@ -435,7 +293,6 @@ TEST_CASE("the verdict counts what is in flight") {
                 peak = begun - ended > peak ? begun - ended : peak;
             }
         CHECK(verify(programs).peak == peak);
-        CHECK(verify(gpipe::with_messages(programs)).peak == peak);
     });
 }
 

@@ -3,9 +3,9 @@
 #include <support/json_reader.hpp>
 #include <support/xml_reader.hpp>
 
+#include <gpipe/plan/lower.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/order.hpp>
-#include <gpipe/schedule/simulate_lowered.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/svg.hpp>
 #include <gpipe/trace/text.hpp>
@@ -36,8 +36,8 @@ struct Offloaded {
 
     Offloaded(std::size_t devices, std::size_t micro_batches) {
         auto const programs = gpipe::schedule::GPipe::programs(devices, micro_batches);
-        lowered = gpipe::lower(programs, Array<gpipe::Link>(devices), Array<bool>(devices),
-                               gpipe::linear_order(programs), Array<bool>(devices, true));
+        lowered = gpipe::lower(programs, gpipe::neighbours(devices), gpipe::linear_order(programs),
+                               Array<bool>(devices, true));
         times = gpipe::simulate<std::int64_t>(lowered, gpipe::unit_cost);
         timeline = gpipe::timeline(lowered, times);
     }

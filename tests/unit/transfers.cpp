@@ -4,7 +4,6 @@
 #include <support/random_chain.hpp>
 
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/schedule/order.hpp>
 
 #include <doctest/doctest.h>
 
@@ -102,11 +101,15 @@ std::string wrong_with(Lowered const& lowered, Programs const& programs, Array<L
     }
     if (!transfers.empty()) return "a transfer is missing";
 
-    for (std::size_t i = 0; i < all.size(); ++i)
-        for (std::size_t const needed : lowered.needs[i].action)
-            if (needed != no_action && !needs.erase({name_of(all[i]), name_of(all[needed])}))
-                return "a need too many";
-    if (!needs.empty()) return "a need is missing";
+    std::map<Name, std::size_t> number;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        number[name_of(all[i])] = i;
+        for (std::size_t const needed : lowered.needs[i])
+            if (!needs.count({name_of(all[i]), name_of(all[needed])})) return "a need too many";
+    }
+    HappensBefore const happens_before(lowered);
+    for (auto const& [later, earlier] : needs)
+        if (!happens_before(number.at(earlier), number.at(later))) return "a need is missing";
     return "";
 }
 
@@ -146,8 +149,8 @@ std::string wrong_with_order(Array<std::size_t> const& order, Lowered const& low
     for (std::size_t s = 0; s < lowered.streams(); ++s)
         for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
             if (i > programs.begin(s) && rank[i - 1] > rank[i]) return "a program's order";
-            for (std::size_t const needed : lowered.needs[i].action)
-                if (needed != no_action && rank[needed] > rank[i]) return "a need";
+            for (std::size_t const needed : lowered.needs[i])
+                if (rank[needed] > rank[i]) return "a need";
         }
     return "";
 }
@@ -176,10 +179,8 @@ TEST_CASE("whatever crosses is sent once, received once where staged, and waited
                 CAPTURE(toy::chance);
                 auto const forwards = toy::forwards_of(programs);
                 each_links(programs, random, [&](auto const& links, auto const& crosses) {
-                    auto const training =
-                        gpipe::lower(programs, links, crosses, gpipe::linear_order(programs));
-                    auto const evaluation =
-                        gpipe::lower(forwards, links, crosses, gpipe::linear_order(forwards));
+                    auto const training = toy::lower(programs, links, crosses);
+                    auto const evaluation = toy::lower(forwards, links, crosses);
                     CHECK(wrong_with(training, programs, links, crosses, true) == "");
                     CHECK(wrong_with(evaluation, forwards, links, crosses, false) == "");
 
@@ -216,7 +217,7 @@ TEST_CASE("a linear order respects programs and needs, and without transfers is 
                 auto const same = gpipe::linear_order(gpipe::lower(programs));
                 CHECK(std::equal(order.begin(), order.end(), same.begin(), same.end()));
                 each_links(programs, random, [&](auto const& links, auto const& crosses) {
-                    auto const lowered = gpipe::lower(programs, links, crosses, order);
+                    auto const lowered = toy::lower(programs, links, crosses);
                     CHECK(wrong_with_order(gpipe::linear_order(lowered), lowered) == "");
                 });
             });
@@ -225,8 +226,8 @@ TEST_CASE("a linear order respects programs and needs, and without transfers is 
 TEST_CASE("an order is by start, a transfer taking one unit of time") {
     // F00 | F10 B10 | B00, with a send on either way.
     auto const programs = gpipe::schedule::GPipe::programs(2, 1);
-    auto const lowered = gpipe::lower(programs, toy::same_links(programs, Link::copied),
-                                      toy::crossing_from(1, 2), gpipe::linear_order(programs));
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
     auto const order = gpipe::linear_order(lowered);
     std::vector<Kind> kinds;
     for (std::size_t const i : order) kinds.push_back(lowered.programs[i].kind);
@@ -234,8 +235,7 @@ TEST_CASE("an order is by start, a transfer taking one unit of time") {
                                      Kind::backward, Kind::send_gradient, Kind::backward});
     // While a copy runs, the device goes on: the second forward starts with the first send.
     auto const two = gpipe::schedule::GPipe::programs(2, 2);
-    auto const both = gpipe::lower(two, toy::same_links(two, Link::staged),
-                                   toy::crossing_from(1, 2), gpipe::linear_order(two));
+    auto const both = toy::lower(two, toy::same_links(two, Link::staged), toy::crossing_from(1, 2));
     std::vector<Action> first;
     for (std::size_t const i : gpipe::linear_order(both)) first.push_back(both.programs[i]);
     first.resize(6);
@@ -249,31 +249,17 @@ TEST_CASE("an order is by start, a transfer taking one unit of time") {
 
 TEST_CASE("programs that wait for each other have no order") {
     auto const programs = gpipe::schedule::GPipe::programs(2, 2);
-    auto lowered = gpipe::lower(programs, toy::same_links(programs, Link::copied),
-                                toy::crossing_from(1, 2), gpipe::linear_order(programs));
-    lowered.needs[0].add(1);
+    auto lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
+    lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(gpipe::linear_order(lowered), "gpipe: the programs wait for each other",
                          std::logic_error);
 }
 
-TEST_CASE("an action has three needs at most, and each of them once") {
-    gpipe::Needs needs;
-    needs.add(3);
-    needs.add(3);
-    needs.add(4);
-    needs.add(4);
-    needs.add(3);
-    CHECK(needs.action[0] == 3);
-    CHECK(needs.action[1] == 4);
-    needs.add(5);
-    CHECK(needs.action[2] == 5);
-    CHECK_THROWS_WITH_AS(needs.add(6), "gpipe: an action with more than three needs",
-                         std::length_error);
-}
-
-TEST_CASE("vector clocks know what the transitive closure knows, and needs that go are implied") {
+TEST_CASE(
+    "vector clocks know what the transitive closure knows, and no need of a plan is implied") {
     std::mt19937_64 random(3);
-    std::size_t dropped = 0;
+    std::size_t needs = 0;
     std::size_t point = 0;
     for (int round = 0; round < 12; ++round)
         for (std::size_t k = 2; k <= 4; ++k) {
@@ -293,45 +279,24 @@ TEST_CASE("vector clocks know what the transitive closure knows, and needs that 
                 auto lowered = gpipe::plan_memory(chain.shape(), first, programs, 0, 1, {},
                                                   toy::mixed_links(programs, random))
                                    .lowered;
-                // And others, by chance, on whatever is earlier in the order.
-                auto const planned = gpipe::linear_order(lowered);
-                for (std::size_t r = 1; r < planned.size(); ++r) {
-                    auto& needs = lowered.needs[planned[r]].action;
-                    if (needs[2] != no_action || random() % 4 > 0) continue;
-                    lowered.needs[planned[r]].add(planned[random() % r]);
-                    if (random() % 4 == 0 && needs[2] == no_action)
-                        lowered.needs[planned[r]].add(planned[random() % r]);
-                    std::size_t const count = 1 + (needs[1] != no_action) + (needs[2] != no_action);
-                    std::shuffle(needs, needs + count, random);
-                }
-                toy::Closure const closure(lowered);
-                auto const order = gpipe::linear_order(lowered);
-                HappensBefore const happens_before(lowered, order);
-                CHECK(wrong_with_order(order, lowered) == "");
-                REQUIRE(wrong_with_clocks(happens_before, closure, order.size()) == "");
-
-                auto const all = lowered;
-                gpipe::drop_implied(lowered, happens_before);
-                REQUIRE(toy::Closure(lowered) == closure);
-                for (std::size_t i = 0; i < order.size(); ++i) {
-                    auto const& needs = lowered.needs[i].action;
-                    bool const packed = (needs[0] != no_action || needs[1] == no_action) &&
-                                        (needs[1] != no_action || needs[2] == no_action);
-                    CHECK(packed);
-                    for (std::size_t n = 0; n < 3; ++n) {
-                        std::size_t const needed = needs[n];
-                        if (needed == no_action) continue;
+                for (std::size_t i = 0; i < lowered.programs.size(); ++i)
+                    for (std::size_t const needed : lowered.needs[i]) {
                         auto without = lowered;
-                        without.needs[i].action[n] = no_action;
+                        without.needs = toy::without_need(lowered.needs, i, needed);
                         CHECK_FALSE(toy::Closure(without)(needed, i));
+                        ++needs;
                     }
-                    for (std::size_t const needed : all.needs[i].action)
-                        dropped += needed != no_action &&
-                                   std::find(std::begin(needs), std::end(needs), needed) ==
-                                       std::end(needs);
-                }
+                // And others, by chance, on whatever is earlier in the order.
+                auto order = gpipe::linear_order(lowered);
+                for (std::size_t r = 1; r < order.size(); ++r)
+                    if (random() % 4 == 0)
+                        lowered.needs =
+                            toy::with_need(lowered.needs, order[r], order[random() % r]);
+                order = gpipe::linear_order(lowered);
+                CHECK(wrong_with_order(order, lowered) == "");
+                REQUIRE(wrong_with_clocks(HappensBefore(lowered, order), toy::Closure(lowered),
+                                          order.size()) == "");
             });
         }
-    CHECK(dropped > 0);
-    MESSAGE(dropped << " needs were implied");
+    MESSAGE(needs << " needs, none implied");
 }

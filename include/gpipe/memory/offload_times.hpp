@@ -20,7 +20,7 @@ template <class Cost> struct OffloadCosts {
     constexpr double operator()(Action const& action) const {
         if (is_transfer(action.kind)) return 0;
         if (!is_copy(action.kind)) return cost(action);
-        return static_cast<double>(plan.offloaded[action.cell].bytes()) / bandwidth;
+        return static_cast<double>(plan.offloaded_bytes(action.cell)) / bandwidth;
     }
 };
 /// Deduces Cost.
@@ -47,7 +47,7 @@ constexpr OffloadTimes offload_times(MemoryPlan const& plan, Cost const& cost, d
     for (std::size_t i = 0; i < programs.size(); ++i) {
         if (programs[i].kind != Kind::offload) continue;
         ++result.moved;
-        result.bytes += plan.offloaded[programs[i].cell].bytes();
+        result.bytes += plan.offloaded_bytes(programs[i].cell);
     }
     result.makespan = simulate<double>(plan.lowered, OffloadCosts{plan, cost, bandwidth}).makespan;
     result.without = simulate<double>(plan.lowered.computing(), cost).makespan;

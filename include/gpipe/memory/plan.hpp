@@ -4,7 +4,7 @@
 #include <gpipe/memory/countable.hpp>
 #include <gpipe/memory/locate.hpp>
 #include <gpipe/memory/memory_plan.hpp>
-#include <gpipe/memory/plan_copies.hpp>
+#include <gpipe/plan/lower.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +12,250 @@
 #include <stdexcept>
 
 namespace gpipe {
+
+namespace detail {
+
+// Of so many micro-batches in flight a cell keeps the inputs on the device: two blocks, and four
+// slots of the boundary, would hold as many.
+inline constexpr std::size_t most_with_inputs = 5;
+
+// Plans the bytes of programs over a chain, see plan_bytes(): what there is, where it may lie, how
+// large it is, in this order.
+class BytePlanner {
+  public:
+    constexpr BytePlanner(ChainShape const& chain, Array<std::size_t> const& first,
+                          Programs const& programs, std::size_t capacity, Array<Link> const& links,
+                          Array<Reversal> const& reversals)
+        : chain_(chain), programs_(programs), reversals_(reversals), cells_(programs.cells()),
+          micro_batches_(programs.micro_batches()), recomputes_(cells_), mixes_(cells_) {
+        plan_.first = first;
+        plan_.capacity = capacity;
+        plan_.cells = Array<CellValues>(cells_);
+        plan_.in_flight = Array<std::size_t>(cells_);
+        look_at_programs();
+        find_edges(links);
+        find_values();
+        plan_.uses = Array<CellUse>(cells_);
+        plan_.layouts = Array<CellLayout>(cells_);
+        plan_.reversals = Array<ReversalLayout>(cells_);
+        for (std::size_t d = 0; d < programs_.devices(); ++d) lay_out(d);
+        size_pools();
+    }
+    constexpr MemoryPlan take() { return static_cast<MemoryPlan&&>(plan_); }
+
+  private:
+    constexpr LayerInfo const& bottom(std::size_t c) const { return chain_.layers[plan_.first[c]]; }
+    constexpr LayerInfo const& top(std::size_t c) const {
+        return chain_.layers[plan_.first[c + 1] - 1];
+    }
+    constexpr bool learns(std::size_t c) const {
+        return chain_.lowest_learner < plan_.first[c + 1];
+    }
+    // Whether the weight gradient of a layer runs apart from the rest of its backward.
+    constexpr bool runs_apart(std::size_t c, std::size_t layer) const {
+        return plan_.cells[c].splits && chain_.layers[layer].splits &&
+               layer >= chain_.lowest_learner;
+    }
+    template <class F> constexpr void each_cell(std::size_t device, F f) const {
+        for (std::size_t c = 0; c < cells_; ++c)
+            if (programs_.device_of(c) == device) f(c);
+    }
+
+    constexpr void look_at_programs() {
+        Array<std::size_t> now(cells_);
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = programs_[i];
+            if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
+            if (a.kind == Kind::weight_gradient) plan_.cells[a.cell].splits = true;
+            if (a.kind == Kind::forward)
+                plan_.in_flight[a.cell] = std::max(plan_.in_flight[a.cell], ++now[a.cell]);
+            if (ends_backward(a.kind)) --now[a.cell];
+        }
+        for (std::size_t i = 0; i < programs_.size(); ++i)
+            if (programs_[i].kind == Kind::backward && plan_.cells[programs_[i].cell].splits)
+                mixes_[programs_[i].cell] = true;
+    }
+    constexpr void find_edges(Array<Link> const& links) {
+        Edges edges = neighbours(cells_);
+        for (std::size_t e = 0; e < edges.size(); ++e) {
+            Edge& edge = edges[e];
+            std::size_t const c = edge.to;
+            edge.gradient = chain_.lowest_learner < plan_.first[c];
+            if (!links.empty()) edge.link = links[c];
+            bool const again = !reversals_.empty() && first_layer_again(reversals_[c]).in_backward;
+            edge.taker_reverses =
+                learns(c) &&
+                (again || (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input));
+            edge.taker_weighs = runs_apart(c, plan_.first[c]);
+            edge.giver_reverses = edge.gradient && top(edge.from).reads_output;
+            edge.giver_weighs = runs_apart(edge.from, plan_.first[c] - 1);
+            edge.bytes = bottom(c).input.slots(plan_.capacity);
+            edge.gradient_bytes =
+                edge.gradient ? bottom(c).input_gradient.slots(plan_.capacity) : 0;
+        }
+        plan_.lowered.edges = static_cast<Edges&&>(edges);
+    }
+
+    // What of a cell waits between its forward and its reversal, and is worth to be moved.
+    constexpr bool moves_retained(std::size_t c) const {
+        if (!learns(c)) return false;
+        CellUse use;
+        use.capacity = plan_.capacity;
+        return lay_out_reversal(chain_, plan_.first[c], plan_.first[c + 1], use, reversals_[c])
+                   .retained > 0;
+    }
+    constexpr bool moves_input(std::size_t c) const {
+        if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
+        bool const read = first_layer_again(reversals_[c]).at_all ||
+                          (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input);
+        // In the cell before it may have to stay, as its output.
+        for (std::uint32_t const e : plan_.lowered.edges.into(c))
+            if (plan_.lowered.edges[e].shared() && plan_.lowered.edges[e].giver_reverses)
+                return false;
+        return read;
+    }
+    constexpr void find_values() {
+        Array<bool> offloads(cells_);
+        bool inputs = false;
+        for (std::size_t c = 0; c < reversals_.size(); ++c) {
+            if (!reversals_[c].offload) continue;
+            plan_.cells[c].input_moves = moves_input(c);
+            inputs = inputs || plan_.cells[c].input_moves;
+            offloads[c] = plan_.cells[c].input_moves || moves_retained(c);
+        }
+        plan_.lowered = put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
+                                      linear_order(programs_), offloads);
+        // One micro-batch: nothing follows that would need the room. But for devices of two cells.
+        bool alone = micro_batches_ == 1;
+        for (std::size_t c = 1; c < cells_; ++c)
+            for (std::size_t b = 0; b < c && alone; ++b)
+                alone = programs_.device_of(b) != programs_.device_of(c);
+        for (std::size_t c = 0; c < cells_; ++c) {
+            CellValues& cell = plan_.cells[c];
+            bool const whole = reversals_.empty() || is_whole(reversals_[c]);
+            cell.retained = !whole || moves(c);
+            cell.kept_in_backward = !whole && !begins_again(reversals_[c]);
+            if (c == 0) continue;
+            Edge const& edge = plan_.lowered.edges[c - 1];
+            cell.gradient_inside = edge.gradient && alone && !cell.splits;
+            // The output of a recompute, where it needs room at all, goes where the gradient will.
+            cell.discards = edge.gradient && !cell.gradient_inside && recomputes_[c] &&
+                            c + 1 < cells_ && top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
+                            top(c).output.slots(plan_.capacity) <= slot_bytes_of(edge);
+        }
+        assign();
+        if (!inputs) return;
+        // Not where inputs wait for the forward rather than for the reversal.
+        Pools const moving = plan_.pools;
+        Array<CellValues> const all = plan_.cells;
+        for (CellValues& cell : plan_.cells) cell.input_moves = false;
+        assign();
+        for (std::size_t c = 1; c < cells_; ++c)
+            plan_.cells[c].input_moves =
+                all[c].input_moves && moving.pool(Holds::input, c - 1).slots +
+                                              moving.pool(Holds::input_back, c - 1).slots <
+                                          plan_.pools.pool(Holds::input, c - 1).slots;
+        assign();
+    }
+    // Whether anything of the cell leaves the device.
+    constexpr bool moves(std::size_t c) const {
+        for (std::size_t m = 0; m < micro_batches_; ++m)
+            if (plan_.lowered.offloads.moved(c, m)) return true;
+        return false;
+    }
+    constexpr std::size_t slot_bytes_of(Edge const& edge) const {
+        return plan_.cells[edge.to].gradient_inside ? edge.bytes
+                                                    : std::max(edge.bytes, edge.gradient_bytes);
+    }
+    constexpr void assign() {
+        plan_.operands = find_operands(plan_.lowered, plan_.cells);
+        plan_.lowered.order = order_of(plan_.lowered, plan_.operands);
+        Walk const walk = walk_of(plan_.lowered);
+        Pools const numbers(plan_.lowered.edges.size(), cells_, programs_.devices(), 0);
+        Array<Patience> patience(numbers.size());
+        Patience const two{std::min<std::size_t>(2, micro_batches_)};
+        // Two slots are enough for GPipe and 1F1B to copy while the device works.
+        for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
+            for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
+                patience[numbers.number(holds, e)] = two;
+            if (plan_.cells[plan_.lowered.edges[e].to].input_moves)
+                patience[numbers.number(Holds::input, e)] = {0, 2};
+        }
+        for (std::size_t c = 0; c < cells_; ++c) {
+            if (!moves(c)) continue;
+            patience[numbers.number(Holds::retained, c)] = two;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                patience[numbers.number(Holds::input_back, e)] = two;
+        }
+        plan_.pools = assign_slots(walk, plan_.lowered, plan_.operands,
+                                   HappensBefore(walk, plan_.operands), patience);
+    }
+
+    constexpr void lay_out(std::size_t d) {
+        std::size_t blocks = 0;
+        each_cell(d, [&](std::size_t c) { blocks += plan_.pools.pool(Holds::kept, c).slots; });
+        bool const adjacent = blocks == 1;
+        each_cell(d, [&](std::size_t c) {
+            std::size_t const first = plan_.first[c];
+            std::size_t const last = plan_.first[c + 1];
+            CellValues const& cell = plan_.cells[c];
+            CellLayout& layout = plan_.layouts[c];
+            CellUse const& use = plan_.uses[c] = {adjacent,
+                                                  plan_.capacity,
+                                                  recomputes_[c] && !cell.discards &&
+                                                      !plan_.rewrites_output(c) && learns(c),
+                                                  cell.gradient_inside,
+                                                  cell.splits,
+                                                  mixes_[c],
+                                                  plan_.rewrites_output(c)};
+            if (cell.retained) {
+                ReversalLayout& reversal = plan_.reversals[c];
+                reversal = lay_out_reversal(chain_, first, last, use, reversals_[c]);
+                layout.kept = reversal.kept;
+                layout.temporary = reversal.temporary;
+                layout.adjacent = adjacent;
+                layout.input_gradient = reversal.input_gradient;
+            } else {
+                layout = lay_out_cell(chain_, first, last, use);
+            }
+            auto const set = [&](Holds holds, std::size_t bytes) {
+                plan_.pools.pool(holds, c).bytes = bytes;
+            };
+            set(Holds::retained, plan_.reversals[c].retained);
+            set(Holds::kept, layout.kept);
+            set(Holds::held, layout.held);
+            set(Holds::deferred, layout.deferred);
+            std::size_t input = 0;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                if (cell.input_moves) input += plan_.lowered.edges[e].bytes;
+            set(Holds::offloaded, plan_.reversals[c].retained + input);
+            Pool& temporaries = plan_.pools.temporaries(d);
+            temporaries.slots = 1;
+            temporaries.bytes =
+                std::max(temporaries.bytes, layout.temporary - (adjacent ? layout.kept : 0));
+        });
+    }
+    constexpr void size_pools() {
+        for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
+            Edge const& edge = plan_.lowered.edges[e];
+            plan_.pools.pool(Holds::input, e).bytes = slot_bytes_of(edge);
+            plan_.pools.pool(Holds::input_back, e).bytes = edge.bytes;
+            for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
+                plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
+        }
+    }
+
+    ChainShape const& chain_;
+    Programs const& programs_;
+    Array<Reversal> const& reversals_;
+    std::size_t cells_;
+    std::size_t micro_batches_;
+    Array<bool> recomputes_; // by cell
+    Array<bool> mixes_;      // likewise: whether some backwards run whole, others in halves
+    MemoryPlan plan_;
+};
+
+} // namespace detail
 
 /// Plans the bytes of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
@@ -28,82 +272,17 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
     if (!countable(chain, programs.micro_batches(), states, capacity, staging))
         throw std::invalid_argument("gpipe: a plan for micro-batches of so many samples has more "
                                     "bytes than memory has addresses");
-    Array<bool> crosses(cells); // whether a gradient leaves the cell
-    for (std::size_t c = 1; c < cells; ++c) crosses[c] = chain.lowest_learner < first[c];
-    MemoryPlan plan;
-    plan.first = first;
+    MemoryPlan plan =
+        detail::BytePlanner(chain, first, programs, capacity, links, reversals).take();
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
-    for (auto* by_cell : {&plan.retained_at, &plan.blocks_at, &plan.held_at, &plan.deferred_at,
-                          &plan.temporaries_at, &plan.slots_at, &plan.slot_size})
-        *by_cell = Array<std::size_t>(cells);
     for (auto* by_device :
          {&plan.states_at, &plan.optimizers_at, &plan.squares_at, &plan.handles_at})
         *by_device = Array<std::size_t>(devices);
-    plan.layouts = Array<CellLayout>(cells);
-    plan.reversals = Array<ReversalLayout>(cells);
-    plan.uses = Array<CellUse>(cells);
-    plan.boundaries = Array<BoundarySlots>(cells);
-    plan.transfers = Array<Transfers>(cells);
-    plan.cells = Array<CellBlocks>(cells);
-    plan.holds_gradient = Array<bool>(cells);
-    Edges edges = neighbours(cells);
-    for (std::size_t c = 1; c < cells; ++c) {
-        LayerInfo const& layer = chain.layers[first[c]];
-        Edge& edge = edges[c - 1];
-        edge.gradient = crosses[c];
-        if (!links.empty()) edge.link = links[c];
-        edge.giver_reverses = crosses[c] && chain.layers[first[c] - 1].reads_output;
-        edge.bytes = layer.input.slots(capacity);
-        edge.gradient_bytes = crosses[c] ? layer.input_gradient.slots(capacity) : 0;
-    }
-    plan.lowered.edges = edges;
-    plan.blocks = assign_blocks(programs, reversals);
-    plan.capacity = capacity;
-    plan.offloaded = Array<Offloaded>(cells);
-    Array<detail::Waits> waits(cells);
-    Array<bool> offloads(cells);
-    for (std::size_t c = 0; c < reversals.size(); ++c) {
-        if (!reversals[c].offload) continue;
-        waits[c] = detail::waits(chain, plan, reversals[c], c);
-        offloads[c] = waits[c].retained || waits[c].input;
-    }
-    Array<std::size_t> const computing = linear_order(programs);
-    plan.lowered =
-        detail::put_copies_in(programs, static_cast<Edges&&>(edges), computing, offloads);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
-    // Without copies programs say it all, at a tenth of the steps in constant evaluation.
-    Array<std::uint32_t> order(computing.size());
-    HappensBefore happens_before;
-    if (plan.lowered.streams() == devices) {
-        for (std::size_t r = 0; r < order.size(); ++r)
-            order[r] = static_cast<std::uint32_t>(computing[r]);
-        happens_before = HappensBefore(programs, computing);
-    } else {
-        Operands const operands = find_operands(plan.lowered, any_blocks(cells));
-        Walk walk = walk_of(plan.lowered, operands);
-        happens_before = HappensBefore(walk, operands);
-        order = static_cast<Array<std::uint32_t>&&>(walk.order);
-    }
-    detail::plan_transfers(plan, chain, order, happens_before);
-    detail::plan_offloads(plan, waits, order, happens_before);
-    Array<bool> recomputes(cells);
-    Array<bool> discards(cells);
-    for (std::size_t i = 0; i < programs.size(); ++i)
-        if (programs[i].kind == Kind::recompute) recomputes[programs[i].cell] = true;
-    bool one_each = true; // no device with two cells; a schedule may leave another without
-    for (std::size_t c = 1; c < cells; ++c)
-        for (std::size_t b = 0; b < c; ++b)
-            one_each = one_each && programs.device_of(b) != programs.device_of(c);
-    auto const reversed = [&](std::size_t c) {
-        return !reversals.empty() && (!is_whole(reversals[c]) || plan.offloaded[c].moves());
-    };
-    auto const kept_in_outbox = [&](std::size_t c) {
-        return c + 1 < cells && plan.transfers[c + 1].keeps;
-    };
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         std::size_t at = 0;
@@ -124,122 +303,31 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
         bytes.gradients = reserve(plan.gradients, 1);
         bytes.optimizer = reserve(plan.optimizer, states);
 
-        std::size_t blocks = 0;
+        auto const put = [&](Pool& pool, std::size_t& purpose) {
+            pool.space = d;
+            pool.at = at;
+            at += pool.total();
+            purpose += pool.total();
+        };
+        Pools& pools = plan.pools;
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            blocks += plan.blocks.kept.count[c];
-            if (c + 1 < cells) { // the sending side of the boundary behind the cell
-                plan.transfers[c + 1].outbox_at = at;
-                std::size_t const size =
-                    plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
-                bytes.boundary += size;
-                at += size;
-            }
-            plan.slots_at[c] = at;
-            if (c == 0) continue;
-            LayerInfo const& layer = chain.layers[first[c]];
-            plan.holds_gradient[c] =
-                crosses[c] && programs.micro_batches() == 1 && one_each && !plan.blocks.splits[c];
-            bool const gradient = crosses[c] && !plan.holds_gradient[c];
-            Edge& edge = plan.lowered.edges[c - 1];
-            plan.slot_size[c] = layer.input.slots(capacity);
-            if (gradient)
-                plan.slot_size[c] =
-                    std::max(plan.slot_size[c], layer.input_gradient.slots(capacity));
-            // The output of a recompute, where it needs room at all, goes where the gradient will.
-            LayerInfo const& top = chain.layers[first[c + 1] - 1];
-            discards[c] = gradient && recomputes[c] && c + 1 < cells && top.saved.count > 0 &&
-                          !kept_in_outbox(c) && top.output.slots(capacity) <= plan.slot_size[c];
-            edge.taker_reverses = chain.lowest_learner < first[c + 1] &&
-                                  ((reversed(c) && first_layer_again(reversals[c]).in_backward) ||
-                                   (chain.lowest_learner <= first[c] && layer.reads_input));
-            edge.taker_weighs = detail::runs_apart(plan, chain, c, first[c]);
-            edge.giver_weighs = detail::runs_apart(plan, chain, c - 1, first[c] - 1);
-            BoundaryUse use{c,
-                            gradient,
-                            edge.taker_reverses,
-                            edge.shared() && edge.giver_reverses,
-                            discards[c],
-                            edge.taker_weighs,
-                            edge.giver_weighs,
-                            edge.link};
-            auto const assign = [&] {
-                return assign_boundary_slots(plan.lowered.programs, order, happens_before, use);
-            };
-            plan.boundaries[c] = assign();
-            if (Offloaded& moved = plan.offloaded[c]; moved.with_input) {
-                use.moved = Array<bool>(programs.micro_batches());
-                for (std::size_t m = 0; m < use.moved.size(); ++m) use.moved[m] = moved.moved(m);
-                BoundarySlots fewer = assign();
-                // Not where inputs wait for the forward rather than for the reversal.
-                moved.with_input = fewer.slots + moved.inputs.slots < plan.boundaries[c].slots;
-                if (moved.with_input) plan.boundaries[c] = static_cast<BoundarySlots&&>(fewer);
-            }
-            bytes.boundary += plan.boundaries[c].slots * plan.slot_size[c];
-            at += plan.boundaries[c].slots * plan.slot_size[c];
+            for (std::uint32_t const e : plan.lowered.edges.out_of(c))
+                put(pools.pool(Holds::output, e), bytes.boundary);
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                put(pools.pool(Holds::input, e), bytes.boundary);
         }
-
-        // Blocks of all cells, then one region of temporaries as high as the highest.
-        std::size_t const begin = at;
-        bool const adjacent = blocks == 1;
-        std::size_t temporary = 0;
+        // The kept blocks last: where there is one, temporaries begin within it.
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
-            bool const recomputes_output = recomputes[c] && !discards[c] && !kept_in_outbox(c) &&
-                                           chain.lowest_learner < first[c + 1];
-            CellUse const& cell = plan.uses[c] = {adjacent,
-                                                  capacity,
-                                                  recomputes_output,
-                                                  plan.holds_gradient[c],
-                                                  plan.blocks.splits[c],
-                                                  plan.blocks.mixes[c],
-                                                  kept_in_outbox(c)};
-            if (reversed(c)) {
-                ReversalLayout& reversal = plan.reversals[c];
-                reversal = lay_out_reversal(chain, first[c], first[c + 1], cell, reversals[c]);
-                plan.layouts[c].kept = reversal.kept;
-                plan.layouts[c].temporary = reversal.temporary;
-                plan.layouts[c].adjacent = adjacent;
-                plan.layouts[c].input_gradient = reversal.input_gradient;
-                Offloaded& moved = plan.offloaded[c];
-                moved.retained = reversal.retained;
-                if (moved.with_input) moved.input = chain.layers[first[c]].input.slots(capacity);
-                moved.host_at = plan.host;
-                plan.host += moved.host.slots * moved.bytes();
-            } else {
-                plan.layouts[c] = lay_out_cell(chain, first[c], first[c + 1], cell);
-            }
-            std::size_t const stack = adjacent ? plan.layouts[c].kept : 0;
-            plan.cells[c] = {plan.reversals[c].retained,
-                             plan.layouts[c].kept,
-                             plan.layouts[c].held,
-                             plan.layouts[c].deferred,
-                             plan.layouts[c].temporary - stack,
-                             discards[c] ? chain.layers[first[c + 1] - 1].output.slots(capacity)
-                                         : 0,
-                             plan.blocks.splits[c],
-                             plan.blocks.in_backward[c],
-                             plan.offloaded[c].with_input,
-                             plan.holds_gradient[c]};
-            auto const put = [&](Array<std::size_t>& offsets, BlockUse const& use,
-                                 std::size_t size) {
-                offsets[c] = at;
-                at += use.count[c] * size;
-            };
-            put(plan.retained_at, plan.blocks.retained, plan.reversals[c].retained);
-            plan.offloaded[c].inputs_at = at;
-            at += plan.offloaded[c].inputs.slots * plan.offloaded[c].input;
-            put(plan.held_at, plan.blocks.held, plan.layouts[c].held);
-            put(plan.deferred_at, plan.blocks.deferred, plan.layouts[c].deferred);
-            put(plan.blocks_at, plan.blocks.kept, adjacent ? 0 : plan.layouts[c].kept);
-            temporary = std::max(temporary, plan.layouts[c].temporary);
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                put(pools.pool(Holds::input_back, e), bytes.activations);
+            for (Holds const holds : {Holds::retained, Holds::held, Holds::deferred, Holds::kept})
+                put(pools.pool(holds, c), bytes.activations);
         }
-        for (std::size_t c = 0; c < cells; ++c)
-            if (programs.device_of(c) == d) plan.temporaries_at[c] = at;
-        bytes.activations = at - begin + temporary;
+        put(pools.temporaries(d), bytes.activations);
 
-        std::size_t const staged = at + temporary;
-        at = staged;
+        std::size_t const staged = at;
         auto const stage = [&](std::size_t& offset, std::size_t size) {
             offset = at;
             at += size;
@@ -272,21 +360,26 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
         plan.handles_at[d] = at;
         bytes.handles = handles.bytes();
     }
-    plan.order = static_cast<Array<std::uint32_t>&&>(order);
+    auto const put_on_host = [&](Pool& pool) {
+        pool.space = devices;
+        pool.at = plan.host;
+        plan.host += pool.total();
+    };
+    for (std::size_t e = 0; e < plan.lowered.edges.size(); ++e)
+        for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
+            put_on_host(plan.pools.pool(holds, e));
+    for (std::size_t c = 0; c < cells; ++c) put_on_host(plan.pools.pool(Holds::offloaded, c));
     return plan;
 }
 
-/// The same with what actions read and write, and all that they have to wait for.
+/// The same with all that actions have to wait for.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
             std::size_t states, std::size_t capacity, Staging const& staging = {},
             Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
     MemoryPlan plan =
         plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
-    plan.operands = find_operands(plan.lowered, plan.cells);
-    // What was placed in one order may be in the way in another.
-    plan.lowered.needs = find_needs(walk_along(plan.lowered, plan.order), plan.operands,
-                                    Located(plan, plan.operands));
+    plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
     return plan;
 }
 

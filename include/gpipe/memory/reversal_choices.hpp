@@ -95,15 +95,14 @@ struct Surroundings {
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {
-        std::size_t boundary = plan.boundaries[c].slots * plan.slot_size[c];
-        if (c + 1 < cells)
-            boundary += plan.transfers[c + 1].outbox.slots * plan.transfers[c + 1].slot_size;
-        result.cells[c] = {plan.uses[c],
-                           boundary,
-                           plan.blocks.retained.count[c],
-                           plan.blocks.kept.count[c],
-                           not_held[c],
-                           problem.schedule.micro_batches()};
+        std::size_t boundary = 0;
+        for (std::uint32_t const e : plan.lowered.edges.into(c))
+            boundary += plan.pools.pool(Holds::input, e).total();
+        for (std::uint32_t const e : plan.lowered.edges.out_of(c))
+            boundary += plan.pools.pool(Holds::output, e).total();
+        result.cells[c] = {plan.uses[c],      boundary,
+                           plan.in_flight[c], plan.pools.pool(Holds::kept, c).slots,
+                           not_held[c],       problem.schedule.micro_batches()};
     }
     for (std::size_t d = 0; d < result.fixed.size(); ++d)
         result.fixed[d] =

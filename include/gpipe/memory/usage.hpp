@@ -2,14 +2,81 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/curve.hpp>
-#include <gpipe/memory/occupation.hpp>
+#include <gpipe/memory/plan.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 
 namespace gpipe {
 
 namespace detail {
+
+// Some bytes of an arena, and when they are in use.
+struct Occupation {
+    double begin = 0;
+    double end = 0;
+    std::size_t bytes = 0;
+    std::size_t place = 0; // where they begin
+};
+
+// When actions of a plan run. Of copies there may be no times, as of programs without: such a one
+// lasts from the end of who made what it moves until who reads that first begins.
+template <class Times> class ActionSpans {
+  public:
+    constexpr ActionSpans(MemoryPlan const& plan, Times const& times)
+        : plan_(plan), times_(times), first_reader_(plan.operands.values.size(), none) {
+        for (std::uint32_t const i : plan.lowered.order)
+            for (Operand const& operand : plan.operands[i])
+                if (operand.use == Use::read && first_reader_[operand.value] == none)
+                    first_reader_[operand.value] = i;
+    }
+    // Not where its micro-batch was empty.
+    constexpr bool has_run(std::size_t i) const {
+        return !is_timed(i) || times_.start[i] < times_.end[i];
+    }
+    constexpr double begin(std::size_t i) const {
+        if (is_timed(i)) return static_cast<double>(times_.start[i]);
+        double begin = 0;
+        for (Operand const& operand : plan_.operands[i]) {
+            if (operand.use != Use::read) continue;
+            std::size_t const writer = plan_.operands.values[operand.value].writer;
+            begin = std::max(begin, is_timed(writer) ? end(writer) : this->begin(writer));
+        }
+        return begin;
+    }
+    constexpr double end(std::size_t i) const {
+        if (is_timed(i)) return static_cast<double>(times_.end[i]);
+        if (plan_.lowered.programs[i].kind == Kind::offload) return end_of_offload(i);
+        double end = std::numeric_limits<double>::max();
+        for (Operand const& operand : plan_.operands[i]) {
+            std::uint32_t const reader = first_reader_[operand.value];
+            if (operand.use == Use::read || reader == none) continue;
+            end = std::min(end, is_timed(reader) ? begin(reader) : this->end(reader));
+        }
+        return std::max(begin(i), end);
+    }
+
+  private:
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+    constexpr bool is_timed(std::size_t i) const { return i < times_.start.size(); }
+    // It is hidden behind the action that follows its forward.
+    constexpr double end_of_offload(std::size_t i) const {
+        Programs const& programs = plan_.lowered.programs;
+        std::size_t const device = programs.device_of(programs[i].cell);
+        std::size_t next = programs.begin(device);
+        while (programs[next].kind != Kind::forward || programs[next].cell != programs[i].cell ||
+               programs[next].micro_batch != programs[i].micro_batch)
+            ++next;
+        do ++next;
+        while (!has_run(next) && next + 1 < programs.end(device));
+        return std::max(end(next), begin(i));
+    }
+    MemoryPlan const& plan_;
+    Times const& times_;
+    Array<std::uint32_t> first_reader_; // by value
+};
 
 // The sum of what is in use, as steps.
 GPIPE_INLINE constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> const& occupations,
@@ -50,6 +117,56 @@ GPIPE_INLINE constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> cons
     return result;
 }
 
+// By device, in the order of their beginnings; of the same place each ends before the next begins.
+template <class Times>
+constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times const& times) {
+    ActionSpans<Times> const spans(plan, times);
+    Located const located(plan);
+    Array<double> end(plan.operands.values.size());
+    for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
+        for (Operand const& operand : plan.operands[i])
+            end[operand.value] = std::max(end[operand.value], spans.end(i));
+    Array<Array<Occupation>> result(plan.devices.size());
+    for (std::size_t d = 0; d < result.size(); ++d) {
+        Array<Occupation> all(end.size());
+        std::size_t size = 0;
+        for (std::size_t v = 0; v < end.size(); ++v) {
+            Value const& value = plan.operands.values[v];
+            bool const unused = value.holds == Holds::kept && // see CellValues
+                                plan.cells[value.owner].kept_in_backward &&
+                                plan.lowered.programs[value.writer].kind == Kind::forward;
+            Location const& at = located[v];
+            std::size_t bytes = at.end - at.begin;
+            if (at.space != d || bytes == 0 || unused) continue;
+            if (value.holds == Holds::temporary) {
+                CellLayout const& layout = plan.layouts[value.owner];
+                bytes = layout.temporary - (layout.adjacent ? layout.kept : 0);
+            } else if (!(value.holds == Holds::gradient &&
+                         plan.cells[plan.lowered.edges[value.owner].to].gradient_inside)) {
+                bytes = plan.pools.pool_of(value, plan.lowered.edges).bytes; // the whole slot
+            } else {
+                continue; // temporaries have it
+            }
+            double const begin = spans.begin(value.writer);
+            if (begin < end[v] && bytes > 0) all[size++] = {begin, end[v], bytes, at.begin};
+        }
+        std::sort(all.begin(), all.begin() + size, [](auto const& a, auto const& b) {
+            return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+        });
+        Array<std::size_t> order(size);
+        for (std::size_t n = 0; n < size; ++n) order[n] = n;
+        std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+            return all[a].place != all[b].place ? all[a].place < all[b].place : a < b;
+        });
+        for (std::size_t n = 0; n + 1 < size; ++n)
+            if (all[order[n]].place == all[order[n + 1]].place)
+                all[order[n]].end = std::min(all[order[n]].end, all[order[n + 1]].begin);
+        result[d] = Array<Occupation>(size);
+        for (std::size_t n = 0; n < size; ++n) result[d][n] = all[n];
+    }
+    return result;
+}
+
 } // namespace detail
 
 /// The bytes that are in use on each device over time, where the actions of a plan's programs start
@@ -65,13 +182,14 @@ GPIPE_INLINE constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> cons
 template <class Times>
 [[gnu::cold]] constexpr Array<MemoryCurve> memory_usage(MemoryPlan const& plan,
                                                         Times const& times) {
+    Array<Array<detail::Occupation>> const all = detail::occupations(plan, times);
     Array<MemoryCurve> curves(plan.devices.size());
     for (std::size_t d = 0; d < curves.size(); ++d) {
         DeviceBytes const& bytes = plan.devices[d];
         MemoryCurve& curve = curves[d];
         curve.fixed = bytes.total() - bytes.boundary - bytes.activations;
         curve.planned = bytes.total();
-        curve.points = detail::steps_of(detail::Occupations(plan, times, d).take(), curve.fixed);
+        curve.points = detail::steps_of(all[d], curve.fixed);
     }
     return curves;
 }

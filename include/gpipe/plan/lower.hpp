@@ -127,9 +127,10 @@ namespace detail {
                                                    Array<std::size_t> const& order,
                                                    Array<bool> const& offloads = {}) {
     Lowered result = detail::put_copies_in(programs, static_cast<Edges&&>(edges), order, offloads);
-    Operands const operands = find_operands(result, any_blocks(programs.cells()));
-    result.needs = find_needs(walk_of(result, operands), operands,
-                              [](std::size_t, Operand const&) { return Span{}; });
+    Operands const operands = find_operands(result, any_cells(programs.cells()));
+    result.order = order_of(result, operands);
+    result.needs =
+        find_needs(walk_of(result), operands, [](std::size_t, Operand const&) { return Span{}; });
     return result;
 }
 /// Between neighbours that share their memory: without copies.

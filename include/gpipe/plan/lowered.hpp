@@ -54,7 +54,9 @@ struct Lowered {
     Array<std::size_t> device; ///< by stream: whose it is
     Edges edges;               ///< between the cells
     Offloads offloads;         ///< what leaves the devices' memory for a while
-    Needs needs;               ///< by action, see find_needs() and sweep(); empty before
+    /// One linear order of all actions: values are placed, and proven to keep apart, along it.
+    Array<std::uint32_t> order;
+    Needs needs; ///< by action, see find_needs() and sweep(); empty before
 
     /// How many there are.
     constexpr std::size_t streams() const { return programs.devices(); }

@@ -9,38 +9,35 @@
 
 namespace gpipe {
 
-/// What actions of a cell use beside the tensors of its edges: blocks of the cell's memory, in
-/// bytes. A block of no bytes is no value.
-struct CellBlocks {
-    std::size_t retained = 0;  ///< from the forward to the backward, whatever runs again between
-    std::size_t kept = 0;      ///< from the last forward or recompute to the backward's first half
-    std::size_t held = 0;      ///< from there to the weight gradient
-    std::size_t deferred = 0;  ///< from the first half to the weight gradient
-    std::size_t temporary = 0; ///< while an action runs
-    std::size_t discarded = 0; ///< the output of a recompute, if that has a place of its own
-    bool splits = false;       ///< whether the halves of its backwards run apart
-    /// Whether the kept block is there only while the backward runs: nothing runs again before
-    /// that.
+/// Which values actions of a cell have beside the tensors of its edges. What a backward reads and
+/// temporaries there always are.
+struct CellValues {
+    bool retained = false; ///< from the forward to the backward, whatever runs again between
+    bool splits = false;   ///< whether halves of its backwards run apart, so that there are more
+    /// Whether what is kept is there only while the backward runs: nothing runs again before that.
     bool kept_in_backward = false;
-    bool input_moves = false; ///< whether what is offloaded includes the input
-    /// Whether the gradient of the input lies among the temporaries of the backward that makes it.
-    bool gradient_inside = false;
+    bool discards = false;        ///< the output of a recompute, in a place of its own
+    bool input_moves = false;     ///< whether what is offloaded includes the input
+    bool gradient_inside = false; ///< whether the input's lies among its backward's temporaries
 };
 
 namespace detail {
 
 class OperandBuilder {
   public:
-    constexpr OperandBuilder(Lowered const& lowered, Array<CellBlocks> const& blocks)
-        : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), blocks_(blocks),
-          micro_batches_(programs_.micro_batches()),
-          numbers_((holds_of_edges * edges_.size() +
-                    (holds_count - holds_of_edges) * programs_.cells()) *
-                       micro_batches_,
-                   none),
-          keeps_(programs_.size()), again_(programs_.cells() * micro_batches_) {
+    constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells)
+        : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), cells_(cells),
+          micro_batches_(programs_.micro_batches()), keeps_(programs_.size()),
+          again_(programs_.cells() * micro_batches_) {
         look_ahead();
         std::size_t const room = count_room();
+        result_.edges = edges_.size();
+        result_.cells = programs_.cells();
+        result_.micro_batches = micro_batches_;
+        result_.numbers = Array<std::uint32_t>(
+            (holds_of_edges * result_.edges + (holds_count - holds_of_edges) * result_.cells) *
+                micro_batches_,
+            Operands::none);
         result_.begin = Array<std::uint32_t>(programs_.size() + 1);
         result_.all = Array<Operand>(room);
         result_.values = Array<Value>(room);
@@ -59,8 +56,6 @@ class OperandBuilder {
     }
 
   private:
-    static constexpr std::uint32_t none = 0xFFFFFFFF;
-
     template <class T> static constexpr Array<T> first(Array<T> const& all, std::size_t size) {
         Array<T> result(size);
         for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
@@ -108,42 +103,41 @@ class OperandBuilder {
         }
     }
     constexpr void add_forward() {
-        CellBlocks const& blocks = blocks_[now_.cell];
+        CellValues const& cell = cells_[now_.cell];
         for (std::uint32_t const e : edges_.into(now_.cell)) read(Holds::input, e, Region::input);
         add_turn();
         for (std::uint32_t const e : edges_.out_of(now_.cell))
             write(edges_[e].shared() ? Holds::input : Holds::output, e, Region::output);
-        if (blocks.retained > 0) write(Holds::retained, now_.cell, Region::retained);
+        if (cell.retained) write(Holds::retained, now_.cell, Region::retained);
         bool const keeps = keeps_[action_];
-        add_block(blocks.kept, Holds::kept, Region::kept, keeps && !blocks.kept_in_backward);
-        add_block(blocks.held, Holds::held, Region::held, keeps);
+        add_block(Holds::kept, Region::kept, keeps && !cell.kept_in_backward);
+        if (cell.splits) add_block(Holds::held, Region::held, keeps);
         // In an evaluation the loss may write its gradient.
-        if (!reverses_) add_block(blocks.deferred, Holds::deferred, Region::deferred, false);
-        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+        if (cell.splits && !reverses_) add_block(Holds::deferred, Region::deferred, false);
+        add_block(Holds::temporary, Region::temporary, false);
     }
     constexpr void add_recompute() {
-        CellBlocks const& blocks = blocks_[now_.cell];
+        CellValues const& cell = cells_[now_.cell];
         read_input(true);
         read_retained();
         add_turn();
         for (std::uint32_t const e : edges_.out_of(now_.cell))
             if (edges_[e].written_again()) write(Holds::output_again, e, Region::output);
-        add_block(blocks.discarded, Holds::discarded, Region::output, false);
-        add_block(blocks.kept, Holds::kept, Region::kept, true);
-        add_block(blocks.held, Holds::held, Region::held, true);
-        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+        if (cell.discards) add_block(Holds::discarded, Region::output, false);
+        add_block(Holds::kept, Region::kept, true);
+        if (cell.splits) add_block(Holds::held, Region::held, true);
+        add_block(Holds::temporary, Region::temporary, false);
     }
     // Whole, or one half.
     constexpr void add_backward() {
-        CellBlocks const& blocks = blocks_[now_.cell];
+        CellValues const& cell = cells_[now_.cell];
         bool const first = now_.kind != Kind::weight_gradient;
         bool const second = now_.kind != Kind::input_gradient;
         read_input(false);
         read_retained();
-        if (blocks.kept > 0 && first && !blocks.kept_in_backward)
-            read(Holds::kept, now_.cell, Region::kept);
-        if (blocks.held > 0) read(Holds::held, now_.cell, Region::held);
-        if (blocks.deferred > 0 && !first) read(Holds::deferred, now_.cell, Region::deferred);
+        if (first && !cell.kept_in_backward) read(Holds::kept, now_.cell, Region::kept);
+        if (cell.splits) read(Holds::held, now_.cell, Region::held);
+        if (!first) read(Holds::deferred, now_.cell, Region::deferred);
         for (std::uint32_t const e : edges_.out_of(now_.cell)) {
             Edge const& edge = edges_[e];
             if (first ? edge.giver_reverses : edge.giver_weighs && edge.giver_reverses)
@@ -151,19 +145,18 @@ class OperandBuilder {
                      : again_[pair()] ? Holds::output_again
                                       : Holds::output,
                      e, Region::output);
-            if (edge.gradient && (first || edge.giver_weighs))
-                read(edge.shared() ? Holds::gradient : Holds::arrived, e, Region::output_gradient);
+            if (first || (edge.gradient && edge.giver_weighs))
+                read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
+                     Region::output_gradient);
         }
         add_turn();
-        if (blocks.kept_in_backward && first)
-            add_block(blocks.kept, Holds::kept, Region::kept, false);
-        if (blocks.splits && first)
-            add_block(blocks.deferred, Holds::deferred, Region::deferred, !second);
-        add_block(blocks.temporary, Holds::temporary, Region::temporary, false);
+        if (first && cell.kept_in_backward) add_block(Holds::kept, Region::kept, false);
+        if (first && cell.splits) add_block(Holds::deferred, Region::deferred, !second);
+        add_block(Holds::temporary, Region::temporary, false);
         for (std::uint32_t const e : edges_.into(now_.cell))
-            if (edges_[e].gradient && first)
+            if (first) // of no bytes where none crosses: cells take their turns all the same
                 write(Holds::gradient, e, Region::input_gradient,
-                      blocks.gradient_inside ? Use::over : Use::write);
+                      cell.gradient_inside ? Use::over : Use::write);
     }
     constexpr void add_transfer() {
         std::uint32_t const e = now_.edge;
@@ -185,19 +178,19 @@ class OperandBuilder {
     }
     // To the host's memory the input goes behind what is retained, and so it comes back.
     constexpr void add_offload() {
-        CellBlocks const& blocks = blocks_[now_.cell];
+        CellValues const& cell = cells_[now_.cell];
         bool const out = now_.kind == Kind::offload;
         if (out) {
-            if (blocks.retained > 0) read(Holds::retained, now_.cell, Region::retained);
-            if (blocks.input_moves)
+            if (cell.retained) read(Holds::retained, now_.cell, Region::retained);
+            if (cell.input_moves)
                 for (std::uint32_t const e : edges_.into(now_.cell))
                     read(Holds::input, e, Region::input);
             return write(Holds::offloaded, now_.cell, Region::output);
         }
         read(Holds::offloaded, now_.cell, Region::input);
         read(Holds::turn, now_.cell, Region::input);
-        if (blocks.retained > 0) write(Holds::retained_back, now_.cell, Region::retained);
-        if (blocks.input_moves)
+        if (cell.retained) write(Holds::retained_back, now_.cell, Region::retained);
+        if (cell.input_moves)
             for (std::uint32_t const e : edges_.into(now_.cell))
                 write(Holds::input_back, e, Region::output);
     }
@@ -205,7 +198,7 @@ class OperandBuilder {
     constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
     // Behind the forward.
     constexpr void read_input(bool recompute) {
-        bool const back = blocks_[now_.cell].input_moves && moved();
+        bool const back = cells_[now_.cell].input_moves && moved();
         for (std::uint32_t const e : edges_.into(now_.cell)) {
             bool const reads =
                 recompute || (now_.kind == Kind::weight_gradient
@@ -215,7 +208,7 @@ class OperandBuilder {
         }
     }
     constexpr void read_retained() {
-        if (blocks_[now_.cell].retained == 0) return;
+        if (!cells_[now_.cell].retained) return;
         read(moved() ? Holds::retained_back : Holds::retained, now_.cell, Region::retained);
     }
     // Whether a fetch waits for this action.
@@ -228,21 +221,14 @@ class OperandBuilder {
         now_ = a;
     }
 
-    constexpr std::uint32_t& number(Holds holds, std::size_t owner) {
-        auto const which = static_cast<std::size_t>(holds);
-        std::size_t const row = which < holds_of_edges
-                                    ? which * edges_.size() + owner
-                                    : holds_of_edges * edges_.size() +
-                                          (which - holds_of_edges) * programs_.cells() + owner;
-        return numbers_[row * micro_batches_ + now_.micro_batch];
-    }
     constexpr std::uint32_t make(Holds holds, std::size_t owner) {
-        result_.values[count_] = {none, static_cast<std::uint32_t>(owner), now_.micro_batch, holds};
+        result_.values[count_] = {Operands::none, static_cast<std::uint32_t>(owner),
+                                  now_.micro_batch, holds};
         return static_cast<std::uint32_t>(count_++);
     }
     constexpr std::uint32_t find(Holds holds, std::size_t owner) {
-        std::uint32_t& at = number(holds, owner);
-        if (at == none) at = make(holds, owner);
+        std::uint32_t& at = result_.number(holds, owner, now_.micro_batch);
+        if (at == Operands::none) at = make(holds, owner);
         return at;
     }
     constexpr void put(std::uint32_t value, Region region, Use use) {
@@ -256,20 +242,18 @@ class OperandBuilder {
         put(find(holds, owner), region, use);
     }
     // One that others read, or one that the action has for itself.
-    constexpr void add_block(std::size_t bytes, Holds holds, Region region, bool read_later) {
-        if (bytes == 0) return;
+    constexpr void add_block(Holds holds, Region region, bool read_later) {
         put(read_later ? find(holds, now_.cell) : make(holds, now_.cell), region, Use::write);
     }
 
     Lowered const& lowered_;
     Programs const& programs_;
     Edges const& edges_;
-    Array<CellBlocks> const& blocks_;
+    Array<CellValues> const& cells_;
     std::size_t micro_batches_;
-    Array<std::uint32_t> numbers_; // of values, by what they hold and for whom
-    Array<bool> keeps_;            // by action: whether a backward reads what it leaves
-    Array<bool> again_;            // by cell and micro-batch: whether a recompute comes
-    bool reverses_ = false;        // whether there is any backward
+    Array<bool> keeps_;     // by action: whether a backward reads what it leaves
+    Array<bool> again_;     // by cell and micro-batch: whether a recompute comes
+    bool reverses_ = false; // whether there is any backward
     Operands result_;
     std::size_t size_ = 0;
     std::size_t count_ = 0;
@@ -279,17 +263,18 @@ class OperandBuilder {
 
 } // namespace detail
 
-/// What each action of a table reads and writes, where its cells have such blocks.
+/// What each action of a table reads and writes, where its cells have such values.
 [[gnu::cold]] GPIPE_INLINE constexpr Operands find_operands(Lowered const& lowered,
-                                                            Array<CellBlocks> const& blocks) {
-    return detail::OperandBuilder(lowered, blocks).build();
+                                                            Array<CellValues> const& cells) {
+    return detail::OperandBuilder(lowered, cells).build();
 }
 
-/// Blocks that stand for any where only the order matters, not the bytes.
-[[gnu::cold]] GPIPE_INLINE constexpr Array<CellBlocks> any_blocks(std::size_t cells) {
-    CellBlocks any;
-    any.retained = 1;
-    return Array<CellBlocks>(cells, any);
+/// What stands for any cells where only the order of actions matters.
+[[gnu::cold]] GPIPE_INLINE constexpr Array<CellValues> any_cells(std::size_t cells) {
+    CellValues any;
+    any.retained = true;
+    any.splits = true;
+    return Array<CellValues>(cells, any);
 }
 
 } // namespace gpipe

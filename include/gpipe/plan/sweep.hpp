@@ -224,8 +224,7 @@ template <class SpanOf> class Sweep {
     }
     // A cell's layout sees to what comes when inside of it.
     constexpr bool gives_way(std::size_t value) const {
-        Holds const holds = operands_.values[value % values_].holds;
-        return static_cast<std::size_t>(holds) >= holds_of_edges;
+        return !is_of_edge(operands_.values[value % values_].holds);
     }
     constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span, bool over) {
         std::size_t first = 0; // that ends behind the begin

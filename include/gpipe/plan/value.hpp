@@ -38,6 +38,11 @@ inline constexpr std::size_t holds_count = 17;
 /// How many are of an edge.
 inline constexpr std::size_t holds_of_edges = 8;
 
+/// Whether they are of an edge.
+GPIPE_INLINE constexpr bool is_of_edge(Holds holds) {
+    return static_cast<std::size_t>(holds) < holds_of_edges;
+}
+
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Holds holds) {
     constexpr std::string_view names[holds_count] = {"input",
@@ -90,9 +95,31 @@ struct Operands {
     Array<Operand> all;         ///< action by action; of each, reads before writes
     Array<Value> values;        ///< by number
 
+    /// The numbers of those that others read, or none: by what they hold, for which edge or cell,
+    /// and micro-batch.
+    ///@{
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+    std::size_t edges = 0, cells = 0, micro_batches = 0;
+    Array<std::uint32_t> numbers;
+    constexpr std::uint32_t& number(Holds holds, std::size_t owner, std::size_t micro_batch) {
+        return numbers[row(holds, owner) * micro_batches + micro_batch];
+    }
+    constexpr std::uint32_t number(Holds holds, std::size_t owner, std::size_t micro_batch) const {
+        return numbers[row(holds, owner) * micro_batches + micro_batch];
+    }
+    ///@}
+
     /// Those of an action.
     constexpr std::span<Operand const> operator[](std::size_t action) const {
         return {all.data() + begin[action], begin[action + 1] - begin[action]};
+    }
+
+  private:
+    constexpr std::size_t row(Holds holds, std::size_t owner) const {
+        auto const which = static_cast<std::size_t>(holds);
+        return which < holds_of_edges
+                   ? which * edges + owner
+                   : holds_of_edges * edges + (which - holds_of_edges) * cells + owner;
     }
 };
 

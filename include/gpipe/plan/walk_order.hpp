@@ -18,12 +18,11 @@ struct Walk {
     Array<std::uint32_t> order;    ///< actions
 };
 
-/// The table itself, every program a stream, in such an order.
-[[gnu::cold]] GPIPE_INLINE constexpr Walk walk_along(Lowered const& lowered,
-                                                     Array<std::uint32_t> order) {
+/// The table itself, every program a stream, in its order.
+[[gnu::cold]] GPIPE_INLINE constexpr Walk walk_of(Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     Walk walk{lowered.streams(), Array<std::uint32_t>(programs.size()),
-              Array<std::uint32_t>(programs.size()), static_cast<Array<std::uint32_t>&&>(order)};
+              Array<std::uint32_t>(programs.size()), lowered.order};
     for (std::size_t s = 0; s < walk.streams; ++s)
         for (std::size_t i = programs.begin(s); i < programs.end(s); ++i) {
             walk.stream[i] = static_cast<std::uint32_t>(s);
@@ -32,11 +31,11 @@ struct Walk {
     return walk;
 }
 
-/// The same in the one order that proof, placement and waits follow: by start where forwards,
-/// halves of backwards and copies take one unit of time and nothing has to wait for room; then by
-/// stream. Throws std::logic_error if actions wait for each other, or for what nobody makes.
-[[gnu::cold]] GPIPE_INLINE constexpr Walk walk_of(Lowered const& lowered,
-                                                  Operands const& operands) {
+/// The order that proof, placement and waits follow: by start where forwards, halves of backwards
+/// and copies take one unit of time and nothing has to wait for room; then by stream. Throws
+/// std::logic_error if actions wait for each other, or for what nobody makes.
+[[gnu::cold]] GPIPE_INLINE constexpr Array<std::uint32_t> order_of(Lowered const& lowered,
+                                                                   Operands const& operands) {
     Programs const& programs = lowered.programs;
     std::size_t const size = programs.size();
     std::size_t const streams = lowered.streams();
@@ -87,7 +86,7 @@ struct Walk {
     for (std::size_t t = 1; t < place.size(); ++t) place[t] += place[t - 1];
     Array<std::uint32_t> order(size);
     for (std::size_t i = 0; i < size; ++i) order[place[start[i]]++] = static_cast<std::uint32_t>(i);
-    return walk_along(lowered, static_cast<Array<std::uint32_t>&&>(order));
+    return order;
 }
 
 } // namespace gpipe

@@ -89,8 +89,8 @@ class CellCalls {
     // the result; none where nobody would read anything.
     std::size_t recompute_last() const {
         if (chain_learner_ >= last_ && !is_last()) return first_;
-        bool const whole = is_last() || model_.infos[last_ - 1].saved.count > 0 ||
-                           plan_.transfers[cell_ + 1].keeps;
+        bool const whole =
+            is_last() || model_.infos[last_ - 1].saved.count > 0 || plan_.rewrites_output(cell_);
         return whole ? last_ : last_ - 1;
     }
     // Whatever it is called for and wherever its tensors lie.
@@ -164,7 +164,7 @@ class CellCalls {
 
     // Between the device's memory and the host's, where the input lies behind the rest.
     void add_copies(bool out) {
-        Offloaded const& moved = plan_.offloaded[cell_];
+        std::size_t const& retained = plan_.pools.pool(Holds::retained, cell_).bytes;
         auto const add = [&](Place from, Place to, std::size_t const& bytes) {
             if (bytes == 0) return;
             Call& call = *to_++ = Call{&copy_call, &bytes};
@@ -173,11 +173,11 @@ class CellCalls {
             call.index = static_cast<std::uint32_t>(first_);
         };
         Place const here{0, Region::retained};
-        Place const input{out ? 0 : moved.retained, Region::input};
-        Place const output{out ? moved.retained : 0, Region::output};
-        add(out ? here : Place{0, Region::input}, out ? Place{0, Region::output} : here,
-            moved.retained);
-        if (moved.with_input) add(input, output, moved.input);
+        Place const input{out ? 0 : retained, Region::input};
+        Place const output{out ? retained : 0, Region::output};
+        add(out ? here : Place{0, Region::input}, out ? Place{0, Region::output} : here, retained);
+        if (plan_.cells[cell_].input_moves)
+            add(input, output, plan_.lowered.edges[cell_ - 1].bytes);
     }
     // Of a cell that is reversed piece by piece: see ReversalCalls.
     void add_reversal(CallList list, ReversalLayout const& reversal) {

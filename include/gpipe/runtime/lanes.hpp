@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/plan/lowered.hpp>
+#include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -22,6 +22,7 @@ struct StepTable {
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
     Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
+    bool evaluation = false;             ///< forwards alone
 
     /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
@@ -63,8 +64,8 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
 }
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
-// of a copy, that of who made what it brings, of a fetch that of the first action that finds that:
-// whatever fails before, they run or are skipped together.
+// of a copy, that of the last who made what it brings, of a fetch that of the first action that
+// finds that: whatever fails before, they run or are skipped together.
 GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& operands) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
@@ -77,13 +78,16 @@ GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& op
         for (Operand const& operand : operands[i])
             if (operand.use == Use::read)
                 finder[operand.value] = std::min(finder[operand.value], rank[i]);
-    for (std::uint32_t const i : walk_of(lowered, operands).order)
+    for (std::uint32_t const i : lowered.order) {
+        if (!is_copy(programs[i].kind)) continue;
+        bool const fetches = programs[i].kind == Kind::fetch;
+        if (!fetches) rank[i] = 0;
         for (Operand const& operand : operands[i])
-            if (is_copy(programs[i].kind) &&
-                (operand.use != Use::read) == (programs[i].kind == Kind::fetch))
-                rank[i] = std::min(rank[i], operand.use == Use::read
-                                                ? rank[operands.values[operand.value].writer]
-                                                : finder[operand.value]);
+            if (fetches && operand.use != Use::read)
+                rank[i] = std::min(rank[i], finder[operand.value]);
+            else if (!fetches && operand.use == Use::read)
+                rank[i] = std::max(rank[i], rank[operands.values[operand.value].writer]);
+    }
     return rank;
 }
 
@@ -133,10 +137,12 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                   Lanes const& lanes, Array<std::byte*> const& arenas,
                                   std::byte* host, bool evaluation = false) {
     auto const rank = detail::ranks(lowered, operands);
+    Located const located(plan, operands, evaluation);
     StepTable table;
     table.begin = lanes.begin;
     table.waits = lanes.waits;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
+    table.evaluation = evaluation;
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;
     table.arenas = Array<std::byte*>(arenas.size() + 1);
@@ -152,19 +158,23 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         if (computes)
             for (std::size_t r = 0; r <= static_cast<std::size_t>(Region::output); ++r)
                 step.base[r] = arenas[step.device];
-        bool gives = false; // its output to anybody outside
+        bool gives = false;  // its output to anybody outside
+        bool passes = false; // whether no backward will read what it leaves
         for (Operand const& operand : operands[action]) {
-            Location const at = locate(plan, operands.values[operand.value], evaluation);
-            if (at.begin == at.end) continue;
+            Value const& value = operands.values[operand.value];
+            Location const& at = located[operand.value];
+            if (at.begin == at.end && is_of_edge(value.holds)) continue;
+            if (value.holds == Holds::turn) continue;
             step[operand.region] = (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
             gives = gives || operand.region == Region::output;
+            passes = passes ||
+                     (value.holds == Holds::kept && step.kind == Kind::forward &&
+                      operands.number(Holds::kept, step.cell, step.micro_batch) != operand.value);
         }
         if (is_transfer(step.kind)) continue;
-        bool const passes =
-            step.kind == Kind::forward && (evaluation || !plan.blocks.keeps[action]);
         detail::fill_calls(step, passes, evaluation);
         if (!computes) continue;
-        step[Region::temporary] = arenas[step.device] + plan.temporaries_at[step.cell];
+        step[Region::temporary] = arenas[step.device] + plan.temporaries_at(step.cell);
         if (!gives) step[Region::output] = detail::own_output(step, plan);
         step.delivers = evaluation && step.is_last;
         step.more = step.more || step.delivers;

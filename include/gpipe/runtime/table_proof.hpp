@@ -45,7 +45,8 @@ GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
 class TableWalk {
   public:
     TableWalk(StepTable const& table, MemoryPlan const& plan, Operands const& operands)
-        : table_(table), plan_(plan), operands_(operands), step_of_(table.steps.size()) {
+        : table_(table), plan_(plan), operands_(operands),
+          located_(plan, operands, table.evaluation), step_of_(table.steps.size()) {
         std::size_t const size = table.steps.size();
         walk = {table.streams, Array<std::uint32_t>(size), Array<std::uint32_t>(size),
                 Array<std::uint32_t>(size)};
@@ -81,11 +82,11 @@ class TableWalk {
     // Where the step finds an operand; of temporaries, where they begin behind the kept block.
     Span operator()(std::size_t action, Operand const& operand) const {
         Value const& value = operands_.values[operand.value];
-        std::size_t const bytes = bytes_of(value);
+        std::size_t const bytes = located_[operand.value].end - located_[operand.value].begin;
         if (bytes == 0) return {};
         auto begin = reinterpret_cast<std::uintptr_t>((*step_of_[action])[operand.region]);
         if (value.holds == Holds::temporary && plan_.layouts[value.owner].adjacent)
-            begin += plan_.cells[value.owner].kept;
+            begin += plan_.layouts[value.owner].kept;
         return {begin, begin + bytes};
     }
 
@@ -93,7 +94,7 @@ class TableWalk {
     SweepVerdict outside() const {
         for (Step const& step : table_.steps)
             for (Operand const& operand : operands_[step.action]) {
-                std::size_t const space = locate(plan_, operands_.values[operand.value]).space;
+                std::size_t const space = located_[operand.value].space;
                 bool const host = space == plan_.devices.size();
                 std::size_t const room = host ? plan_.host : plan_.devices[space].total();
                 std::size_t const state = host ? 0 : plan_.devices[space].state();
@@ -111,10 +112,6 @@ class TableWalk {
     Needs before;
 
   private:
-    std::size_t bytes_of(Value const& value) const {
-        Location const at = locate(plan_, value);
-        return at.end - at.begin;
-    }
     // Of all lanes at once. Throws std::logic_error if they wait for each other.
     void find_order() {
         Array<std::size_t> next(table_.lanes());
@@ -140,6 +137,7 @@ class TableWalk {
     StepTable const& table_;
     MemoryPlan const& plan_;
     Operands const& operands_;
+    Located located_;
     Array<Step const*> step_of_; // by action
 };
 

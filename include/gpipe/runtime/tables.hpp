@@ -136,8 +136,8 @@ namespace detail {
         LayerInfo const& layer = model.infos[plan.first[c]];
         tables.cells[c] = {static_cast<std::uint32_t>(plan.first[c]),
                            extent(layer.input, plan.capacity),
-                           extent(layer.input_gradient, plan.capacity), plan.offloaded[c].retained,
-                           plan.offloaded[c].with_input};
+                           extent(layer.input_gradient, plan.capacity),
+                           plan.pools.pool(Holds::retained, c).bytes, plan.cells[c].input_moves};
     }
     tables.last_device = plan.lowered.programs.device_of(cells - 1);
 }

@@ -1,0 +1,236 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/happens_before.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// Equal slots, one behind the other, that values take in turns.
+struct Pool {
+    std::size_t slots = 0; ///< how many
+    std::size_t bytes = 0; ///< of each
+    std::size_t space = 0; ///< a device, or as many as there are: the host's memory
+    std::size_t at = 0;    ///< offset of the first
+
+    /// All of them.
+    constexpr std::size_t total() const { return slots * bytes; }
+};
+
+/// When a writer waits for room in a pool rather than have one slot more. Else, and where nothing
+/// is said, none ever waits: a slot is taken again only by who starts after its last use whatever
+/// the timing.
+struct Patience {
+    std::size_t enough = static_cast<std::size_t>(-1); ///< if there are so many slots
+    std::size_t free = 1;                              ///< and so many of them are free
+};
+
+/// The pools of a table, and in which slot each value lies.
+class Pools {
+  public:
+    constexpr Pools() = default;
+    /// None yet.
+    constexpr Pools(std::size_t edges, std::size_t cells, std::size_t devices, std::size_t values)
+        : edges_(edges), cells_(cells), pools_(5 * (edges + cells) + devices), slot_(values) {}
+
+    /// The pool of a value of an edge or a cell: inputs and gradients of an edge share one (and the
+    /// output of a recompute that nobody reads goes where the gradient will), outputs and arrived
+    /// gradients, and what a reversal finds, whether it has been away or not. Temporaries have one
+    /// for each device, see temporaries().
+    ///@{
+    constexpr Pool& pool(Holds holds, std::size_t owner) { return pools_[number(holds, owner)]; }
+    constexpr Pool const& pool(Holds holds, std::size_t owner) const {
+        return pools_[number(holds, owner)];
+    }
+    constexpr Pool const& pool_of(Value const& value, Edges const& edges) const {
+        return value.holds == Holds::discarded ? pool(Holds::input, edges.into(value.owner)[0])
+                                               : pool(value.holds, value.owner);
+    }
+    constexpr Pool& temporaries(std::size_t device) {
+        return pools_[5 * (edges_ + cells_) + device];
+    }
+    constexpr Pool const& temporaries(std::size_t device) const {
+        return pools_[5 * (edges_ + cells_) + device];
+    }
+    ///@}
+    /// In which slot a value lies.
+    ///@{
+    constexpr std::uint32_t& of(std::size_t value) { return slot_[value]; }
+    constexpr std::uint32_t of(std::size_t value) const { return slot_[value]; }
+    ///@}
+    /// By number.
+    ///@{
+    constexpr Pool& operator[](std::size_t pool) { return pools_[pool]; }
+    constexpr Pool const& operator[](std::size_t pool) const { return pools_[pool]; }
+    ///@}
+    /// How many there are.
+    constexpr std::size_t size() const { return pools_.size(); }
+    /// The number of a pool.
+    constexpr std::size_t number(Holds holds, std::size_t owner) const {
+        switch (holds) {
+        case Holds::input:
+        case Holds::gradient:
+            return 5 * owner;
+        case Holds::output:
+        case Holds::output_again:
+        case Holds::arrived:
+            return 5 * owner + 1;
+        case Holds::staged_output:
+            return 5 * owner + 2;
+        case Holds::staged_gradient:
+            return 5 * owner + 3;
+        case Holds::input_back:
+            return 5 * owner + 4;
+        default:
+            break;
+        }
+        return 5 * (edges_ + owner) + (holds == Holds::retained || holds == Holds::retained_back ? 0
+                                       : holds == Holds::offloaded                               ? 1
+                                       : holds == Holds::kept                                    ? 2
+                                       : holds == Holds::held                                    ? 3
+                                                              : 4);
+    }
+
+  private:
+    std::size_t edges_ = 0;
+    std::size_t cells_ = 0;
+    Array<Pool> pools_;
+    Array<std::uint32_t> slot_; // by value
+};
+
+namespace detail {
+
+// Gives slots to values in the linear order of their writers. Of the free slots of its pool a
+// writer takes the one that came free last among those that it need not wait for: the devices on
+// either side are sure of the slots that they freed themselves, so each takes its own and leaves
+// the other's. If there is none, and its patience allows, the one that has been free for longest.
+class SlotChooser {
+  public:
+    constexpr SlotChooser(Walk const& walk, Lowered const& lowered, Operands const& operands,
+                          HappensBefore const& happens_before, Array<Patience> const& patience)
+        : lowered_(lowered), operands_(operands), happens_before_(happens_before),
+          patience_(patience), result_(lowered.edges.size(), lowered.programs.cells(),
+                                       lowered.devices(), operands.values.size()),
+          uses_(operands.values.size()), at_(operands.values.size(), none),
+          free_(result_.size(), none), free_count_(result_.size()), slots_(16) {
+        for (Operand const& operand : operands.all) ++uses_[operand.value];
+        for (std::uint32_t const i : walk.order) visit(i);
+    }
+    constexpr Pools take_result() { return static_cast<Pools&&>(result_); }
+
+  private:
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+    struct Slot {
+        std::uint32_t number = 0;                          // in its pool
+        std::uint32_t next = none;                         // that came free before it
+        std::uint32_t users[4] = {none, none, none, none}; // the last, on each stream
+    };
+
+    constexpr void visit(std::uint32_t i) {
+        for (Operand const& operand : operands_[i])
+            if (operand.use == Use::write) take(i, operand.value);
+        for (Operand const& operand : operands_[i]) {
+            std::uint32_t const at = at_[operand.value];
+            bool const last = --uses_[operand.value] == 0;
+            if (at == none) continue;
+            use(slots_[at], i);
+            if (!last) continue;
+            std::size_t const pool = pool_of(operand.value);
+            slots_[at].next = free_[pool];
+            free_[pool] = at;
+            ++free_count_[pool];
+        }
+    }
+    // The pool of what is discarded is that of an edge.
+    constexpr std::size_t pool_of(std::uint32_t v) const {
+        Value const& value = operands_.values[v];
+        return value.holds == Holds::discarded
+                   ? result_.number(Holds::input, lowered_.edges.into(value.owner)[0])
+                   : result_.number(value.holds, value.owner);
+    }
+    constexpr void take(std::uint32_t writer, std::uint32_t v) {
+        Value const& value = operands_.values[v];
+        if (value.holds == Holds::turn || value.holds == Holds::temporary ||
+            (value.holds == Holds::gradient && !lowered_.edges[value.owner].gradient))
+            return;
+        std::size_t const p = pool_of(v);
+        std::uint32_t before = none; // in the list of free slots
+        std::uint32_t found = free_[p];
+        std::uint32_t oldest = none;
+        std::uint32_t before_oldest = none;
+        while (found != none && !is_sure(slots_[found], writer)) {
+            before_oldest = before;
+            oldest = found;
+            before = found;
+            found = slots_[found].next;
+        }
+        Pool& pool = result_[p];
+        if (found == none && oldest != none && pool.slots >= patience_[p].enough &&
+            free_count_[p] >= patience_[p].free) {
+            found = oldest;
+            before = before_oldest;
+        }
+        if (found == none) {
+            found = grow();
+            slots_[found].number = static_cast<std::uint32_t>(pool.slots++);
+        } else {
+            (before == none ? free_[p] : slots_[before].next) = slots_[found].next;
+            --free_count_[p];
+        }
+        for (std::uint32_t& user : slots_[found].users) user = none;
+        at_[v] = found;
+        result_.of(v) = slots_[found].number;
+    }
+    constexpr std::uint32_t grow() {
+        if (count_ == slots_.size()) {
+            Array<Slot> more(2 * count_);
+            for (std::size_t s = 0; s < count_; ++s) more[s] = slots_[s];
+            slots_ = static_cast<Array<Slot>&&>(more);
+        }
+        return static_cast<std::uint32_t>(count_++);
+    }
+    constexpr bool is_sure(Slot const& slot, std::uint32_t writer) const {
+        for (std::uint32_t const user : slot.users)
+            if (user != none && !happens_before_(user, writer)) return false;
+        return true;
+    }
+    // Stands for all users that it is sure of.
+    constexpr void use(Slot& slot, std::uint32_t user) {
+        std::uint32_t* own = nullptr;
+        for (std::uint32_t& other : slot.users) {
+            if (other != none && other != user && !happens_before_(other, user)) continue;
+            other = none;
+            own = &other;
+        }
+        if (!own) throw std::length_error("gpipe: a value that too many streams use");
+        *own = user;
+    }
+
+    Lowered const& lowered_;
+    Operands const& operands_;
+    HappensBefore const& happens_before_;
+    Array<Patience> const& patience_;
+    Pools result_;
+    Array<std::uint32_t> uses_; // by value: still to come
+    Array<std::uint32_t> at_;   // by value: its slot, among all
+    Array<std::uint32_t> free_; // by pool: the slot that came free last
+    Array<std::size_t> free_count_;
+    Array<Slot> slots_;
+    std::size_t count_ = 0;
+};
+
+} // namespace detail
+
+/// Gives every value its slot; bytes and offsets of pools are left to the caller. `patience`: by
+/// pool.
+[[gnu::cold]] GPIPE_INLINE constexpr Pools assign_slots(Walk const& walk, Lowered const& lowered,
+                                                        Operands const& operands,
+                                                        HappensBefore const& happens_before,
+                                                        Array<Patience> const& patience) {
+    return detail::SlotChooser(walk, lowered, operands, happens_before, patience).take_result();
+}
+
+} // namespace gpipe

@@ -1,0 +1,371 @@
+// Slots that values take in turns: who takes which, how many there are, and that nobody waits for
+// room but where patience allows it.
+#include <support/links.hpp>
+#include <support/long_tests.hpp>
+
+#include <gpipe/plan/happens_before.hpp>
+#include <gpipe/plan/pools.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+using gpipe::Array;
+using gpipe::Holds;
+using gpipe::Kind;
+using gpipe::Link;
+using gpipe::Programs;
+using gpipe::schedule::GPipe;
+
+namespace {
+
+constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
+                                                            &gpipe::checkpoint::ExceptLast::lower,
+                                                            &gpipe::checkpoint::Always::lower};
+
+// What reads the tensors of all edges, and whether recomputes leave outputs that nobody reads.
+struct Uses {
+    bool gradient = true;
+    bool taker_reverses = true;
+    bool taker_weighs = false;
+    bool giver_reverses = false;
+    bool giver_weighs = false;
+    bool discards = false;
+};
+template <class F> void each_uses(F f) {
+    for (unsigned flags = 0; flags < 64; ++flags) {
+        auto const flag = [&](unsigned bit) { return (flags >> bit & 1) != 0; };
+        Uses const uses{flag(0), flag(1), flag(2), flag(3), flag(4), flag(5)};
+        if (uses.taker_weighs && !uses.taker_reverses) continue;
+        if (!uses.gradient && (uses.giver_reverses || uses.giver_weighs || uses.discards)) continue;
+        CAPTURE(flags);
+        f(uses);
+    }
+}
+
+// The slots of programs; `patient`: two on the sending side are enough, as in plans.
+struct Slots {
+    gpipe::Lowered lowered;
+    gpipe::Operands operands;
+    gpipe::Walk walk;
+    gpipe::Pools pools;
+
+    Slots(Programs const& programs, Link link, Uses const& uses, bool patient = false) {
+        std::size_t const cells = programs.cells();
+        gpipe::Edges edges = gpipe::neighbours(cells);
+        auto const links = toy::same_links(programs, link);
+        for (std::size_t e = 0; e < edges.size(); ++e) {
+            edges[e].link = links[e + 1];
+            edges[e].gradient = uses.gradient;
+            edges[e].taker_reverses = uses.taker_reverses;
+            edges[e].taker_weighs = uses.taker_weighs;
+            edges[e].giver_reverses = uses.giver_reverses;
+            edges[e].giver_weighs = uses.giver_weighs;
+        }
+        lowered = gpipe::lower(programs, edges, gpipe::linear_order(programs));
+        auto values = gpipe::any_cells(cells);
+        for (std::size_t c = 1; c < cells; ++c) values[c].discards = uses.discards;
+        operands = find_operands(lowered, values);
+        lowered.order = order_of(lowered, operands);
+        walk = walk_of(lowered);
+        pools = gpipe::Pools(edges.size(), cells, programs.devices(), 0);
+        Array<gpipe::Patience> patience(pools.size());
+        for (std::size_t e = 0; e < edges.size() && patient; ++e)
+            for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
+                patience[pools.number(holds, e)].enough =
+                    std::min<std::size_t>(2, programs.micro_batches());
+        pools =
+            assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands), patience);
+    }
+    std::size_t count(Holds holds, std::size_t owner) const {
+        return pools.pool(holds, owner).slots;
+    }
+};
+
+// What has a slot, and from which action to which in the linear order.
+struct Stay {
+    std::size_t slot, from, to;
+    std::uint32_t value;
+};
+std::map<gpipe::Pool const*, std::vector<Stay>> stays_in(Slots const& slots) {
+    std::map<std::uint32_t, Stay> by_value;
+    for (std::size_t rank = 0; rank < slots.walk.order.size(); ++rank)
+        for (gpipe::Operand const& operand : slots.operands[slots.walk.order[rank]]) {
+            auto const [at, is_new] = by_value.insert(
+                {operand.value, {slots.pools.of(operand.value), rank, rank, operand.value}});
+            at->second.to = rank;
+        }
+    std::map<gpipe::Pool const*, std::vector<Stay>> result;
+    for (auto const& [v, stay] : by_value) {
+        gpipe::Value const& value = slots.operands.values[v];
+        if (value.holds != Holds::temporary && value.holds != Holds::turn)
+            result[&slots.pools.pool_of(value, slots.lowered.edges)].push_back(stay);
+    }
+    return result;
+}
+std::size_t most_at_once(std::vector<Stay> const& stays) {
+    std::size_t most = 0;
+    for (Stay const& begins : stays) {
+        std::size_t now = 0;
+        for (Stay const& stay : stays) now += stay.from <= begins.from && begins.from <= stay.to;
+        most = std::max(most, now);
+    }
+    return most;
+}
+
+// Calls f(programs) for every schedule there is and for some by chance, whole backwards among
+// halves, under every checkpointing policy.
+template <class F> void each_program(std::size_t most_devices, std::size_t most_cells, F f) {
+    std::size_t point = 0;
+    for (std::size_t m : {1u, 2u, 3u, 6u})
+        toy::each_of_catalogue(most_devices, most_cells, m,
+                               [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                                   if (point++ % toy::one_of(1) != 0) return;
+                                   std::string const name(schedule.name());
+                                   CAPTURE(name);
+                                   CAPTURE(k);
+                                   CAPTURE(m);
+                                   for (auto const lower : policies)
+                                       f(lower(schedule.programs(k, m)));
+                               });
+    std::mt19937_64 random(1);
+    for (int round = 0; round < (toy::long_tests() ? 1000 : 30); ++round) {
+        CAPTURE(round);
+        int const percent_whole[] = {0, 30, 80};
+        auto const schedule = toy::mixed_by_chance(1 + random() % most_cells, 1 + random() % 5,
+                                                   percent_whole[random() % 3], random);
+        for (auto const lower : policies) f(lower(schedule));
+    }
+}
+
+} // namespace
+
+TEST_CASE("no slot is taken while what it held may still be used, whatever the timing; in patience "
+          "there are no more than hold something at once, but two") {
+    std::size_t values = 0;
+    each_program(3, 6, [&](Programs const& programs) {
+        each_uses([&](Uses const& uses) {
+            for (Link const link : {Link::shared, Link::copied, Link::staged})
+                for (bool const patient : {false, true}) {
+                    CAPTURE(static_cast<int>(link));
+                    CAPTURE(patient);
+                    Slots const slots(programs, link, uses, patient);
+                    gpipe::HappensBefore const happens_before(slots.lowered);
+                    std::size_t const two = std::min<std::size_t>(2, programs.micro_batches());
+                    for (auto const& [pool, stays] : stays_in(slots)) {
+                        std::size_t const least = most_at_once(stays);
+                        REQUIRE(pool->slots >= least);
+                        bool waits = false;
+                        for (Stay const& a : stays) {
+                            REQUIRE(a.slot < pool->slots);
+                            std::uint32_t const writer = slots.operands.values[a.value].writer;
+                            for (Stay const& b : stays) {
+                                if (a.slot != b.slot || b.from >= a.from) continue;
+                                REQUIRE(b.to < a.from);
+                                for (std::size_t r = b.from; r <= b.to; ++r)
+                                    for (auto const& operand : slots.operands[slots.walk.order[r]])
+                                        waits =
+                                            waits || (operand.value == b.value &&
+                                                      !happens_before(slots.walk.order[r], writer));
+                            }
+                        }
+                        if (!patient) REQUIRE_FALSE(waits);
+                        if (waits) REQUIRE(pool->slots <= std::max(least, two));
+                        values += stays.size();
+                    }
+                }
+        });
+    });
+    MESSAGE(values << " values");
+}
+
+namespace {
+
+// The most micro-batches of a cell that are between an action that `begins` and one that `ends`.
+template <class Begins, class Ends>
+std::size_t most_between(Programs const& programs, std::size_t cell, Begins begins, Ends ends) {
+    std::size_t now = 0;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        if (programs[i].cell != cell) continue;
+        if (begins(programs[i].kind)) most = std::max(most, ++now);
+        if (ends(programs[i].kind)) --now;
+    }
+    return most;
+}
+bool is_forward(Kind kind) { return kind == Kind::forward; }
+// Those whose weight gradient has been put off.
+std::size_t most_put_off(Programs const& programs, std::size_t cell) {
+    return most_between(
+        programs, cell, [](Kind kind) { return kind == Kind::input_gradient; },
+        [](Kind kind) { return kind == Kind::weight_gradient; });
+}
+
+} // namespace
+
+// P4. A gradient takes the place of an input that nobody reads any more. Not so of an input that
+// the backward of the cell before reads as its output, nor, until the weight gradient has run, of
+// one that a layer with such a half reads: these have a slot beside their gradient's.
+TEST_CASE("one slot more than micro-batches in flight serves inputs and their gradients, one more "
+          "for each weight gradient that is put off and reads the input (P4)") {
+    std::map<std::string, std::size_t> beyond; // in flight and one
+    std::size_t boundaries = 0;
+    std::size_t reached = 0;
+    std::size_t point = 0;
+    for (std::size_t m = 1; m <= 12; ++m)
+        toy::each_of_catalogue(6, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (point++ % toy::one_of(1) != 0) return;
+            std::string const name(schedule.name());
+            CAPTURE(name);
+            CAPTURE(k);
+            CAPTURE(m);
+            for (auto const lower : policies) {
+                Programs const programs = lower(schedule.programs(k, m));
+                for (Uses const& uses :
+                     {Uses{}, Uses{.taker_weighs = true}, Uses{.giver_reverses = true},
+                      Uses{.taker_weighs = true, .giver_reverses = true, .giver_weighs = true},
+                      Uses{.discards = true}}) {
+                    Slots const slots(programs, Link::shared, uses);
+                    for (std::size_t e = 0; e + 1 < programs.cells(); ++e) {
+                        // In the cell before: until the last that reads there has run.
+                        std::size_t const there =
+                            most_between(programs, e, is_forward, [&](Kind kind) {
+                                return uses.giver_weighs ? ends_backward(kind)
+                                                         : gives_gradient(kind);
+                            });
+                        std::size_t const put_off =
+                            uses.taker_weighs ? most_put_off(programs, e + 1) : 0;
+                        std::size_t const bound = std::min(
+                            (uses.giver_reverses ? 2 * there : there + 1) + put_off, 2 * m);
+                        std::size_t const count = slots.count(Holds::input, e);
+                        REQUIRE(count <= bound);
+                        reached += count == bound;
+                        ++boundaries;
+                        if (!uses.giver_reverses && count > there + 1)
+                            beyond[name] = std::max(beyond[name], count - there - 1);
+                    }
+                }
+            }
+        });
+    MESSAGE(boundaries << " boundaries, " << reached << " with as many slots as the bound");
+    for (auto const& [name, more] : beyond)
+        MESSAGE(name << ": up to " << more << " slots for weight gradients that are put off");
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 9; ++m)
+            for (std::size_t e = 0; e + 1 < k; ++e) {
+                Programs const programs = GPipe::programs(k, m);
+                CHECK(Slots(programs, Link::shared, {}).count(Holds::input, e) == m + 1);
+                CHECK(Slots(programs, Link::shared, {.gradient = false}).count(Holds::input, e) ==
+                      m);
+            }
+}
+
+// P4, inside the cells: one set of activations under re-materialisation, and one of what each
+// weight gradient that is put off will read.
+TEST_CASE("with checkpointing a cell keeps one set, and holds one more than it puts off at most") {
+    for (std::size_t m : {1u, 2u, 5u, 9u})
+        toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            std::string const name(schedule.name());
+            CAPTURE(name);
+            CAPTURE(k);
+            CAPTURE(m);
+            Programs const programs = schedule.programs(k, m);
+            auto const of = [&](auto const lower) {
+                return Slots(lower(programs), Link::shared, {});
+            };
+            Slots const never = of(&gpipe::checkpoint::Never::lower);
+            Slots const except_last = of(&gpipe::checkpoint::ExceptLast::lower);
+            Slots const always = of(&gpipe::checkpoint::Always::lower);
+            for (std::size_t c = 0; c < programs.cells(); ++c) {
+                std::size_t const put_off = most_put_off(programs, c);
+                bool const whole =
+                    most_between(
+                        programs, c, [](Kind kind) { return kind == Kind::backward; },
+                        [](Kind) { return false; }) > 0;
+                for (Slots const* slots : {&except_last, &always}) {
+                    CHECK(slots->count(Holds::kept, c) == 1);
+                    CHECK(slots->count(Holds::held, c) <= put_off + 1);
+                }
+                for (Slots const* slots : {&never, &except_last, &always}) {
+                    CHECK(slots->count(Holds::deferred, c) >= put_off);
+                    CHECK(slots->count(Holds::deferred, c) <= put_off + whole);
+                }
+                CHECK(never.count(Holds::kept, c) ==
+                      most_between(programs, c, is_forward,
+                                   [](Kind kind) { return gives_gradient(kind); }));
+                CHECK(never.count(Holds::held, c) ==
+                      most_between(programs, c, is_forward,
+                                   [](Kind kind) { return ends_backward(kind); }));
+            }
+        });
+}
+
+TEST_CASE("two slots of an outbox serve outputs and gradients of GPipe and 1F1B") {
+    for (std::size_t k = 2; k <= 6; ++k)
+        for (std::size_t m = 1; m <= 9; ++m)
+            for (Link const link : {Link::copied, Link::staged}) {
+                CAPTURE(k);
+                CAPTURE(m);
+                CAPTURE(static_cast<int>(link));
+                auto const most = [&](Programs const& programs, Uses const& uses) {
+                    Slots const slots(programs, link, uses, true);
+                    std::size_t result = 0;
+                    for (std::size_t e = 0; e + 1 < k; ++e) {
+                        result = std::max(result, slots.count(Holds::output, e));
+                        if (link != Link::staged) continue;
+                        CHECK(slots.count(Holds::staged_output, e) <= 2);
+                        CHECK(slots.count(Holds::staged_gradient, e) <= 2);
+                    }
+                    return result;
+                };
+                std::size_t const two = std::min<std::size_t>(2, m);
+                Programs const in_flight = toy::OneForwardOneBackward::programs(k, m);
+                for (auto const lower : policies) {
+                    CHECK(most(lower(GPipe::programs(k, m)), {}) == two);
+                    CHECK(most(lower(in_flight), {}) == two);
+                    CHECK(most(lower(GPipe::programs(k, m)), {.gradient = false}) <= two);
+                }
+                // With what a recompute writes again; without, one more than are in flight.
+                Uses const kept{.giver_reverses = true};
+                CHECK(most(gpipe::checkpoint::Always::lower(GPipe::programs(k, m)), kept) == 2);
+                CHECK(most(gpipe::checkpoint::Always::lower(in_flight), kept) == 2);
+                for (Programs const& programs : {GPipe::programs(k, m), in_flight})
+                    CHECK(most(programs, kept) == gpipe::peak_micro_batches(programs, 0) + 1);
+            }
+}
+
+// Where cells lie in V order a device is not always sure that what it has sent has gone.
+TEST_CASE("no boundary needs more slots on the receiving side because of transfers, or one more "
+          "under DualPipeV and VHalf") {
+    std::map<std::string, std::size_t> more;
+    std::size_t point = 0;
+    for (std::size_t m = 1; m <= 9; ++m)
+        toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (point++ % toy::one_of(1) != 0) return;
+            for (auto const lower : policies)
+                for (Uses const& uses : {Uses{}, Uses{.taker_weighs = true}}) {
+                    Programs const programs = lower(schedule.programs(k, m));
+                    Slots const shared(programs, Link::shared, uses);
+                    for (Link const link : {Link::copied, Link::staged}) {
+                        Slots const apart(programs, link, uses, true);
+                        for (std::size_t e = 0; e + 1 < programs.cells(); ++e) {
+                            std::size_t& most = more[std::string(schedule.name())];
+                            if (apart.count(Holds::input, e) > shared.count(Holds::input, e))
+                                most = std::max(most, apart.count(Holds::input, e) -
+                                                          shared.count(Holds::input, e));
+                        }
+                    }
+                }
+        });
+    for (auto const& each : more) {
+        std::string const& name = each.first;
+        CAPTURE(name);
+        CHECK(each.second <= (name == "DualPipeV" || name == "VHalf"));
+    }
+}
