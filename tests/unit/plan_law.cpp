@@ -49,7 +49,7 @@ namespace {
 Programs some_schedule(Random& random) {
     std::size_t const m = 1 + random() % 8;
     if (random() % 2 == 0)
-        return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 3) * 50,
+        return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 2) * 50,
                                     random);
     toy::chance = random();
     std::vector<Programs> all{toy::Dealt::programs(1 + random() % 6, m),
@@ -201,7 +201,7 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
 
 TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
     std::map<std::string, std::size_t> seen;
-    each_table(toy::long_tests() ? 5000 : 1200 / toy::one_of(1), 1,
+    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 1,
                [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
                    REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
                                                walked.operands, walked.repeats));
@@ -227,7 +227,8 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
     CHECK(seen.size() == 4 + 11);
-    for (auto const& each : seen) CHECK_MESSAGE(each.second > 40 / toy::one_of(1), each.first);
+    for (auto const& each : seen)
+        CHECK_MESSAGE((each.second > 40 || toy::sanitized), each.first); // rare: waits for before
 }
 
 namespace {
@@ -448,7 +449,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
             break;
         }
     };
-    each_table(toy::long_tests() ? 5000 : 800 / toy::one_of(1), 10000,
+    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 10000,
                [&](Walked const& walked, auto const& placement, auto const& chain, Random& random) {
                    for (std::size_t m = 0; m < counts.size(); ++m)
                        mutate(walked, placement, chain, static_cast<Mutation>(m), random);
@@ -682,7 +683,7 @@ bool drop_one(gpipe::Needs& needs, Random& random) {
 
 TEST_CASE("wherever values lie, what is waited for is enough and none of it too much") {
     std::map<std::string, std::array<std::size_t, 3>> counts; // made, refused, found
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(20000 + n);
         Scattered const table(random);
