@@ -52,10 +52,11 @@ Programs some_schedule(Random& random) {
         return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 2) * 50,
                                     random);
     toy::chance = random();
-    std::vector<Programs> all{toy::Dealt::programs(1 + random() % 6, m),
-                              toy::Scattered::programs(1 + random() % 6, m)};
+    std::size_t const cells = 1 + random() % 6;
+    std::vector<Programs> all{toy::Dealt::programs(cells, m), toy::Scattered::programs(cells, m),
+                              toy::ByChance::programs(cells, m), toy::OneByOne::programs(cells, m)};
     toy::each_of_catalogue(6, 6, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        if (random() % 8 == 0) all.push_back(schedule.programs(k, m));
+        if (random() % 4 == 0) all.push_back(schedule.programs(k, m));
     });
     return all[random() % all.size()];
 }
