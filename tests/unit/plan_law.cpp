@@ -574,7 +574,7 @@ namespace {
 
 // Any table, skips and all, with its values in one memory for all devices, each in the first room
 // that there was when its writer's turn came: what is written overlaps with pieces of what was.
-struct Scattered {
+struct Anywhere {
     Lowered lowered;
     Operands operands;
     gpipe::Walk walk;
@@ -584,7 +584,7 @@ struct Scattered {
     auto spans() const {
         return [this](std::size_t, Operand const& operand) { return at[operand.value]; };
     }
-    explicit Scattered(Random& random) : lowered(some_edges(random)) {
+    explicit Anywhere(Random& random) : lowered(some_edges(random)) {
         Programs const& programs = lowered.programs;
         Array<gpipe::CellValues> cells(programs.cells());
         auto const some = [&] { return random() % 2 == 0; };
@@ -687,13 +687,13 @@ TEST_CASE("wherever values lie, what is waited for is enough and none of it too 
     for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(20000 + n);
-        Scattered const table(random);
+        Anywhere const table(random);
         MemoryPlan plan;
         plan.devices = Array<gpipe::DeviceBytes>(1);
         plan.devices[0].activations = table.height();
         toy::Arenas const arenas(plan);
         std::size_t const all = table.lowered.programs.micro_batches();
-        auto const lost = [&](Scattered const& one) {
+        auto const lost = [&](Anywhere const& one) {
             toy::Law const law = one.law(arenas);
             for (int order = 0; order < 10; ++order)
                 if (!law.run(random, {all, 1 + random() % all, all}, order % 3 != 0).empty())
@@ -703,7 +703,7 @@ TEST_CASE("wherever values lie, what is waited for is enough and none of it too 
         REQUIRE(table.proven());
         REQUIRE(!lost(table));
         for (std::string const kind : {"need", "need before", "place"}) {
-            Scattered wrong = table;
+            Anywhere wrong = table;
             if (kind == "need" && !drop_one(wrong.needs, random)) continue;
             if (kind == "need before" && !drop_one(wrong.before, random)) continue;
             if (kind == "place" && wrong.at.empty()) continue;
