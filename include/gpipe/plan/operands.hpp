@@ -23,6 +23,14 @@ struct CellValues {
 
 namespace detail {
 
+// Of an array as much as is filled. Not a member: clang 14 instantiates what it has not seen yet
+// too late for constants.
+template <class T> constexpr Array<T> filled(Array<T> const& all, std::size_t size) {
+    Array<T> result(size);
+    for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
+    return result;
+}
+
 class OperandBuilder {
   public:
     constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells)
@@ -50,17 +58,12 @@ class OperandBuilder {
             add();
         }
         result_.begin[programs_.size()] = static_cast<std::uint32_t>(size_);
-        result_.all = first(result_.all, size_);
-        result_.values = first(result_.values, count_);
+        result_.all = filled(result_.all, size_);
+        result_.values = filled(result_.values, count_);
         return static_cast<Operands&&>(result_);
     }
 
   private:
-    template <class T> static constexpr Array<T> first(Array<T> const& all, std::size_t size) {
-        Array<T> result(size);
-        for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
-        return result;
-    }
     constexpr std::size_t pair() const { return now_.cell * micro_batches_ + now_.micro_batch; }
     // What a backward comes right behind keeps; and what runs again.
     constexpr void look_ahead() {
