@@ -108,7 +108,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     result.needs = plan.lowered.needs.count();
     Lowered evaluation = evaluation_of(plan.lowered);
     Operands const operands = find_operands(evaluation, plan.cells);
-    evaluation.needs = find_needs(walk_of(evaluation), operands, Located(plan, operands));
+    evaluation.needs = find_needs(walk_of(evaluation), operands, Located(plan, operands, true));
 
     // Where arenas begin is all that tables know of them.
     Array<std::byte*> arenas(of.devices + 1);

@@ -12,6 +12,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 // The law that a table has to keep: whatever the order, who reads finds what was written for it. It
@@ -77,22 +78,30 @@ struct Work {
     bool moves = false; ///< it copies what it reads, whatever that is: piece by piece
 };
 
-/// What a step does by its operands, at the step's addresses.
-inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
-                                     gpipe::Step const& step) {
+/// What an action does by its operands; where(operand): its address and bytes.
+template <class Where>
+std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t action, Where where) {
     Work work;
-    for (gpipe::Operand const& operand : operands[step.action]) {
-        gpipe::Value const& value = operands.values[operand.value];
-        gpipe::Location const place = gpipe::locate(plan, value);
-        std::byte const* at = step[operand.region];
-        if (value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent)
-            at += plan.cells[value.owner].kept;
+    for (gpipe::Operand const& operand : operands[action]) {
+        auto const [at, bytes] = where(operand);
+        bool const of_cell = !is_of_edge(operands.values[operand.value].holds);
         (operand.use == gpipe::Use::read ? work.reads : work.writes)
-            .push_back({at, place.end - place.begin, operand.value + 1,
-                        operand.use == gpipe::Use::over,
-                        static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges});
+            .push_back({at, bytes, operand.value + 1, operand.use == gpipe::Use::over, of_cell});
     }
     return {work};
+}
+/// The same at the addresses of its step.
+inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
+                                     gpipe::Located const& located, gpipe::Step const& step) {
+    return by_operands(operands, step.action, [&](gpipe::Operand const& operand) {
+        gpipe::Value const& value = operands.values[operand.value];
+        gpipe::Location const& place = located[operand.value];
+        bool const behind =
+            value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent;
+        return std::pair<std::byte const*, std::size_t>(
+            step[operand.region] + (behind ? plan.layouts[value.owner].kept : 0),
+            place.end - place.begin);
+    });
 }
 
 /// What a step does call by call, by the definition of a layer's functions and with no word from
@@ -114,9 +123,10 @@ class Definition {
             result = {{{piece(step, name, {0, Region::input})},
                        {piece(step, name, {0, Region::output})}}};
         } else if (is_offload(step.kind)) {
-            gpipe::Offloaded const& moved = plan_.offloaded[c];
             bool const out = step.kind == Kind::offload;
-            std::size_t const kept = moved.retained, input = moved.with_input ? moved.input : 0;
+            std::size_t const kept = plan_.pools.pool(gpipe::Holds::retained, c).bytes;
+            std::size_t const input =
+                plan_.cells[c].input_moves ? plan_.lowered.edges[c - 1].bytes : 0;
             result = {{{{step[out ? Region::retained : Region::input], kept},
                         {step[Region::input] + (out ? 0 : kept), input}},
                        {{step[out ? Region::output : Region::retained], kept},
@@ -130,7 +140,7 @@ class Definition {
             if (evaluation_ && last == chain_.size)
                 result.push_back(placed(step, r.calls[r.backward]));
         } else {
-            bool const rewrites = last < chain_.size && plan_.transfers[c + 1].keeps;
+            bool const rewrites = plan_.rewrites_output(c);
             auto calls = calls_of(chain_, first, last, step.kind, rewrites);
             if (evaluation_ && last == chain_.size) calls.push_back(call_of_loss(chain_));
             for (LayerCall const& call : calls) {
@@ -145,10 +155,22 @@ class Definition {
         for (Work& work : result)
             for (auto* const pieces : {&work.reads, &work.writes})
                 std::erase_if(*pieces, [](Piece const& one) { return one.bytes == 0; });
+        if (evaluation_) return result;
+        gpipe::Offloads const& offloads = plan_.lowered.offloads;
+        if (step.kind == Kind::fetch) result[0].reads.push_back(turn(step.cell, step.micro_batch));
+        if (std::size_t const next = offloads.behind(step.action); next != offloads.none) {
+            gpipe::Action const& reversal = plan_.lowered.programs[next];
+            result.push_back({{}, {turn(reversal.cell, reversal.micro_batch)}});
+        }
         return result;
     }
 
   private:
+    // That a fetch may begin.
+    Piece turn(std::size_t cell, std::size_t micro_batch) const {
+        return {nullptr, 0,
+                static_cast<std::uint32_t>(16 * (1 + plan_.first[cell] + 64 * micro_batch))};
+    }
     Piece piece(gpipe::Step const& step, TensorName const& name, gpipe::Place const& place) const {
         std::size_t const bytes = bytes_of(chain_, name, plan_.capacity);
         std::size_t const what = 1 + name.what + 16 * (name.layer + 64 * step.micro_batch);
@@ -160,9 +182,10 @@ class Definition {
         using gpipe::Region;
         std::size_t const first = plan_.first[step.cell], top = plan_.first[step.cell + 1] - 1;
         bool const leaves = name.layer == top && top + 1 < chain_.size;
-        if (name.what == TensorName::again) return {0, Region::output};
-        if (name.what == TensorName::output && (leaves || name.layer < first))
-            return {0, leaves ? Region::output : Region::input};
+        if (name.what == TensorName::again ||
+            (name.what == TensorName::output && name.layer == top))
+            return {0, Region::output};
+        if (name.what == TensorName::output && name.layer < first) return {0, Region::input};
         if (name.what == TensorName::gradient && (leaves || name.layer < first))
             return {0, leaves ? Region::output_gradient : Region::input_gradient};
         return place_of(plan_.layouts[step.cell], first, name);
@@ -209,6 +232,31 @@ class Definition {
     gpipe::MemoryPlan const& plan_;
     bool evaluation_;
 };
+
+/// Whether all that is done of an action lies in what `whole`, its operands, says. A block that is
+/// read may be written, too: what it holds goes call by call.
+inline bool covers(Work const& whole, std::vector<Work> const& done) {
+    auto const within = [&](Piece const& piece, bool writes) {
+        for (std::size_t at = 0; at < piece.bytes; at += Arenas::unit) {
+            auto const here = [&](Piece const& one) {
+                return one.at <= piece.at + at && piece.at + at < one.at + one.bytes;
+            };
+            if (std::any_of(whole.writes.begin(), whole.writes.end(), here)) continue;
+            if (std::none_of(whole.reads.begin(), whole.reads.end(), [&](Piece const& one) {
+                    return here(one) && (!writes || one.gives_way);
+                }))
+                return false;
+        }
+        return true;
+    };
+    for (Work const& work : done) {
+        for (Piece const& piece : work.reads)
+            if (!within(piece, false)) return false;
+        for (Piece const& piece : work.writes)
+            if (!within(piece, true)) return false;
+    }
+    return true;
+}
 
 /// Executes a table. What its steps wait for is what the table says, and a mark that nobody
 /// publishes, or that a lane publishes behind who waits for it, holds up nobody.

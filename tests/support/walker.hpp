@@ -86,11 +86,10 @@ struct Tabled {
     explicit Tabled(gpipe::MemoryPlan const& plan, Places const& places, bool evaluates = false)
         : lowered(plan.lowered), operands(plan.operands) {
         if (evaluates) {
-            auto evaluation = evaluation_of(lowered, walk_of(lowered, operands).order);
-            operands = find_operands(evaluation.lowered, plan.cells);
-            evaluation.lowered.needs = find_needs(walk_along(evaluation.lowered, evaluation.order),
-                                                  operands, gpipe::Located(plan, operands));
-            lowered = evaluation.lowered;
+            lowered = evaluation_of(plan.lowered);
+            operands = find_operands(lowered, plan.cells);
+            lowered.needs =
+                find_needs(walk_of(lowered), operands, gpipe::Located(plan, operands, true));
         }
         auto const cost = [](gpipe::Action const& a) {
             return a.kind == gpipe::Kind::backward ? 2.0 : 1.0;

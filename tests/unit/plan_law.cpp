@@ -115,12 +115,10 @@ Case some_case(Random& random) {
                            : toy::same_links(programs, static_cast<Link>(random() % 3));
     result.plan = plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {}, links,
                               reversals);
-    Evaluation evaluation = evaluation_of(result.plan.lowered, result.plan.order);
-    result.of_forwards = find_operands(evaluation.lowered, result.plan.cells);
-    evaluation.lowered.needs =
-        find_needs(walk_along(evaluation.lowered, std::move(evaluation.order)), result.of_forwards,
-                   Located(result.plan, result.of_forwards, true));
-    result.forwards = std::move(evaluation.lowered);
+    result.forwards = evaluation_of(result.plan.lowered);
+    result.of_forwards = find_operands(result.forwards, result.plan.cells);
+    result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
+                                       Located(result.plan, result.of_forwards, true));
     return result;
 }
 
@@ -133,6 +131,7 @@ struct Walked {
     bool repeats = false;
     bool evaluation = false;
     StepTable table = {};
+    gpipe::Located located{plan, operands, evaluation};
 
     void fill(gpipe::Placement const& placement, Lowered const& with_needs, std::uint64_t seed) {
         // Costs decide which devices a lane walks, and in which order.
@@ -153,17 +152,19 @@ struct Walked {
             return false;
         }
     }
-    toy::Law law() const {
-        std::vector<std::vector<toy::Work>> work;
-        for (Step const& step : table.steps) work.push_back(toy::by_operands(plan, operands, step));
-        return {table, arenas, std::move(work)};
-    }
-    toy::Law law(toy::ChainShape const& chain) const {
-        toy::Definition const definition(chain, plan, evaluation);
-        std::vector<std::vector<toy::Work>> work;
+    // Of each step: by its operands or, call by call, by the definition of layers.
+    std::vector<std::vector<toy::Work>> work() const {
+        std::vector<std::vector<toy::Work>> result;
         for (Step const& step : table.steps)
-            work.push_back(definition(step, lowered.programs[step.action].edge));
-        return {table, arenas, std::move(work)};
+            result.push_back(toy::by_operands(plan, operands, located, step));
+        return result;
+    }
+    std::vector<std::vector<toy::Work>> work(toy::ChainShape const& chain) const {
+        toy::Definition const definition(chain, plan, evaluation);
+        std::vector<std::vector<toy::Work>> result;
+        for (Step const& step : table.steps)
+            result.push_back(definition(step, lowered.programs[step.action].edge));
+        return result;
     }
     // All micro-batches, or as many as there are samples; two or three walks of what repeats.
     std::vector<std::size_t> walks(Random& random) const {
@@ -212,8 +213,11 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
                    REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
                                                walked.operands, walked.repeats));
-                   toy::Law const by_operands = walked.law();
-                   toy::Law const by_definition = walked.law(chain);
+                   auto const work = walked.work(), calls = walked.work(chain);
+                   for (std::size_t n = 0; n < work.size(); ++n)
+                       REQUIRE(covers(work[n][0], calls[n]));
+                   toy::Law const by_operands(walked.table, walked.arenas, work);
+                   toy::Law const by_definition(walked.table, walked.arenas, calls);
                    for (int order = 0; order < 10; ++order) {
                        auto const micro_batches = walked.walks(random);
                        REQUIRE(by_operands.run(random, micro_batches, order % 3 != 0) == "");
@@ -231,7 +235,7 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
     CHECK(seen.size() == 4 + 11);
-    for (auto const& [what, count] : seen) CHECK_MESSAGE(count > 100 / toy::one_of(1), what);
+    for (auto const& [what, count] : seen) CHECK_MESSAGE(count > 40 / toy::one_of(1), what);
 }
 
 namespace {
@@ -293,7 +297,8 @@ class Mutator {
             --step.waits_before;
             return true;
         case Mutation::mark:
-            return std::exchange(step.publishes, false);
+            return step.publishes &&
+                   std::exchange(random_() % 2 == 0 ? step.publishes : step.more, false);
         case Mutation::reader:
             inside = is_inside(operand);
             return reads && somewhere && move(step, operand, elsewhere(operand));
@@ -323,20 +328,19 @@ class Mutator {
         }
     }
     std::size_t bytes(Operand const& operand) const {
-        gpipe::Location const at = locate(walked_.plan, walked_.operands.values[operand.value]);
+        gpipe::Location const& at = walked_.located[operand.value];
         return at.end - at.begin;
     }
     bool is_inside(Operand const& operand) const {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        if (static_cast<std::size_t>(value.holds) >= gpipe::holds_of_edges)
-            return walked_.plan.layouts[value.owner].adjacent;
+        if (!is_of_edge(value.holds)) return walked_.plan.layouts[value.owner].adjacent;
         return value.holds == gpipe::Holds::gradient &&
                walked_.plan.cells[walked_.lowered.edges[value.owner].to].gradient_inside;
     }
     // Anywhere in its arena.
     std::byte* elsewhere(Operand const& operand) {
         gpipe::Value const& value = walked_.operands.values[operand.value];
-        std::size_t const space = locate(walked_.plan, value).space;
+        std::size_t const space = walked_.located[operand.value].space;
         bool const host = space == walked_.plan.devices.size();
         std::size_t const size = host ? walked_.plan.host : walked_.plan.devices[space].total();
         std::size_t const units = (size - bytes(operand)) / toy::Arenas::unit + 1;
@@ -344,7 +348,7 @@ class Mutator {
                               random_() % units * toy::Arenas::unit;
         bool const behind =
             value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
-        return at - (behind ? walked_.plan.cells[value.owner].kept : 0);
+        return at - (behind ? walked_.plan.layouts[value.owner].kept : 0);
     }
     static bool move(Step& step, Operand const& operand, std::byte* to) {
         return std::exchange(step[operand.region], to) != to;
@@ -404,8 +408,7 @@ class Mutator {
         }
         fewer.begin[fewer.begin.size() - 1] = static_cast<std::uint32_t>(size);
         Lowered lowered = walked_.lowered;
-        lowered.needs = find_needs(walk_along(lowered, walked_.plan.order), fewer,
-                                   gpipe::Located(walked_.plan, fewer));
+        lowered.needs = find_needs(walk_of(lowered), fewer, walked_.located);
         walked_.repeats = false;
         walked_.fill(placement_, lowered, 0);
         return lowered.needs.count() != walked_.lowered.needs.count();
@@ -438,8 +441,8 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
         // Where every program has its stream, no wait is there that others imply.
         if (mutation <= Mutation::wait_before && walked.table.streams == walked.lowered.streams())
             CHECK(!proven);
-        toy::Law const by_operands = walked.law();
-        toy::Law const by_definition = walked.law(chain);
+        toy::Law const by_operands(walked.table, walked.arenas, walked.work());
+        toy::Law const by_definition(walked.table, walked.arenas, walked.work(chain));
         for (std::size_t order = 0; order < (proven ? 10 : orders); ++order) {
             auto const micro_batches = walked.walks(random);
             std::string lost = by_operands.run(random, micro_batches, order % 3 != 0);
@@ -500,7 +503,7 @@ Lowered some_edges(Random& random) {
 
 // Runs ranks that share no memory. A send goes on together with the receive that it meets: nothing
 // is buffered, nothing has a tag. Says what went wrong, or nothing.
-std::string meet(Ranks const& ranks, Operands const& operands) {
+std::string meet(Ranks const& ranks, Lowered const& lowered, Operands const& operands) {
     using Role = gpipe::RankStep::Role;
     std::vector<std::size_t> next(ranks.size());
     std::vector<std::vector<bool>> there(ranks.size(), std::vector<bool>(operands.values.size()));
@@ -510,6 +513,9 @@ std::string meet(Ranks const& ranks, Operands const& operands) {
     // Whether the one has all that is read; the other then has what is written.
     auto const runs = [&](std::uint32_t action, std::size_t from, std::size_t to) {
         for (Operand const& operand : operands[action]) {
+            gpipe::Value const& value = operands.values[operand.value];
+            if (value.holds == gpipe::Holds::gradient && !lowered.edges[value.owner].gradient)
+                continue; // a turn: where no memory is shared nobody waits for it
             if (operand.use != Use::read)
                 there[to][operand.value] = true;
             else if (!there[from][operand.value])
@@ -546,8 +552,8 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         CAPTURE(n);
         Lowered const lowered = some_edges(random);
         Operands const operands =
-            find_operands(lowered, gpipe::any_blocks(lowered.programs.cells()));
-        gpipe::Projection const projection(lowered, walk_of(lowered, operands).order);
+            find_operands(lowered, gpipe::any_cells(lowered.programs.cells()));
+        gpipe::Projection const projection(lowered);
         Ranks ranks;
         std::size_t steps = 0;
         for (std::size_t r = 0; r < projection.ranks(); ++r) {
@@ -557,15 +563,173 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
                     messages += step.role == gpipe::RankStep::Role::sends;
         }
         REQUIRE(steps == lowered.programs.size());
-        REQUIRE(meet(ranks, operands) == "");
+        REQUIRE(meet(ranks, lowered, operands) == "");
         auto& program = ranks[random() % ranks.size()];
         if (program.size() < 2) continue;
         std::size_t const i = random() % (program.size() - 1);
         std::swap(program[i], program[i + 1]);
-        ++swapped[meet(ranks, operands)];
+        ++swapped[meet(ranks, lowered, operands)];
     }
     MESSAGE(messages << " messages; with two steps of a rank swapped:");
     for (auto const& [what, count] : swapped)
         MESSAGE(count << " " << (what.empty() ? "equivalent" : what));
     CHECK(swapped.size() == 4); // it sees what it says it sees
+}
+
+namespace {
+
+// Any table, skips and all, with its values in one memory for all devices, each in the first room
+// that there was when its writer's turn came: what is written overlaps with pieces of what was.
+struct Scattered {
+    Lowered lowered;
+    Operands operands;
+    gpipe::Walk walk;
+    std::vector<gpipe::Span> at; // by value
+    gpipe::Needs needs, before;
+
+    auto spans() const {
+        return [this](std::size_t, Operand const& operand) { return at[operand.value]; };
+    }
+    explicit Scattered(Random& random) : lowered(some_edges(random)) {
+        Programs const& programs = lowered.programs;
+        Array<gpipe::CellValues> cells(programs.cells());
+        auto const some = [&] { return random() % 2 == 0; };
+        for (gpipe::CellValues& cell : cells)
+            cell = {some(), some(), some(), some(), some(), some()};
+        for (std::size_t i = 0; i < programs.size(); ++i) {
+            gpipe::CellValues& of = cells[programs[i].cell];
+            if (programs[i].kind == Kind::weight_gradient) of.splits = true;
+            if (programs[i].kind == Kind::recompute) of.kept_in_backward = false;
+            if (is_offload(programs[i].kind)) of.retained = true;
+        }
+        operands = find_operands(lowered, cells);
+        lowered.order = order_of(lowered, operands);
+        walk = walk_of(lowered);
+        at.resize(operands.values.size());
+        std::vector<std::size_t> end(at.size());
+        for (std::size_t r = 0; r < walk.order.size(); ++r)
+            for (Operand const& operand : operands[walk.order[r]]) end[operand.value] = r;
+        std::vector<std::uint32_t> there;
+        for (std::size_t r = 0; r < walk.order.size(); ++r) {
+            gpipe::Span own{}; // temporaries, for a gradient to lie in
+            for (Operand const& operand : operands[walk.order[r]]) {
+                gpipe::Holds const holds = operands.values[operand.value].holds;
+                if (operand.use == Use::read || holds == gpipe::Holds::turn) continue;
+                gpipe::Span& span = at[operand.value];
+                std::size_t const bytes = (1 + random() % 4) * unit;
+                bool const fits = own.end - own.begin >= bytes && operand.use == Use::over;
+                span = {fits ? own.begin : 0, fits ? own.begin + bytes : bytes};
+                for (std::size_t v = 0; v < there.size() && !fits; ++v)
+                    if (gpipe::Span const& other = at[there[v]];
+                        span.begin < other.end && other.begin < span.end) {
+                        span = {other.end, other.end + bytes};
+                        v = static_cast<std::size_t>(-1);
+                    }
+                own = holds == gpipe::Holds::temporary ? span : gpipe::Span{};
+                there.push_back(operand.value);
+            }
+            std::erase_if(there, [&](std::uint32_t value) { return end[value] == r; });
+        }
+        needs = find_needs(walk, operands, spans());
+        before = find_needs_before(walk, operands, needs, spans());
+    }
+    bool proven() const { return bool(prove(walk, operands, needs, spans(), &before)); }
+    // One lane for all streams.
+    toy::Law law(toy::Arenas const& arenas) const {
+        StepTable table;
+        table.streams = walk.streams;
+        table.begin = Array<std::size_t>(2);
+        table.begin[1] = walk.order.size();
+        table.steps = Array<Step>(walk.order.size());
+        table.waits = Array<Wait>(needs.count() + before.count());
+        std::vector<std::vector<toy::Work>> work;
+        std::uint32_t waits = 0;
+        for (std::size_t n = 0; n < walk.order.size(); ++n) {
+            std::uint32_t const i = walk.order[n];
+            Step& step = table.steps[n];
+            step.publishes = step.more = true;
+            step.stream = walk.stream[i];
+            step.position = walk.position[i];
+            step.micro_batch = lowered.programs[i].micro_batch;
+            step.first_wait = waits;
+            step.waits = static_cast<std::uint32_t>(needs[i].size());
+            step.waits_before = static_cast<std::uint32_t>(before[i].size());
+            for (auto const& all : {needs[i], before[i]})
+                for (std::uint32_t const needed : all)
+                    table.waits[waits++] = {walk.stream[needed], walk.position[needed]};
+            work.push_back(toy::by_operands(operands, i, [&](Operand const& operand) {
+                gpipe::Span const span = at[operand.value];
+                return std::pair<std::byte const*, std::size_t>(arenas.begin[0] + span.begin,
+                                                                span.end - span.begin);
+            }));
+        }
+        return {table, arenas, std::move(work)};
+    }
+    std::size_t height() const {
+        std::uint64_t end = 0;
+        for (gpipe::Span const& span : at) end = std::max(end, span.end);
+        return end;
+    }
+    static constexpr std::size_t unit = toy::Arenas::unit;
+};
+
+// Without one of them, if there is any.
+bool drop_one(gpipe::Needs& needs, Random& random) {
+    std::size_t left = needs.count() > 0 ? random() % needs.count() : 0;
+    gpipe::Needs fewer(needs.size(), needs.count());
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+        std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
+        if (left < all.size()) all.erase(all.begin() + static_cast<std::ptrdiff_t>(left));
+        left -= needs[i].size(); // wraps behind it
+        fewer.set(i, all);
+    }
+    return std::exchange(needs, fewer).count() != needs.count();
+}
+
+} // namespace
+
+TEST_CASE("wherever values lie, what is waited for is enough and none of it too much") {
+    std::map<std::string, std::array<std::size_t, 3>> counts; // made, refused, found
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+        CAPTURE(n);
+        Random random(20000 + n);
+        Scattered const table(random);
+        MemoryPlan plan;
+        plan.devices = Array<gpipe::DeviceBytes>(1);
+        plan.devices[0].activations = table.height();
+        toy::Arenas const arenas(plan);
+        std::size_t const all = table.lowered.programs.micro_batches();
+        auto const lost = [&](Scattered const& one) {
+            toy::Law const law = one.law(arenas);
+            for (int order = 0; order < 10; ++order)
+                if (!law.run(random, {all, 1 + random() % all, all}, order % 3 != 0).empty())
+                    return true;
+            return false;
+        };
+        REQUIRE(table.proven());
+        REQUIRE(!lost(table));
+        for (std::string const kind : {"need", "need before", "place"}) {
+            Scattered wrong = table;
+            if (kind == "need" && !drop_one(wrong.needs, random)) continue;
+            if (kind == "need before" && !drop_one(wrong.before, random)) continue;
+            if (kind == "place" && wrong.at.empty()) continue;
+            if (kind == "place") {
+                gpipe::Span& span = wrong.at[random() % wrong.at.size()];
+                std::size_t const bytes = span.end - span.begin;
+                std::size_t const to =
+                    random() % ((table.height() - bytes) / toy::Arenas::unit + 1);
+                if (bytes > 0) span = {to * toy::Arenas::unit, to * toy::Arenas::unit + bytes};
+            }
+            bool const proven = wrong.proven(), loses = lost(wrong);
+            CAPTURE(kind);
+            CHECK(!(proven && loses));
+            if (kind != "place") CHECK(!proven);
+            counts[kind][0] += 1, counts[kind][1] += !proven, counts[kind][2] += loses;
+        }
+    }
+    for (auto const& [kind, count] : counts) {
+        MESSAGE(kind << ": " << count[0] << " made, " << count[1] << " refused, " << count[2]
+                     << " found in ten orders");
+        CHECK(count[2] > 0);
+    }
 }

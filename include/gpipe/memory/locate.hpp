@@ -21,6 +21,7 @@ namespace detail {
 GPIPE_INLINE constexpr std::size_t bytes_of(MemoryPlan const& plan, Value const& value) {
     switch (value.holds) {
     case Holds::input:
+    case Holds::input_back:
     case Holds::output:
     case Holds::output_again:
     case Holds::staged_output:
@@ -75,17 +76,18 @@ class Located {
   public:
     /// Of the plan's own table.
     [[gnu::cold]] constexpr explicit Located(MemoryPlan const& plan)
-        : Located(plan, plan.operands) {}
-    /// Of another table over the same memory: what crosses an edge lies where it does in the plan,
-    /// blocks in the first slot of their pools.
-    [[gnu::cold]] constexpr Located(MemoryPlan const& plan, Operands const& operands)
+        : Located(plan, plan.operands, false) {}
+    /// Of that, or of an `evaluation` over the same memory: there what crosses an edge lies where
+    /// it does in the plan, blocks in the first slot of their pools.
+    [[gnu::cold]] constexpr Located(MemoryPlan const& plan, Operands const& operands,
+                                    bool evaluation)
         : locations_(operands.values.size()), begin_(plan.devices.size() + 1) {
         for (std::size_t d = 0; d < plan.devices.size(); ++d)
             begin_[d + 1] = begin_[d] + plan.devices[d].total();
         for (std::size_t v = 0; v < locations_.size(); ++v) {
             Value const& value = operands.values[v];
             std::size_t slot = 0;
-            if (&operands == &plan.operands)
+            if (!evaluation)
                 slot = plan.pools.of(v);
             else if (is_of_edge(value.holds))
                 slot = plan.pools.of(

@@ -152,9 +152,9 @@ class BytePlanner {
         assign();
         for (std::size_t c = 1; c < cells_; ++c)
             plan_.cells[c].input_moves =
-                all[c].input_moves &&
-                moving.pool(Holds::input, c - 1).slots + moving.pool(Holds::input_back, c).slots <
-                    plan_.pools.pool(Holds::input, c - 1).slots;
+                all[c].input_moves && moving.pool(Holds::input, c - 1).slots +
+                                              moving.pool(Holds::input_back, c - 1).slots <
+                                          plan_.pools.pool(Holds::input, c - 1).slots;
         assign();
     }
     // Whether anything of the cell leaves the device.
@@ -181,10 +181,12 @@ class BytePlanner {
             if (plan_.cells[plan_.lowered.edges[e].to].input_moves)
                 patience[numbers.number(Holds::input, e)] = {0, 2};
         }
-        for (std::size_t c = 0; c < cells_; ++c)
-            if (moves(c))
-                for (Holds const holds : {Holds::retained, Holds::input_back})
-                    patience[numbers.number(holds, c)] = two;
+        for (std::size_t c = 0; c < cells_; ++c) {
+            if (!moves(c)) continue;
+            patience[numbers.number(Holds::retained, c)] = two;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                patience[numbers.number(Holds::input_back, e)] = two;
+        }
         plan_.pools = assign_slots(walk, plan_.lowered, plan_.operands,
                                    HappensBefore(walk, plan_.operands), patience);
     }
@@ -223,8 +225,9 @@ class BytePlanner {
             set(Holds::kept, layout.kept);
             set(Holds::held, layout.held);
             set(Holds::deferred, layout.deferred);
-            std::size_t const input = cell.input_moves ? bottom(c).input.slots(plan_.capacity) : 0;
-            set(Holds::input_back, input);
+            std::size_t input = 0;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                if (cell.input_moves) input += plan_.lowered.edges[e].bytes;
             set(Holds::offloaded, plan_.reversals[c].retained + input);
             Pool& temporaries = plan_.pools.temporaries(d);
             temporaries.slots = 1;
@@ -236,6 +239,7 @@ class BytePlanner {
         for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
             Edge const& edge = plan_.lowered.edges[e];
             plan_.pools.pool(Holds::input, e).bytes = slot_bytes_of(edge);
+            plan_.pools.pool(Holds::input_back, e).bytes = edge.bytes;
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
                 plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
         }
@@ -314,11 +318,13 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
                 put(pools.pool(Holds::input, e), bytes.boundary);
         }
         // The kept blocks last: where there is one, temporaries begin within it.
-        for (std::size_t c = 0; c < cells; ++c)
-            if (programs.device_of(c) == d)
-                for (Holds const holds : {Holds::retained, Holds::input_back, Holds::held,
-                                          Holds::deferred, Holds::kept})
-                    put(pools.pool(holds, c), bytes.activations);
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                put(pools.pool(Holds::input_back, e), bytes.activations);
+            for (Holds const holds : {Holds::retained, Holds::held, Holds::deferred, Holds::kept})
+                put(pools.pool(holds, c), bytes.activations);
+        }
         put(pools.temporaries(d), bytes.activations);
 
         std::size_t const staged = at;

@@ -22,8 +22,7 @@ struct Occupation {
 };
 
 // When actions of a plan run. Of copies there may be no times, as of programs without: such a one
-// lasts from the end of who made what it moves until who reads that first begins; where one copies
-// on to another, both as long as that.
+// lasts from the end of who made what it moves until who reads that first begins.
 template <class Times> class ActionSpans {
   public:
     constexpr ActionSpans(MemoryPlan const& plan, Times const& times)
@@ -35,35 +34,33 @@ template <class Times> class ActionSpans {
     }
     // Not where its micro-batch was empty.
     constexpr bool has_run(std::size_t i) const {
-        return i >= times_.start.size() || times_.start[i] < times_.end[i];
+        return !is_timed(i) || times_.start[i] < times_.end[i];
     }
     constexpr double begin(std::size_t i) const {
-        if (i < times_.start.size()) return static_cast<double>(times_.start[i]);
+        if (is_timed(i)) return static_cast<double>(times_.start[i]);
         double begin = 0;
-        for (Operand const& operand : plan_.operands[i])
-            if (operand.use == Use::read) {
-                std::uint32_t const writer = plan_.operands.values[operand.value].writer;
-                bool const ends = writer < times_.end.size() || is_offload(kind(writer));
-                begin = std::max(begin, ends ? end(writer) : this->begin(writer));
-            }
+        for (Operand const& operand : plan_.operands[i]) {
+            if (operand.use != Use::read) continue;
+            std::size_t const writer = plan_.operands.values[operand.value].writer;
+            begin = std::max(begin, is_timed(writer) ? end(writer) : this->begin(writer));
+        }
         return begin;
     }
     constexpr double end(std::size_t i) const {
-        if (i < times_.end.size()) return static_cast<double>(times_.end[i]);
-        if (kind(i) == Kind::offload) return end_of_offload(i);
+        if (is_timed(i)) return static_cast<double>(times_.end[i]);
+        if (plan_.lowered.programs[i].kind == Kind::offload) return end_of_offload(i);
         double end = std::numeric_limits<double>::max();
-        for (Operand const& operand : plan_.operands[i])
-            if (operand.use != Use::read && first_reader_[operand.value] != none) {
-                std::uint32_t const reader = first_reader_[operand.value];
-                bool const begins = reader < times_.start.size() || is_offload(kind(reader));
-                end = std::min(end, begins ? begin(reader) : this->end(reader));
-            }
+        for (Operand const& operand : plan_.operands[i]) {
+            std::uint32_t const reader = first_reader_[operand.value];
+            if (operand.use == Use::read || reader == none) continue;
+            end = std::min(end, is_timed(reader) ? begin(reader) : this->end(reader));
+        }
         return std::max(begin(i), end);
     }
 
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
-    constexpr Kind kind(std::size_t i) const { return plan_.lowered.programs[i].kind; }
+    constexpr bool is_timed(std::size_t i) const { return i < times_.start.size(); }
     // It is hidden behind the action that follows its forward.
     constexpr double end_of_offload(std::size_t i) const {
         Programs const& programs = plan_.lowered.programs;

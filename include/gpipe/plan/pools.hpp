@@ -34,7 +34,7 @@ class Pools {
     constexpr Pools() = default;
     /// None yet.
     constexpr Pools(std::size_t edges, std::size_t cells, std::size_t devices, std::size_t values)
-        : edges_(edges), cells_(cells), pools_(4 * edges + 6 * cells + devices), slot_(values) {}
+        : edges_(edges), cells_(cells), pools_(5 * (edges + cells) + devices), slot_(values) {}
 
     /// The pool of a value of an edge or a cell: inputs and gradients of an edge share one (and the
     /// output of a recompute that nobody reads goes where the gradient will), outputs and arrived
@@ -50,10 +50,10 @@ class Pools {
                                                : pool(value.holds, value.owner);
     }
     constexpr Pool& temporaries(std::size_t device) {
-        return pools_[4 * edges_ + 6 * cells_ + device];
+        return pools_[5 * (edges_ + cells_) + device];
     }
     constexpr Pool const& temporaries(std::size_t device) const {
-        return pools_[4 * edges_ + 6 * cells_ + device];
+        return pools_[5 * (edges_ + cells_) + device];
     }
     ///@}
     /// In which slot a value lies.
@@ -73,25 +73,25 @@ class Pools {
         switch (holds) {
         case Holds::input:
         case Holds::gradient:
-            return 4 * owner;
+            return 5 * owner;
         case Holds::output:
         case Holds::output_again:
         case Holds::arrived:
-            return 4 * owner + 1;
+            return 5 * owner + 1;
         case Holds::staged_output:
-            return 4 * owner + 2;
+            return 5 * owner + 2;
         case Holds::staged_gradient:
-            return 4 * owner + 3;
+            return 5 * owner + 3;
+        case Holds::input_back:
+            return 5 * owner + 4;
         default:
             break;
         }
-        std::size_t const of_cell = 4 * edges_ + 6 * owner;
-        return of_cell + (holds == Holds::retained || holds == Holds::retained_back ? 0
-                          : holds == Holds::input_back                              ? 1
-                          : holds == Holds::offloaded                               ? 2
-                          : holds == Holds::kept                                    ? 3
-                          : holds == Holds::held                                    ? 4
-                                                                                    : 5);
+        return 5 * (edges_ + owner) + (holds == Holds::retained || holds == Holds::retained_back ? 0
+                                       : holds == Holds::offloaded                               ? 1
+                                       : holds == Holds::kept                                    ? 2
+                                       : holds == Holds::held                                    ? 3
+                                                              : 4);
     }
 
   private:

@@ -24,13 +24,13 @@ struct RankStep {
 /// sent first is received first. Needs between ranks are implied.
 class Projection {
   public:
-    /// `order`: linear, of the actions of a table without Link::staged; see walk_of().
-    [[gnu::cold]] constexpr Projection(Lowered const& lowered, Array<std::uint32_t> const& order)
-        : begin_(lowered.devices() + 1), steps_(2 * order.size()) {
+    /// Of a table without Link::staged.
+    [[gnu::cold]] constexpr explicit Projection(Lowered const& lowered)
+        : begin_(lowered.devices() + 1), steps_(2 * lowered.order.size()) {
         using Role = RankStep::Role;
         Programs const& programs = lowered.programs;
         auto const each = [&](auto f) {
-            for (std::uint32_t const i : order) {
+            for (std::uint32_t const i : lowered.order) {
                 Action const& a = programs[i];
                 bool const output = a.kind == Kind::send_output;
                 std::size_t const own = programs.device_of(a.cell);

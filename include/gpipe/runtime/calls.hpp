@@ -165,7 +165,6 @@ class CellCalls {
     // Between the device's memory and the host's, where the input lies behind the rest.
     void add_copies(bool out) {
         std::size_t const& retained = plan_.pools.pool(Holds::retained, cell_).bytes;
-        std::size_t const& input_bytes = plan_.pools.pool(Holds::input_back, cell_).bytes;
         auto const add = [&](Place from, Place to, std::size_t const& bytes) {
             if (bytes == 0) return;
             Call& call = *to_++ = Call{&copy_call, &bytes};
@@ -177,7 +176,8 @@ class CellCalls {
         Place const input{out ? 0 : retained, Region::input};
         Place const output{out ? retained : 0, Region::output};
         add(out ? here : Place{0, Region::input}, out ? Place{0, Region::output} : here, retained);
-        add(input, output, input_bytes);
+        if (plan_.cells[cell_].input_moves)
+            add(input, output, plan_.lowered.edges[cell_ - 1].bytes);
     }
     // Of a cell that is reversed piece by piece: see ReversalCalls.
     void add_reversal(CallList list, ReversalLayout const& reversal) {

@@ -382,7 +382,8 @@ template <DeviceRuntime Device> class Machine {
     [[gnu::cold]] void fill_tables() {
         evaluation_ = evaluation_of(plan_.lowered);
         Operands const operands = find_operands(evaluation_, plan_.cells);
-        evaluation_.needs = find_needs(walk_of(evaluation_), operands, Located(plan_, operands));
+        evaluation_.needs =
+            find_needs(walk_of(evaluation_), operands, Located(plan_, operands, true));
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {

@@ -22,6 +22,7 @@ struct StepTable {
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
     Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
+    bool evaluation = false;             ///< forwards alone
 
     /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
@@ -136,11 +137,12 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                   Lanes const& lanes, Array<std::byte*> const& arenas,
                                   std::byte* host, bool evaluation = false) {
     auto const rank = detail::ranks(lowered, operands);
-    Located const located(plan, operands);
+    Located const located(plan, operands, evaluation);
     StepTable table;
     table.begin = lanes.begin;
     table.waits = lanes.waits;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
+    table.evaluation = evaluation;
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;
     table.arenas = Array<std::byte*>(arenas.size() + 1);

@@ -45,8 +45,8 @@ GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
 class TableWalk {
   public:
     TableWalk(StepTable const& table, MemoryPlan const& plan, Operands const& operands)
-        : table_(table), plan_(plan), operands_(operands), located_(plan, operands),
-          step_of_(table.steps.size()) {
+        : table_(table), plan_(plan), operands_(operands),
+          located_(plan, operands, table.evaluation), step_of_(table.steps.size()) {
         std::size_t const size = table.steps.size();
         walk = {table.streams, Array<std::uint32_t>(size), Array<std::uint32_t>(size),
                 Array<std::uint32_t>(size)};
