@@ -49,31 +49,24 @@ namespace {
 Programs some_schedule(Random& random) {
     std::size_t const m = 1 + random() % 8;
     if (random() % 2 == 0)
-        return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 3) * 50,
+        return toy::mixed_by_chance(1 + random() % 6, m, static_cast<int>(random() % 2) * 50,
                                     random);
     toy::chance = random();
-    std::vector<Programs> all{toy::Dealt::programs(1 + random() % 6, m),
-                              toy::Scattered::programs(1 + random() % 6, m)};
+    std::size_t const cells = 1 + random() % 6;
+    std::vector<Programs> all{toy::Dealt::programs(cells, m), toy::Scattered::programs(cells, m),
+                              toy::ByChance::programs(cells, m), toy::OneByOne::programs(cells, m)};
     toy::each_of_catalogue(6, 6, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        if (random() % 8 == 0) all.push_back(schedule.programs(k, m));
+        if (random() % 4 == 0) all.push_back(schedule.programs(k, m));
     });
     return all[random() % all.size()];
 }
 Reversal some_reversal(Random& random, std::size_t layers) {
-    Reversal result;
-    switch (random() % 4) {
-    case 0:
-        result = gpipe::keep_everything(layers);
-        break;
-    case 1:
-        result = gpipe::every_segment(layers, 1 + random() % 3);
-        break;
-    case 2:
-        result = gpipe::equal_segments(layers, 1);
-        break;
-    default:
-        result = gpipe::revolve(layers, random() % 3);
-    }
+    Array<bool> dear(layers);
+    for (bool& each : dear) each = random() % 2 == 0;
+    Reversal const all[] = {gpipe::keep_everything(layers), gpipe::selective(dear),
+                            gpipe::every_segment(layers, 1 + random() % 3),
+                            gpipe::equal_segments(layers, 1), gpipe::revolve(layers, random() % 3)};
+    Reversal result = all[random() % std::size(all)];
     result.offload = random() % 4 != 0;
     return result;
 }
@@ -209,7 +202,7 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
 
 TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
     std::map<std::string, std::size_t> seen;
-    each_table(toy::long_tests() ? 5000 : 1200 / toy::one_of(1), 1,
+    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 1,
                [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
                    REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
                                                walked.operands, walked.repeats));
@@ -235,7 +228,8 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
     CHECK(seen.size() == 4 + 11);
-    for (auto const& [what, count] : seen) CHECK_MESSAGE(count > 40 / toy::one_of(1), what);
+    for (auto const& each : seen)
+        CHECK_MESSAGE((each.second > 40 || toy::sanitized), each.first); // rare: waits for before
 }
 
 namespace {
@@ -446,7 +440,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
         for (std::size_t order = 0; order < (proven ? 10 : orders); ++order) {
             auto const micro_batches = walked.walks(random);
             std::string lost = by_operands.run(random, micro_batches, order % 3 != 0);
-            if (lost.empty() && proven && order < 4 && !mutator.inside)
+            if (lost.empty() && order < 4 && !mutator.inside)
                 lost = by_definition.run(random, micro_batches, order % 3 != 0);
             if (lost.empty()) continue;
             CHECK_MESSAGE(!proven, lost);
@@ -456,7 +450,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
             break;
         }
     };
-    each_table(toy::long_tests() ? 5000 : 800 / toy::one_of(1), 10000,
+    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 10000,
                [&](Walked const& walked, auto const& placement, auto const& chain, Random& random) {
                    for (std::size_t m = 0; m < counts.size(); ++m)
                        mutate(walked, placement, chain, static_cast<Mutation>(m), random);
@@ -467,7 +461,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
                              << c.made - c.refused << " equivalent; the law finds of the refused "
                              << c.first << " in one order, " << c.tenth << " in ten, " << c.last
                              << " in " << orders);
-        CHECK_MESSAGE(c.last > 0, mutations[m]);
+        CHECK_MESSAGE((c.last > 0 || c.made < 10), mutations[m]); // fewer: under sanitizers
     }
 }
 
@@ -690,7 +684,7 @@ bool drop_one(gpipe::Needs& needs, Random& random) {
 
 TEST_CASE("wherever values lie, what is waited for is enough and none of it too much") {
     std::map<std::string, std::array<std::size_t, 3>> counts; // made, refused, found
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(20000 + n);
         Scattered const table(random);
@@ -730,6 +724,6 @@ TEST_CASE("wherever values lie, what is waited for is enough and none of it too 
     for (auto const& [kind, count] : counts) {
         MESSAGE(kind << ": " << count[0] << " made, " << count[1] << " refused, " << count[2]
                      << " found in ten orders");
-        CHECK(count[2] > 0);
+        CHECK((count[2] > 0 || count[0] < 10));
     }
 }
