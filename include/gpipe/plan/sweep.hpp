@@ -56,8 +56,8 @@ class SweepFlaw : public std::logic_error {
 
 /// Where an operand lies: an address of any kind, one past its last byte. Empty: nowhere.
 struct Span {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
+    std::uint64_t begin = 0; ///< the first byte
+    std::uint64_t end = 0;   ///< one past the last
 };
 
 namespace detail {
