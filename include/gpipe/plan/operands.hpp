@@ -85,13 +85,13 @@ class OperandBuilder {
         }
     }
     constexpr std::size_t count_room() const {
+        Array<std::size_t> of_cell(programs_.cells());
+        for (std::size_t c = 0; c < of_cell.size(); ++c)
+            of_cell[c] = 8 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
         std::size_t room = 0;
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_[i];
-            room += is_copy(a.kind)
-                        ? 4
-                        : 8 + 2 * (edges_.into(a.cell).size() + edges_.out_of(a.cell).size());
-        }
+        Action const* const actions = programs_.actions();
+        for (std::size_t i = 0; i < programs_.size(); ++i)
+            room += is_transfer(actions[i].kind) ? 2 : of_cell.data()[actions[i].cell];
         return room;
     }
 
