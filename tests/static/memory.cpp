@@ -102,7 +102,7 @@ static_assert(copied(gpipe::Link::staged).host == (2 + 2) * 3 * 256);
 // The third forward waits until the first output has left its slot.
 constexpr bool third_forward_waits() {
     auto const lowered = copied(gpipe::Link::copied).lowered;
-    return lowered.needs[1].empty() && lowered.needs[2].size() == 1 &&
+    return lowered.needs[1].size() == 0 && lowered.needs[2].size() == 1 &&
            lowered.programs[lowered.needs[2][0]] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
 }
 static_assert(third_forward_waits());
