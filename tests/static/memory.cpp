@@ -10,7 +10,6 @@
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>
-#include <cstdint>
 
 namespace {
 
@@ -21,13 +20,19 @@ using gpipe::checkpoint::Never;
 using gpipe::schedule::GPipe;
 using toy::OneForwardOneBackward;
 
+constexpr gpipe::Pools pools(Programs const& programs, bool gradient = true) {
+    gpipe::Edges edges = gpipe::neighbours(programs.cells());
+    for (std::size_t e = 0; e < edges.size(); ++e) edges[e].gradient = gradient;
+    auto const lowered = gpipe::lower(programs, edges, gpipe::linear_order(programs));
+    auto const operands = find_operands(lowered, gpipe::any_cells(programs.cells()));
+    gpipe::Walk const walk = walk_of(lowered);
+    std::size_t const count =
+        gpipe::Pools(edges.size(), programs.cells(), programs.devices(), 0).size();
+    return assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands),
+                        gpipe::Array<gpipe::Patience>(count));
+}
 constexpr std::size_t slots(Programs const& programs, std::size_t cell, bool gradient = true) {
-    auto const linear = gpipe::linear_order(programs);
-    gpipe::Array<std::uint32_t> order(linear.size());
-    for (std::size_t r = 0; r < order.size(); ++r) order[r] = static_cast<std::uint32_t>(linear[r]);
-    return gpipe::assign_boundary_slots(programs, order, gpipe::HappensBefore(programs),
-                                        {cell, gradient})
-        .slots;
+    return pools(programs, gradient).pool(gpipe::Holds::input, cell - 1).slots;
 }
 
 // GPipe: M inputs and one for the gradients. 1F1B: what is in flight at the producer and one. Each
@@ -48,7 +53,7 @@ static_assert(slots_are_in_flight_and_one<8, 12, 4>());
 
 // Blocks: one per cell under re-materialisation, else one per micro-batch in flight.
 constexpr std::size_t blocks(Programs const& programs, std::size_t cell) {
-    return gpipe::assign_blocks(programs).kept.count[cell];
+    return pools(programs).pool(gpipe::Holds::kept, cell).slots;
 }
 static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 0) == 1);
 static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 3) == 1);
@@ -97,7 +102,7 @@ static_assert(copied(gpipe::Link::staged).host == (2 + 2) * 3 * 256);
 // The third forward waits until the first output has left its slot.
 constexpr bool third_forward_waits() {
     auto const lowered = copied(gpipe::Link::copied).lowered;
-    return lowered.needs[1].empty() && lowered.needs[2].size() == 1 &&
+    return lowered.needs[1].size() == 0 && lowered.needs[2].size() == 1 &&
            lowered.programs[lowered.needs[2][0]] == gpipe::Action{gpipe::Kind::send_output, 0, 0};
 }
 static_assert(third_forward_waits());

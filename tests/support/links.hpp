@@ -152,7 +152,7 @@ inline gpipe::Needs with_need(gpipe::Needs const& needs, std::size_t action, std
     for (std::size_t i = 0; i < needs.size(); ++i) {
         std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
         if (i == action) all.push_back(static_cast<std::uint32_t>(needed));
-        result.set(i, all);
+        result.set(i, {all.data(), all.size()});
     }
     return result;
 }
@@ -162,7 +162,7 @@ inline gpipe::Needs without_need(gpipe::Needs const& needs, std::size_t action,
     for (std::size_t i = 0; i < needs.size(); ++i) {
         std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
         if (i == action) std::erase(all, needed);
-        result.set(i, all);
+        result.set(i, {all.data(), all.size()});
     }
     return result;
 }

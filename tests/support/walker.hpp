@@ -61,15 +61,6 @@ class Places {
         return static_cast<std::size_t>(address - bytes_.data());
     }
     std::size_t size() const { return bytes_.size(); }
-    /// Whether these bytes lie in [begin, end) of a device's arena.
-    bool within(std::byte const* address, std::size_t bytes, std::size_t device, std::size_t begin,
-                std::size_t end) const {
-        return address && address >= arenas[device] + begin &&
-               address + bytes <= arenas[device] + end;
-    }
-    bool in_host(std::byte const* address, std::size_t bytes) const {
-        return address && address >= host && address + bytes + gap <= bytes_.data() + size();
-    }
 
     gpipe::Array<std::byte*> arenas;
     std::byte* host = nullptr;
@@ -117,7 +108,6 @@ struct Effect {
         std::size_t bytes;
         std::uint32_t tag; ///< 0: rubbish
         TensorName name;
-        std::size_t boundary; ///< that it crosses; 0 if it stays in its cell
     };
     std::vector<Tensor> reads;
     std::vector<Tensor> writes;
@@ -210,9 +200,6 @@ class Walker {
     Walker(gpipe::ChainShape const& chain, gpipe::MemoryPlan const& plan)
         : chain_(chain), plan_(plan) {}
 
-    bool crosses(std::size_t boundary) const {
-        return chain_.lowest_learner < plan_.first[boundary];
-    }
     /// What a step does, call by call; `evaluates`: a forward of the last cell then calls the loss.
     std::vector<Effect> effects(gpipe::Step const& step, bool evaluates = false) const {
         std::vector<Effect> result;
@@ -226,7 +213,7 @@ class Walker {
                                   plan_.first[boundary] - 1};
             auto const tensor = [&](std::byte const* at) -> Effect::Tensor {
                 return {at, bytes_of(chain_, name, plan_.capacity), tag(name, step.micro_batch),
-                        name, boundary};
+                        name};
             };
             result.push_back(
                 {{tensor(step[gpipe::Region::input])}, {tensor(step[gpipe::Region::output])}});
@@ -258,18 +245,16 @@ class Walker {
         std::size_t const top = plan_.first[c + 1] - 1;
         bool const last_cell = top + 1 == chain_.size;
         Effect::Tensor tensor{nullptr, bytes_of(chain_, name, plan_.capacity),
-                              is_scratch(name) ? 0 : tag(name, step.micro_batch), name, 0};
+                              is_scratch(name) ? 0 : tag(name, step.micro_batch), name};
         bool const crosses = (name.layer == top && !last_cell) || name.layer < first;
         if (name.what == TensorName::output && crosses) {
             tensor.at =
                 name.layer == top ? step[gpipe::Region::output] : step[gpipe::Region::input];
-            tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
         if (name.what == TensorName::gradient && crosses) {
             tensor.at = name.layer == top ? step[gpipe::Region::output_gradient]
                                           : step[gpipe::Region::input_gradient];
-            tensor.boundary = name.layer == top ? c + 1 : c;
             return tensor;
         }
         if (name.what == TensorName::again) {

@@ -116,6 +116,21 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
                     plan.layouts[c].temporary);
     }
     REQUIRE(filled(parts_of(plan, chain, programs, programs.devices(), states)) == plan.host);
+    // Who computes finds all in the memory of its own device, but what is shared; copies reach to
+    // the host, or write where the link goes.
+    gpipe::Located const located(plan);
+    for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
+        for (gpipe::Operand const& operand : plan.operands[i]) {
+            gpipe::Action const& a = plan.lowered.programs[i];
+            gpipe::Value const& value = plan.operands.values[operand.value];
+            gpipe::Location const& at = located[operand.value];
+            if (at.begin == at.end || at.space == programs.device_of(a.cell)) continue;
+            if (is_copy(a.kind) && at.space == programs.devices()) continue;
+            REQUIRE(is_of_edge(value.holds));
+            gpipe::Edge const& edge = plan.lowered.edges[value.owner];
+            REQUIRE((edge.shared() || (edge.link == Link::copied && is_transfer(a.kind) &&
+                                       operand.use != gpipe::Use::read)));
+        }
 }
 
 } // namespace

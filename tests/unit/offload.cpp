@@ -58,7 +58,7 @@ struct Case {
     }
 
     static Piece piece(std::byte const* at, std::size_t bytes, std::uint32_t what) {
-        return {at, bytes, what, {}, 0};
+        return {at, bytes, what, {}};
     }
     // What a whole action does to what is followed, by the definition of its kind.
     toy::Effect effect(gpipe::Step const& step) const {

@@ -297,9 +297,9 @@ class Mutator {
         Step& step = table_.steps[n];
         auto const operands = walked_.operands[step.action];
         Operand const operand =
-            operands.empty() ? Operand{} : operands[random_() % operands.size()];
-        bool const reads = !operands.empty() && operand.use == Use::read;
-        bool const somewhere = !operands.empty() && bytes(operand) > 0;
+            operands.size() == 0 ? Operand{} : operands[random_() % operands.size()];
+        bool const reads = !operands.size() == 0 && operand.use == Use::read;
+        bool const somewhere = !operands.size() == 0 && bytes(operand) > 0;
         switch (mutation) {
         case Mutation::wait:
             if (step.waits == 0) return false;
@@ -696,7 +696,7 @@ bool drop_one(gpipe::Needs& needs, Random& random) {
         std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
         if (left < all.size()) all.erase(all.begin() + static_cast<std::ptrdiff_t>(left));
         left -= needs[i].size(); // wraps behind it
-        fewer.set(i, all);
+        fewer.set(i, {all.data(), all.size()});
     }
     return std::exchange(needs, fewer).count() != needs.count();
 }

@@ -104,7 +104,10 @@ std::map<gpipe::Pool const*, std::vector<Stay>> stays_in(Slots const& slots) {
     std::map<gpipe::Pool const*, std::vector<Stay>> result;
     for (auto const& [v, stay] : by_value) {
         gpipe::Value const& value = slots.operands.values[v];
-        if (value.holds != Holds::temporary && value.holds != Holds::turn)
+        bool const turn =
+            value.holds == Holds::turn ||
+            (value.holds == Holds::gradient && !slots.lowered.edges[value.owner].gradient);
+        if (value.holds != Holds::temporary && !turn)
             result[&slots.pools.pool_of(value, slots.lowered.edges)].push_back(stay);
     }
     return result;

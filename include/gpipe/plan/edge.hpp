@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace gpipe {
 
@@ -70,11 +69,11 @@ class Edges {
     constexpr Edge const* begin() const { return all_.begin(); } ///< the first
     constexpr Edge const* end() const { return all_.end(); }     ///< one past the last
     /// Numbers of those that end at a cell.
-    constexpr std::span<std::uint32_t const> into(std::size_t cell) const {
+    constexpr Part<std::uint32_t> into(std::size_t cell) const {
         return {by_taker_.data() + into_[cell], into_[cell + 1] - into_[cell]};
     }
     /// Numbers of those that begin there.
-    constexpr std::span<std::uint32_t const> out_of(std::size_t cell) const {
+    constexpr Part<std::uint32_t> out_of(std::size_t cell) const {
         return {by_giver_.data() + out_of_[cell], out_of_[cell + 1] - out_of_[cell]};
     }
 

@@ -44,13 +44,27 @@ class HappensBefore {
     constexpr HappensBefore(Walk const& walk, Operands const& operands)
         : streams_(walk.streams), clocks_(walk.order.size() * streams_), stream_(walk.stream),
           position_(walk.position) {
-        Array<std::uint32_t> last(streams_, nobody);
+        // Addresses: in constant evaluation a call costs as much as the rest of a line.
+        Array<std::uint32_t> lasts(streams_, nobody);
+        std::uint32_t* const last = lasts.data();
+        std::uint32_t* const clocks = clocks_.data();
+        std::uint32_t const* const stream = stream_.data();
+        std::uint32_t const* const position = position_.data();
+        Value const* const values = operands.values.data();
         for (std::uint32_t const i : walk.order) {
-            std::uint32_t* const clock = clocks_.data() + i * streams_;
-            if (last[stream_[i]] != nobody) join(clock, last[stream_[i]]);
-            last[stream_[i]] = i;
-            for (Operand const& operand : operands[i])
-                if (operand.use == Use::read) join(clock, operands.values[operand.value].writer);
+            std::uint32_t* const clock = clocks + i * streams_;
+            std::uint32_t const before = last[stream[i]];
+            last[stream[i]] = i;
+            if (before != nobody) {
+                std::uint32_t const* const other = clocks + before * streams_;
+                for (std::size_t s = 0; s < streams_; ++s) clock[s] = other[s];
+                clock[stream[i]] = position[before];
+            }
+            for (Operand const& operand : operands[i]) {
+                if (operand.use != Use::read) continue;
+                std::uint32_t const writer = values[operand.value].writer;
+                if (clock[stream[writer]] < position[writer]) join(clock, writer);
+            }
         }
     }
     /// Of lowered programs with their needs.

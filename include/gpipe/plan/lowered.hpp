@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace gpipe {
 
@@ -20,7 +19,7 @@ class Needs {
         : first_(actions), last_(actions), all_(room) {}
 
     /// Those of an action, in no particular order.
-    constexpr std::span<std::uint32_t const> operator[](std::size_t action) const {
+    constexpr Part<std::uint32_t> operator[](std::size_t action) const {
         return {all_.data() + first_[action], last_[action] - first_[action]};
     }
     /// Actions.
@@ -28,7 +27,7 @@ class Needs {
     /// Needs in all.
     constexpr std::size_t count() const { return count_; }
     /// Gives an action, which has none yet, these.
-    constexpr void set(std::size_t action, std::span<std::uint32_t const> needs) {
+    constexpr void set(std::size_t action, Part<std::uint32_t> needs) {
         while (count_ + needs.size() > all_.size()) grow();
         first_[action] = static_cast<std::uint32_t>(count_);
         for (std::uint32_t const needed : needs) all_[count_++] = needed;

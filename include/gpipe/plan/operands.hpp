@@ -23,6 +23,12 @@ struct CellValues {
 
 namespace detail {
 
+template <class T> constexpr Array<T> first_of(Array<T> const& all, std::size_t size) {
+    Array<T> result(size);
+    for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
+    return result;
+}
+
 class OperandBuilder {
   public:
     constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells)
@@ -41,6 +47,11 @@ class OperandBuilder {
         result_.begin = Array<std::uint32_t>(programs_.size() + 1);
         result_.all = Array<Operand>(room);
         result_.values = Array<Value>(room);
+        for (std::size_t h = 0; h < holds_count; ++h)
+            rows_[h] = result_.row(static_cast<Holds>(h), 0);
+        numbers_ = result_.numbers.data();
+        all_ = result_.all.data();
+        values_ = result_.values.data();
     }
     constexpr Operands build() {
         for (std::size_t i = 0; i < programs_.size(); ++i) {
@@ -50,38 +61,37 @@ class OperandBuilder {
             add();
         }
         result_.begin[programs_.size()] = static_cast<std::uint32_t>(size_);
-        result_.all = first(result_.all, size_);
-        result_.values = first(result_.values, count_);
+        result_.all = first_of(result_.all, size_);
+        result_.values = first_of(result_.values, count_);
         return static_cast<Operands&&>(result_);
     }
 
   private:
-    template <class T> static constexpr Array<T> first(Array<T> const& all, std::size_t size) {
-        Array<T> result(size);
-        for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
-        return result;
-    }
     constexpr std::size_t pair() const { return now_.cell * micro_batches_ + now_.micro_batch; }
     // What a backward comes right behind keeps; and what runs again.
     constexpr void look_ahead() {
-        Array<bool> backward_next(again_.size());
+        Array<bool> next(again_.size());
+        bool* const backward_next = next.data();
+        Action const* const actions = programs_.actions();
         for (std::size_t i = programs_.size(); i-- > 0;) {
-            now_ = programs_[i];
-            if (is_copy(now_.kind)) continue;
-            keeps_[i] = backward_next[pair()];
-            backward_next[pair()] = gives_gradient(now_.kind);
-            reverses_ = reverses_ || gives_gradient(now_.kind);
-            if (now_.kind == Kind::recompute) again_[pair()] = true;
+            Action const& a = actions[i];
+            if (a.kind >= Kind::send_output) continue;
+            std::size_t const pair = a.cell * micro_batches_ + a.micro_batch;
+            bool const gradient = a.kind == Kind::backward || a.kind == Kind::input_gradient;
+            keeps_.data()[i] = backward_next[pair];
+            backward_next[pair] = gradient;
+            reverses_ = reverses_ || gradient;
+            if (a.kind == Kind::recompute) again_[pair] = true;
         }
     }
     constexpr std::size_t count_room() const {
+        Array<std::size_t> of_cell(programs_.cells());
+        for (std::size_t c = 0; c < of_cell.size(); ++c)
+            of_cell[c] = 8 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
         std::size_t room = 0;
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_[i];
-            room += is_copy(a.kind)
-                        ? 4
-                        : 8 + 2 * (edges_.into(a.cell).size() + edges_.out_of(a.cell).size());
-        }
+        Action const* const actions = programs_.actions();
+        for (std::size_t i = 0; i < programs_.size(); ++i)
+            room += is_transfer(actions[i].kind) ? 2 : of_cell.data()[actions[i].cell];
         return room;
     }
 
@@ -222,28 +232,39 @@ class OperandBuilder {
     }
 
     constexpr std::uint32_t make(Holds holds, std::size_t owner) {
-        result_.values[count_] = {Operands::none, static_cast<std::uint32_t>(owner),
-                                  now_.micro_batch, holds};
+        Value& value = values_[count_];
+        value.writer = Operands::none;
+        value.owner = static_cast<std::uint32_t>(owner);
+        value.micro_batch = now_.micro_batch;
+        value.holds = holds;
         return static_cast<std::uint32_t>(count_++);
     }
     constexpr std::uint32_t find(Holds holds, std::size_t owner) {
-        std::uint32_t& at = result_.number(holds, owner, now_.micro_batch);
+        auto const which = static_cast<std::size_t>(holds);
+        std::uint32_t& at = numbers_[(rows_[which] + owner) * micro_batches_ + now_.micro_batch];
         if (at == Operands::none) at = make(holds, owner);
         return at;
     }
-    constexpr void put(std::uint32_t value, Region region, Use use) {
-        result_.all[size_++] = {value, region, use};
-        if (use != Use::read) result_.values[value].writer = action_;
-    }
     constexpr void read(Holds holds, std::size_t owner, Region region) {
-        put(find(holds, owner), region, Use::read);
+        Operand& operand = all_[size_++];
+        operand.value = find(holds, owner);
+        operand.region = region;
     }
     constexpr void write(Holds holds, std::size_t owner, Region region, Use use = Use::write) {
-        put(find(holds, owner), region, use);
+        Operand& operand = all_[size_++];
+        operand.value = find(holds, owner);
+        operand.region = region;
+        operand.use = use;
+        values_[operand.value].writer = action_;
     }
     // One that others read, or one that the action has for itself.
     constexpr void add_block(Holds holds, Region region, bool read_later) {
-        put(read_later ? find(holds, now_.cell) : make(holds, now_.cell), region, Use::write);
+        if (read_later) return write(holds, now_.cell, region);
+        Operand& operand = all_[size_++];
+        operand.value = make(holds, now_.cell);
+        operand.region = region;
+        operand.use = Use::write;
+        values_[operand.value].writer = action_;
     }
 
     Lowered const& lowered_;
@@ -255,6 +276,11 @@ class OperandBuilder {
     Array<bool> again_;     // by cell and micro-batch: whether a recompute comes
     bool reverses_ = false; // whether there is any backward
     Operands result_;
+    // Addresses of its arrays: in constant evaluation a call costs as much as the rest of a line.
+    std::size_t rows_[holds_count] = {};
+    std::uint32_t* numbers_ = nullptr;
+    Operand* all_ = nullptr;
+    Value* values_ = nullptr;
     std::size_t size_ = 0;
     std::size_t count_ = 0;
     std::uint32_t action_ = 0;

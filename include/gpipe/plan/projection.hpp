@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace gpipe {
 
@@ -54,7 +53,7 @@ class Projection {
     /// How many ranks there are.
     constexpr std::size_t ranks() const { return begin_.size() - 1; }
     /// What a rank does, in its order.
-    constexpr std::span<RankStep const> operator[](std::size_t rank) const {
+    constexpr Part<RankStep> operator[](std::size_t rank) const {
         return {steps_.data() + begin_[rank], begin_[rank + 1] - begin_[rank]};
     }
 

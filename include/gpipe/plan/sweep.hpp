@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -57,8 +56,8 @@ class SweepFlaw : public std::logic_error {
 
 /// Where an operand lies: an address of any kind, one past its last byte. Empty: nowhere.
 struct Span {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
+    std::uint64_t begin = 0; ///< the first byte
+    std::uint64_t end = 0;   ///< one past the last
 };
 
 namespace detail {
@@ -153,7 +152,7 @@ template <class SpanOf> class Sweep {
         std::uint32_t& own = now_[stream_of(instance)];
         if (own < position_of(instance)) own = position_of(instance);
     }
-    constexpr void join_all(std::span<std::uint32_t const> needs, std::size_t round) {
+    constexpr void join_all(Part<std::uint32_t> needs, std::size_t round) {
         for (std::uint32_t const needed : needs) join(needed + round * size_);
     }
 
@@ -172,7 +171,7 @@ template <class SpanOf> class Sweep {
         for (std::size_t n = 0; n < demanded_count_; ++n) join(latest_[demanded_[n]]);
     }
     // Of what was demanded, what no other implies.
-    constexpr std::span<std::uint32_t const> needs() {
+    constexpr Part<std::uint32_t> needs() {
         std::size_t kept = 0;
         for (std::size_t n = 0; n < demanded_count_; ++n) {
             std::uint32_t const one = latest_[demanded_[n]];

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 namespace gpipe {
@@ -110,11 +109,11 @@ struct Operands {
     ///@}
 
     /// Those of an action.
-    constexpr std::span<Operand const> operator[](std::size_t action) const {
+    constexpr Part<Operand> operator[](std::size_t action) const {
         return {all.data() + begin[action], begin[action + 1] - begin[action]};
     }
 
-  private:
+    /// Where those of an edge or cell begin among `numbers`, in micro-batches.
     constexpr std::size_t row(Holds holds, std::size_t owner) const {
         auto const which = static_cast<std::size_t>(holds);
         return which < holds_of_edges

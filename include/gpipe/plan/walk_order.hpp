@@ -12,7 +12,7 @@ namespace gpipe {
 
 /// Where the actions of a table run, and one linear order of them that respects every stream.
 struct Walk {
-    std::size_t streams = 0;
+    std::size_t streams = 0;       ///< how many
     Array<std::uint32_t> stream;   ///< by action
     Array<std::uint32_t> position; ///< by action: on its stream, from 1
     Array<std::uint32_t> order;    ///< actions

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace gpipe {
 
@@ -32,10 +31,10 @@ struct StepTable {
     }
     /// What a step waits for in this step, and in the step before.
     ///@{
-    std::span<Wait const> waits_of(Step const& step) const {
+    Part<Wait> waits_of(Step const& step) const {
         return {waits.data() + step.first_wait, step.waits};
     }
-    std::span<Wait const> waits_before(Step const& step) const {
+    Part<Wait> waits_before(Step const& step) const {
         return {waits.data() + step.first_wait + step.waits, step.waits_before};
     }
     ///@}
