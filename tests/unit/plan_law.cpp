@@ -277,8 +277,8 @@ class Mutator {
         auto const operands = walked_.operands[step.action];
         Operand const operand =
             operands.size() == 0 ? Operand{} : operands[random_() % operands.size()];
-        bool const reads = !operands.size() == 0 && operand.use == Use::read;
-        bool const somewhere = !operands.size() == 0 && bytes(operand) > 0;
+        bool const reads = operands.size() > 0 && operand.use == Use::read;
+        bool const somewhere = operands.size() > 0 && bytes(operand) > 0;
         switch (mutation) {
         case Mutation::wait:
             if (step.waits == 0) return false;
