@@ -72,26 +72,32 @@ namespace detail {
 // it demands counts from then on, else others would demand it again.
 template <class SpanOf> class Sweep {
   public:
-    // `rounds`: 2, if the walk may begin anew before it has ended.
-    constexpr Sweep(Walk const& walk, Operands const& operands, SpanOf span_of, std::size_t rounds)
-        : walk_(walk), operands_(operands), span_of_(span_of), size_(walk.order.size()),
-          streams_(walk.streams), values_(operands.values.size()),
-          clocks_(rounds * size_ * streams_), last_(streams_, none), length_(streams_),
-          states_(rounds * values_), room_(values_ + 2), latest_(streams_, none),
-          demanded_(streams_), needs_(streams_) {
+    // Needs that are to be proven, or else where those go that are found.
+    struct Asked {
+        Needs const* given = nullptr;
+        Needs* found = nullptr;
+        constexpr explicit operator bool() const { return given || found; }
+    };
+
+    // `own`: of the walk. `before`: of the walk in the one before it, if that may be under way.
+    constexpr Sweep(Walk const& walk, Operands const& operands, SpanOf const& span_of, Asked own,
+                    Asked before = {})
+        : walk_(walk), operands_(operands), span_of_(span_of), own_(own), before_(before),
+          size_(walk.order.size()), streams_(walk.streams), values_(operands.values.size()),
+          rounds_(before ? 2 : 1), clocks_(rounds_ * size_ * streams_), last_(streams_, none),
+          length_(streams_), states_(rounds_ * values_), room_(values_ + 2),
+          latest_(streams_, none), demanded_(streams_), needs_(streams_) {
         for (std::uint32_t const s : walk.stream) ++length_[s];
     }
 
-    // `before`: needs of the round before, by action. Null: to be found.
-    constexpr SweepVerdict run(Needs const* given, Needs* found, Needs const* given_before,
-                               Needs* found_before, std::size_t rounds) {
-        for (round_ = 0; round_ < rounds; ++round_)
+    constexpr SweepVerdict run() {
+        for (round_ = 0; round_ < rounds_; ++round_)
             for (std::uint32_t const i : walk_.order) {
+                Asked const& asked = round_ == 0 ? own_ : before_;
+                finds_ = asked.found != nullptr;
                 begin(i);
-                if (given) join_all((*given)[i], round_);
-                if (round_ > 0 && found && !given) join_all((*found)[i], round_);
-                if (round_ > 0 && given_before) join_all((*given_before)[i], round_ - 1);
-                finds_ = round_ == 0 ? given == nullptr : given_before == nullptr;
+                if (own_.given) join_all((*own_.given)[i], round_);
+                if (round_ > 0 && before_.given) join_all((*before_.given)[i], 0);
                 for (bool const writes : {false, true}) {
                     for (Operand const& operand : operands_[i])
                         if ((operand.use != Use::read) == writes)
@@ -99,8 +105,7 @@ template <class SpanOf> class Sweep {
                     if (!verdict_) return verdict_;
                     take_demanded();
                 }
-                if (round_ == 0 && found && !given) found->set(i, needs());
-                if (round_ > 0 && found_before) found_before->set(i, needs());
+                if (finds_) asked.found->set(i, needs());
                 forget_demanded();
             }
         return verdict_;
@@ -276,10 +281,12 @@ template <class SpanOf> class Sweep {
 
     Walk const& walk_;
     Operands const& operands_;
-    SpanOf span_of_;
+    SpanOf const& span_of_;
+    Asked own_, before_;
     std::size_t size_;
     std::size_t streams_;
     std::size_t values_;
+    std::size_t rounds_;
     Array<std::uint32_t> clocks_; // by round, action and stream
     Array<std::uint32_t> last_;   // by stream: what ran last, with its round
     Array<std::uint32_t> length_; // by stream
@@ -304,32 +311,31 @@ template <class SpanOf> class Sweep {
 /// Of all that no more than it takes. Throws SweepFlaw if they read what is not there.
 template <class SpanOf>
 [[gnu::cold]] constexpr Needs find_needs(Walk const& walk, Operands const& operands,
-                                         SpanOf span_of) {
-    Needs needs(walk.order.size(), walk.order.size());
+                                         SpanOf const& span_of) {
+    Needs found(walk.order.size(), walk.order.size());
     SweepVerdict const verdict =
-        detail::Sweep(walk, operands, span_of, 1).run(nullptr, &needs, nullptr, nullptr, 1);
+        detail::Sweep<SpanOf>(walk, operands, span_of, {nullptr, &found}).run();
     if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
-    return needs;
+    return found;
 }
-/// What actions of a walk have to wait for in the walk before, if that may still be under way.
+/// What actions of a walk with these needs have to wait for in the walk before, if that may still
+/// be under way. Throws as find_needs().
 template <class SpanOf>
 [[gnu::cold]] constexpr Needs find_needs_before(Walk const& walk, Operands const& operands,
-                                                Needs const& needs, SpanOf span_of) {
-    Needs before(walk.order.size(), walk.streams);
+                                                Needs const& needs, SpanOf const& span_of) {
+    Needs found(walk.order.size(), walk.streams);
     SweepVerdict const verdict =
-        detail::Sweep(walk, operands, span_of, 2).run(&needs, nullptr, nullptr, &before, 2);
+        detail::Sweep<SpanOf>(walk, operands, span_of, {&needs}, {nullptr, &found}).run();
     if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
-    return before;
+    return found;
 }
 /// Proves that with these needs no execution loses a value; with `before`, of walk behind walk,
 /// each of which may begin while the one before it is under way.
 template <class SpanOf>
 [[gnu::cold]] constexpr SweepVerdict prove(Walk const& walk, Operands const& operands,
-                                           Needs const& needs, SpanOf span_of,
+                                           Needs const& needs, SpanOf const& span_of,
                                            Needs const* before = nullptr) {
-    std::size_t const rounds = before ? 2 : 1;
-    return detail::Sweep(walk, operands, span_of, rounds)
-        .run(&needs, nullptr, before, nullptr, rounds);
+    return detail::Sweep<SpanOf>(walk, operands, span_of, {&needs}, {before}).run();
 }
 
 } // namespace gpipe
