@@ -247,7 +247,7 @@ TEST_CASE("with transfers of which there are no times the peak is within the pla
             for (std::size_t d = 0; d < curves.size(); ++d)
                 check_curve(curves[d], plan.devices[d].total(), double(times.makespan));
             // Nor where they have times of their own.
-            Array<std::size_t> const order = gpipe::linear_order(plan.lowered);
+            Array<std::uint32_t> const& order = plan.lowered.order;
             Times slow{Array<std::int64_t>(plan.lowered.programs.size()),
                        Array<std::int64_t>(plan.lowered.programs.size())};
             for (std::size_t r = 0; r < order.size(); ++r) {

@@ -4,6 +4,7 @@
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/plan/happens_before.hpp>
+#include <gpipe/plan/lower.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -144,7 +145,7 @@ TEST_CASE_TEMPLATE("happens-before is reachability over programs and needs", Sch
     std::size_t pairs = 0;
     std::size_t ordered = 0;
     each_case<Schedule>(4, 5, [&](Programs const& programs, std::size_t, std::size_t) {
-        gpipe::HappensBefore const happens_before(programs);
+        gpipe::HappensBefore const happens_before(gpipe::lower(programs));
         auto const reaches = reachability(programs);
         std::size_t wrong = 0;
         for (std::size_t a = 0; a < programs.size(); ++a)
