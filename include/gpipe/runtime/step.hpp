@@ -54,8 +54,8 @@ enum class CallList : std::uint8_t {
 /// How many there are.
 inline constexpr std::size_t call_list_count = 9;
 
-/// One action with every address that it needs: a row of a lane's program.
-struct Step {
+/// One action with every address that it needs: a row of a lane's program, two cache lines.
+struct alignas(64) Step {
     Kind kind = Kind::forward;     ///< of action
     Phase phase = Phase::evaluate; ///< of the layers that it calls
     bool is_first = false;         ///< whether the cell is, and this no transfer
