@@ -45,6 +45,12 @@ template <class... Items> class Pipeline {
     /// What is known of each leaf; Chain maps layers to leaves.
     static constexpr std::array<LayerInfo, leaves> leaf_info =
         Chain::template table<detail::InfoOf>();
+    /// The skips of the chain, in the order of what is popped.
+    static constexpr std::array<SkipPair, Chain::skips(leaf_info.data())> skips = [] {
+        std::array<SkipPair, Chain::skips(leaf_info.data())> pairs{};
+        Chain::write_skips(leaf_info.data(), pairs.data());
+        return pairs;
+    }();
     /// The functions of each leaf for a kind of stream, for the engine.
     template <class Stream>
     static constexpr std::array<LayerFunctions, leaves>

@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/layer/stash.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
@@ -430,6 +431,7 @@ template <class Net, class... Policies> class Training {
         Model model;
         model.infos = Array<LayerInfo>(Net::size);
         model.costs = declared_costs();
+        model.skips = {Net::skips.data(), Net::skips.size()};
         model.layers = Array<LayerParts>(Net::size);
         Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
             model.infos[layer] = Net::leaf_info[leaf];

@@ -44,8 +44,9 @@ enum class Region : std::uint8_t {
     output,
     output_gradient,
     input_gradient,
+    skip, ///< of a skip to another cell, see Frame::skips
 };
-/// How many there are.
+/// How many have an address of their own: all but the last.
 inline constexpr std::size_t region_count = 9;
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
@@ -59,6 +60,8 @@ struct Frame {
     std::byte* const* inputs = nullptr;
     GroupAddress targets{}; ///< of the loss, in the last cell
     double* sums = nullptr; ///< where the loss leaves its numbers
+    /// Of the skips to and from other cells, each with its gradient behind it.
+    std::byte* const* skips = nullptr;
 
     /// The address of a region.
     ///@{
@@ -74,6 +77,17 @@ struct Place {
 
     /// Its address.
     std::byte* in(Frame const& frame) const { return frame[region] + offset; }
+};
+
+/// Where a skip lies for a layer at one of its ends.
+struct SkipPlace {
+    Place value;    ///< the tensor
+    Place gradient; ///< its gradient
+
+    /// The address of one of both.
+    static std::byte* in(Frame const& frame, Place const& place) {
+        return place.region == Region::skip ? frame.skips[place.offset] : place.in(frame);
+    }
 };
 
 struct Call;
@@ -95,6 +109,7 @@ struct Call {
     Place saved{0, Region::kept};         ///< what forward keeps, see LayerTraits::Saved
     Place deferred{0, Region::deferred};  ///< see LayerTraits::Deferred
     Place scratch{0, Region::temporary};  ///< see LayerTraits::Scratch
+    SkipPlace const* skips = nullptr;     ///< what the layer stashes, then what it pops
     std::uint32_t index = 0;              ///< of the layer in the chain
     bool saving = false;                  ///< whether a backward will read what this call saves
     bool again = false;                   ///< a forward within a backward

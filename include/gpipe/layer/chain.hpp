@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/layer/check_layer.hpp>
+#include <gpipe/layer/check_skip.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/layer/item.hpp>
 #include <gpipe/layer/thunk.hpp>
@@ -206,9 +207,66 @@ template <class... Items> struct Chain {
         }
     }
 
+    // Calls f(from, stash, to, pop, item) for each skip, by leaves and their ends; `item` whose
+    // every repetition has it. Returns the first fault.
+    template <class F> static constexpr SkipFault match(LayerInfo const* infos, F f) {
+        constexpr bool repeats[items + 1] = {ItemOf<Items>::repeats..., true};
+        std::size_t inside[leaves() + 1] = {}; // leaves of a scope
+        for (std::size_t scope = 0, begin = 0; scope <= items; ++scope) {
+            std::size_t size = 0;
+            if (scope == items) // those that stand alone
+                for (std::size_t i = 0, leaf = 0; i < items; leaf += extents[i++].group) {
+                    if (!repeats[i] && infos[leaf].skips.count() > 0) inside[size++] = leaf;
+                }
+            else
+                for (std::size_t g = 0; g < extents[scope].group; ++g, ++begin)
+                    if (repeats[scope] && infos[begin].skips.count() > 0) inside[size++] = begin;
+            SkipFault const fault =
+                match_skips(infos, {inside, size}, [&](auto from, auto stash, auto to, auto pop) {
+                    f(from, stash, to, pop, scope);
+                });
+            if (fault.kind != SkipFault::Kind::nothing) return fault;
+        }
+        return {};
+    }
+    // Of a leaf in its item's first repetition.
+    static constexpr std::size_t layer_of(std::size_t leaf) {
+        std::size_t layer = 0;
+        std::size_t item = 0;
+        for (; leaf >= extents[item].group; ++item) {
+            leaf -= extents[item].group;
+            layer += extents[item].count * extents[item].group;
+        }
+        return layer + leaf;
+    }
+    static constexpr std::size_t skips(LayerInfo const* infos) {
+        std::size_t count = 0;
+        match(infos, [&](auto, auto, auto, auto, std::size_t item) {
+            count += extents[item].count + (item == items);
+        });
+        return count;
+    }
+    // All of them, in the order of what is popped.
+    static constexpr void write_skips(LayerInfo const* infos, SkipPair* to) {
+        match(infos, [&](std::size_t from, std::uint32_t stash, std::size_t end, std::uint32_t pop,
+                         std::size_t item) {
+            SkipInfo const& info = infos[from].skips.first[stash];
+            for (std::size_t n = 0; n < extents[item].count + (item == items); ++n) {
+                std::size_t const before = n * extents[item].group;
+                *to++ = {static_cast<std::uint32_t>(layer_of(from) + before),
+                         static_cast<std::uint32_t>(layer_of(end) + before),
+                         stash,
+                         pop,
+                         info.bytes,
+                         info.gradient_bytes};
+            }
+        });
+    }
+
     // The first layer with each fault; the number of layers where there is none.
     struct Verdict {
         std::size_t layer, neighbours, cost;
+        SkipFault skip{};
     };
     static constexpr Verdict check() {
         auto const checks = table<ChecksOf>();
@@ -243,6 +301,8 @@ template <class... Items> struct Chain {
             if (i + 1 < items && !between[i] && verdict.neighbours == none_found)
                 verdict.neighbours = layer - 1;
         }
+        if (verdict.layer == none_found)
+            verdict.skip = match(table<InfoOf>().data(), [](auto...) {});
         return verdict;
     }
 };
@@ -266,6 +326,19 @@ template <std::size_t layers> struct CheckLayerCount {
     }
 };
 
+// The fault of a skip, whose ends are leaves.
+template <class Shape, SkipFault::Kind kind, std::size_t leaf, std::uint32_t end, std::size_t other,
+          class... Items>
+consteval bool check_skip() {
+    constexpr std::size_t index = Shape::layer_of(leaf);
+    constexpr std::size_t other_index = Shape::layer_of(other);
+    using L = LayerAt<Shape, index, Items...>;
+    using Other = LayerAt<Shape, other_index, Items...>;
+    using S = SkipAt<L, end>;
+    return CheckSkip<kind, index, L, typename SkipOf<S>::tag, other_index, Other,
+                     typename SkipOf<S>::Tensor>::ok();
+}
+
 // Turns the first fault into its sentence. Whether there is none.
 template <class... Items> consteval bool check_layers() {
     using Shape = Chain<Items...>;
@@ -275,6 +348,9 @@ template <class... Items> consteval bool check_layers() {
     else if constexpr (verdict.neighbours < Shape::layers())
         return CheckNeighbours<verdict.neighbours, LayerAt<Shape, verdict.neighbours, Items...>,
                                LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok();
+    else if constexpr (verdict.skip.kind != SkipFault::Kind::nothing)
+        return check_skip<Shape, verdict.skip.kind, verdict.skip.leaf, verdict.skip.end,
+                          verdict.skip.other, Items...>();
     else if constexpr (verdict.cost < Shape::layers())
         return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
     else

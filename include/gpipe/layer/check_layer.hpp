@@ -35,6 +35,7 @@ enum class LayerFault {
     parameters_without_gradient,
     decay_short,
     cheapness,
+    skips,
 };
 
 // Calls of a layer, const or not, whatever they return.
@@ -120,8 +121,10 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::parameters_without_gradient;
     else if constexpr (!decay_fits<L>())
         return LayerFault::decay_short;
-    else
+    else if constexpr (!cheapness_fits<L>())
         return LayerFault::cheapness;
+    else
+        return LayerFault::skips;
 }
 template <class L> consteval Reads reads_of() {
     if constexpr (std::is_class_v<L>)
@@ -228,6 +231,9 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::cheapness,
                       "gpipe: recompute_is_cheap says of layer Index (L) whether it is: static "
                       "constexpr bool recompute_is_cheap = true");
+        static_assert(fault != LayerFault::skips,
+                      "gpipe: what layer Index (L) stashes or pops must be a gpipe::Skip<Tag, "
+                      "gpipe::Tensor<...>>, or gpipe::Skips<...> of several");
         return false;
     }
 };

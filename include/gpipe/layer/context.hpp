@@ -3,6 +3,7 @@
 #include <gpipe/layer/call.hpp>
 #include <gpipe/layer/handle_set.hpp>
 #include <gpipe/layer/random.hpp>
+#include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <cstddef>
@@ -20,9 +21,10 @@ inline constexpr bool replays<Stream> = true;
 
 // What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
 // type, so layers with the same tensors (and handles) share them.
-template <class Parameters, class Stream, class Handles> class CallContext {
+template <class Parameters, class Stream, class Handles, class Skips> class CallContext {
   public:
     using HandleTypes = Handles;
+    using SkipTypes = Skips;
 
     CallContext(Call const& call, Frame const& frame) : call_(call), frame_(frame) {}
 
@@ -60,6 +62,17 @@ template <class Parameters, class Stream, class Handles> class CallContext {
                                 frame_.first_sample};
     }
 
+    // For gpipe::stash<Tag>(context) and those like it: of skip `at` of the layer, or of its
+    // gradient.
+    template <class T, Access access> auto skip(std::size_t at) const {
+        return batch_view<typename ViewsOf<T, access>::Batch>(
+            SkipPlace::in(frame_, call_.skips[at].value), frame_.samples);
+    }
+    template <class T, Access access> auto skip_gradient(std::size_t at) const {
+        return batch_view<typename ViewsOf<T, access>::Gradient>(
+            SkipPlace::in(frame_, call_.skips[at].gradient), frame_.samples);
+    }
+
   protected:
     template <class Tensors, Access access> auto views(Place const& place) const {
         return batch_views<Tensors, access>({place.in(frame_)}, frame_.samples,
@@ -73,10 +86,11 @@ template <class Parameters, class Stream, class Handles> class CallContext {
 } // namespace detail
 
 /// What a layer's forward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream, class Handles>
-class ForwardContext : public detail::CallContext<Parameters, Stream, Handles> {
+template <class Parameters, class Saved, class Scratch, class Stream, class Handles, class Skips>
+class ForwardContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
+    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    static constexpr Phase role = Phase::forward; ///< what it is for
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
@@ -92,10 +106,11 @@ class ForwardContext : public detail::CallContext<Parameters, Stream, Handles> {
 };
 
 /// What a layer's backward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream, class Handles>
-class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> {
+template <class Parameters, class Saved, class Scratch, class Stream, class Handles, class Skips>
+class BackwardContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
+    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    static constexpr Phase role = Phase::backward; ///< what it is for
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
@@ -112,10 +127,12 @@ class BackwardContext : public detail::CallContext<Parameters, Stream, Handles> 
 };
 
 /// What a layer's input_gradient gets as its first argument.
-template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles>
-class InputGradientContext : public detail::CallContext<Parameters, Stream, Handles> {
+template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+          class Skips>
+class InputGradientContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles>::CallContext;
+    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    static constexpr Phase role = Phase::input_gradient; ///< what it is for
 
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
@@ -132,10 +149,13 @@ class InputGradientContext : public detail::CallContext<Parameters, Stream, Hand
 };
 
 /// What a layer's weight_gradient gets as its first argument.
-template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles>
-class WeightGradientContext : public BackwardContext<Parameters, Saved, Scratch, Stream, Handles> {
+template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+          class Skips>
+class WeightGradientContext
+    : public BackwardContext<Parameters, Saved, Scratch, Stream, Handles, Skips> {
   public:
-    using BackwardContext<Parameters, Saved, Scratch, Stream, Handles>::BackwardContext;
+    using BackwardContext<Parameters, Saved, Scratch, Stream, Handles, Skips>::BackwardContext;
+    static constexpr Phase role = Phase::weight_gradient; ///< what it is for
 
     /// What input_gradient left for this micro-batch.
     auto deferred() const {
@@ -176,21 +196,23 @@ template <class Parameters> class InitializeContext {
 namespace detail {
 
 template <class L, class Stream>
-using ForwardContextOf = ForwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
-                                        typename ScratchOf<L>::type, Stream, handles_of<L>>;
+using ForwardContextOf =
+    ForwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                   typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
-using BackwardContextOf = BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
-                                          typename ScratchOf<L>::type, Stream, handles_of<L>>;
+using BackwardContextOf =
+    BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+                    typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using InputGradientContextOf =
     InputGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
                          typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
-                         handles_of<L>>;
+                         handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using WeightGradientContextOf =
     WeightGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
                           typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
-                          handles_of<L>>;
+                          handles_of<L>, skips_of<L>>;
 template <class L> using InitializeContextOf = InitializeContext<typename ParametersOf<L>::type>;
 
 } // namespace detail

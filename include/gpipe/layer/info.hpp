@@ -47,6 +47,7 @@ struct LayerInfo {
     bool has_whole = false;               ///< and also as one function of its own
     bool recompute_is_cheap = false;      ///< see gpipe::recompute_is_cheap
     HandleNeeds handles;                  ///< that it declares
+    SkipEnds skips{};                     ///< what it stashes and pops
 };
 
 namespace detail {
@@ -79,7 +80,8 @@ template <class L> constexpr LayerInfo layer_info() {
             splits_backward<L>,
             names_backward<L>,
             recompute_is_cheap<L>,
-            handle_needs<L>()};
+            handle_needs<L>(),
+            skips_of<L>::ends()};
 }
 
 } // namespace detail

@@ -67,7 +67,8 @@ template <std::size_t n, std::size_t layers> struct CheckRepeat {
 
 /// The layers `Layers...` in order, n times over: one type for a stack of equal blocks, so that the
 /// time to compile does not depend on n. The repetitions share the run-time members given here;
-/// each has parameters of its own.
+/// each has parameters of its own. Each is a namespace of its own, too: what its layers stash is
+/// popped by later ones of the same repetition, and the same tags mean something else outside.
 template <std::size_t n, class... Layers> struct Repeat : detail::Holder<Layers...> {
     static_assert(CheckRepeat<n, sizeof...(Layers)>::ok() || true); // one error, not two
     using detail::Holder<Layers...>::Holder;
@@ -78,6 +79,7 @@ namespace detail {
 // What all items that are one layer share. layer(): where layer `place` of the group lies that the
 // item at this address holds.
 struct SingleItem {
+    static constexpr bool repeats = false;
     static void const* layer(void const* item, std::size_t) { return item; }
 };
 // An item of a Pipeline's list: a layer, or a Repeat of several. `count` times a group of layers.
@@ -89,6 +91,7 @@ template <class T> struct ItemOf : SingleItem {
 };
 template <std::size_t n, class... Layers> struct ItemOf<Repeat<n, Layers...>> {
     static_assert(sizeof(Repeat<n, Layers...>) > 0); // its own sentences first
+    static constexpr bool repeats = true;
     static constexpr std::size_t count = n;
     using Group = List<Layers...>;
     using First = typename Group::template at<0>;

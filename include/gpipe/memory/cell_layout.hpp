@@ -35,9 +35,15 @@ struct LayerPlaces {
 /// Where the halves of backward run apart, what the weight gradients read is not on the stack: it
 /// has blocks of its own, for what forward leaves and for what the input gradients leave (output
 /// gradients among that).
+///
+/// The tensor of a skip within the cell lies on the stack as if the layer that stashes it had saved
+/// it; its gradient, from the one backward to the other, above all other temporaries.
 struct CellLayout {
     Array<LayerPlaces> places; ///< one per layer of the cell
-    Place loss_scratch;        ///< of the last cell
+    /// By skip of the chain. Of one to another cell what nobody wants: the tensor as a recompute
+    /// stashes it again, the gradient where none is passed on.
+    Array<SkipPlace> skips;
+    Place loss_scratch; ///< of the last cell
     /// The gradient of the cell's input, where that stays inside; or of the lowest learner's input,
     /// which nobody wants, if that layer cannot do without.
     Place input_gradient;
@@ -112,6 +118,33 @@ namespace detail {
     auto const passed_bytes = [&](std::size_t i) {
         return splits(i) || layers[i].has_whole ? 0 : deferred_bytes(i);
     };
+    // Sums over the skips from or to a layer.
+    auto const sum_over_skips = [&](auto f) {
+        std::size_t bytes = 0;
+        for (std::size_t s = 0; s < chain.skips.size(); ++s) bytes += f(chain.skips[s]);
+        return bytes;
+    };
+    auto const is_inside = [&](SkipPair const& skip) {
+        return skip.from >= first && skip.to < last;
+    };
+    auto const value_bytes = [&](SkipPair const& skip) {
+        return slot_bytes(skip.bytes * capacity);
+    };
+    auto const stash_bytes = [&](SkipPair const& skip, std::size_t i) {
+        return skip.from == first + i && !is_inside(skip) && use.runs_again ? value_bytes(skip) : 0;
+    };
+    auto const unwanted_bytes = [&](SkipPair const& skip, std::size_t i) {
+        return skip.to == first + i && !chain.wants_gradient(skip)
+                   ? slot_bytes(skip.gradient_bytes * capacity)
+                   : 0;
+    };
+    auto const stashed_bytes = [&](std::size_t i) {
+        return sum_over_skips([&](SkipPair const& skip) { return stash_bytes(skip, i); });
+    };
+    auto const popped_bytes = [&](std::size_t i) {
+        return sum_over_skips([&](SkipPair const& skip) { return unwanted_bytes(skip, i); });
+    };
+    layout.skips = Array<SkipPlace>(chain.skips.size());
     // Room in one of the blocks.
     auto const push = [&](std::size_t bytes, bool held) {
         std::size_t& height = held ? layout.held : layout.kept;
@@ -124,6 +157,16 @@ namespace detail {
     Array<std::size_t> top(count);
     Array<std::size_t> full(count);
     for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+            SkipPair const& skip = chain.skips[s];
+            if (skip.from != first + i || !is_inside(skip)) continue;
+            std::size_t const taker = skip.to - first;
+            layout.skips[s].value =
+                push(value_bytes(skip), splits(taker) && layers[taker].skips.backward_reads);
+            if (!splits(i) || !chain.wants_gradient(skip)) continue;
+            layout.skips[s].gradient = {layout.deferred, Region::deferred};
+            layout.deferred += slot_bytes(skip.gradient_bytes * capacity);
+        }
         if (learns(i)) layout.places[i].saved = push(saved_bytes(i), splits(i));
         top[i] = layout.kept;
         if (keeps_output(i)) layout.places[i].output = push(output_bytes(i), holds_output(i));
@@ -150,7 +193,7 @@ namespace detail {
         std::size_t const own = temporary_output(i);
         moment.low = lies_low(i) ? own : before;
         moment.high = lies_low(i) ? before : own;
-        moment.scratch = scratch_bytes(i) + (learns(i) ? 0 : saved_bytes(i));
+        moment.scratch = scratch_bytes(i) + (learns(i) ? 0 : saved_bytes(i)) + stashed_bytes(i);
         // A low output must lie above the stack of the next moment as well.
         bool const stays = adjacent && lies_low(i) && own > 0 && i + 1 < count;
         moment.low_base = stays ? full[i + 1] : moment.stack;
@@ -189,8 +232,8 @@ namespace detail {
         std::size_t const below = gradient_below(i);
         moment.low = lies_low(i) ? own : below;
         moment.high = lies_low(i) ? below : own;
-        moment.scratch =
-            i < count ? scratch_bytes(i) + passed_bytes(i) : chain.loss_scratch.slots(capacity);
+        moment.scratch = i < count ? scratch_bytes(i) + passed_bytes(i) + popped_bytes(i)
+                                   : chain.loss_scratch.slots(capacity);
         moment.low_base = moment.stack;
         if (lies_low(i) && own > 0) { // written one moment earlier, over a higher stack
             std::size_t const above = i + 1 < count
@@ -234,7 +277,16 @@ namespace detail {
         Moment const m = forward_moment(i);
         LayerPlaces& places = layout.places[i];
         places.forward_scratch = {scratch_at(m), Region::temporary};
-        if (!learns(i)) places.saved = {scratch_at(m) + scratch_bytes(i), Region::temporary};
+        std::size_t behind = scratch_at(m) + scratch_bytes(i);
+        if (!learns(i)) {
+            places.saved = {behind, Region::temporary};
+            behind += saved_bytes(i);
+        }
+        for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+            if (stash_bytes(chain.skips[s], i) == 0) continue;
+            layout.skips[s].value = {behind, Region::temporary};
+            behind += stash_bytes(chain.skips[s], i);
+        }
         if (std::size_t const own = temporary_output(i))
             places.output = {lies_low(i) ? m.low_base : layout.temporary - own, Region::temporary};
     }
@@ -255,12 +307,42 @@ namespace detail {
                                           : places.backward_scratch;
         if (passed_bytes(i) > 0)
             places.deferred = {scratch_at(m) + scratch_bytes(i), Region::temporary};
+        std::size_t behind = scratch_at(m) + scratch_bytes(i) + passed_bytes(i);
+        for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+            if (unwanted_bytes(chain.skips[s], i) == 0) continue;
+            layout.skips[s].gradient = {behind, Region::temporary};
+            behind += unwanted_bytes(chain.skips[s], i);
+        }
         if (i == learner && input_gradient(i) > 0)
             layout.input_gradient = {
                 lies_low(i) ? layout.temporary - input_gradient(i) : m.low_base, Region::temporary};
         if (std::size_t const own = temporary_gradient(i))
             places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own,
                                       Region::temporary};
+    }
+    // Each as low as those let it that wait at the same time.
+    std::size_t const base = layout.temporary;
+    auto const waits = [&](std::size_t s) {
+        SkipPair const& skip = chain.skips[s];
+        return is_inside(skip) && chain.wants_gradient(skip) && !splits(skip.from - first);
+    };
+    auto const end_of = [&](std::size_t s) {
+        return layout.skips[s].gradient.offset +
+               slot_bytes(chain.skips[s].gradient_bytes * capacity);
+    };
+    for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+        if (!waits(s)) continue;
+        Place& place = layout.skips[s].gradient = {base, Region::temporary};
+        for (std::size_t t = 0; t < s; ++t) {
+            bool const meet = waits(t) && chain.skips[t].from <= chain.skips[s].to &&
+                              chain.skips[s].from <= chain.skips[t].to &&
+                              layout.skips[t].gradient.offset < end_of(s) &&
+                              place.offset < end_of(t);
+            if (!meet) continue;
+            place.offset = end_of(t);
+            t = static_cast<std::size_t>(-1); // all of them again
+        }
+        layout.temporary = std::max(layout.temporary, end_of(s));
     }
     return layout;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/info.hpp>
+#include <gpipe/layer/skip_pairs.hpp>
 
 #include <cstddef>
 
@@ -13,6 +13,20 @@ struct ChainShape {
     std::size_t lowest_learner = 0;    ///< no layer below it has a backward
     GroupSizes loss_scratch{};         ///< of the loss
     HandleNeeds loss_handles{};        ///< that the loss declares
+    Part<SkipPair> skips{};            ///< from layer to layer
+
+    /// The skip of which this is an end, see SkipEnds.
+    constexpr std::size_t skip_of(std::size_t layer, std::uint32_t end) const {
+        std::size_t s = 0;
+        while (!(skips[s].from == layer && skips[s].stash == end) &&
+               !(skips[s].to == layer && skips[s].pop == end))
+            ++s;
+        return s;
+    }
+    /// Whether the gradient of a skip is wanted.
+    constexpr bool wants_gradient(SkipPair const& skip) const {
+        return skip.gradient_bytes > 0 && skip.from >= lowest_learner;
+    }
 };
 
 /// What a cell's layout depends on beside its layers.
@@ -25,6 +39,7 @@ struct CellUse {
     bool mixes = false;          ///< whether for some micro-batches only
     /// Whether a recompute has to write the cell's output where its backward reads it.
     bool rewrites_output = false;
+    bool runs_again = false; ///< whether there is any recompute
 };
 
 } // namespace gpipe

@@ -59,7 +59,7 @@ GPIPE_INLINE constexpr std::size_t bytes_of(MemoryPlan const& plan, Value const&
     }
     case Holds::gradient: {
         Edge const& edge = plan.lowered.edges[c];
-        if (!plan.cells[edge.to].gradient_inside) break;
+        if (!plan.gradient_lies_inside(edge)) break;
         std::size_t const begin =
             plan.temporaries_at(edge.to) + plan.layouts[edge.to].input_gradient.offset;
         return {plan.lowered.programs.device_of(edge.to), begin, begin + edge.gradient_bytes};

@@ -68,9 +68,12 @@ struct MemoryPlan {
     Array<CellValues> cells;          ///< by cell: which values its actions have
     Operands operands;                ///< what actions read and write
     Pools pools;                      ///< where that lies, see Located
-    std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
-    std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
-    std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
+    /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
+    Array<std::uint32_t> skip_edges;
+    Array<std::uint16_t> skip_slots; ///< by cell: ends of such edges, see Edge::giver_slot
+    std::size_t staged_inputs = 0;   ///< bytes of one mini-batch's inputs, and targets, where these
+    std::size_t staged_targets = 0;  ///< are staged: several lie one behind the other
+    std::size_t host = 0;            ///< bytes of the host's memory that copies go to or through
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;
 
@@ -79,6 +82,11 @@ struct MemoryPlan {
         for (std::uint32_t const e : lowered.edges.out_of(cell))
             if (lowered.edges[e].written_again()) return true;
         return false;
+    }
+    /// Whether the gradient of an edge has no place of its own: it lies among the temporaries of
+    /// the backward that writes it.
+    constexpr bool gradient_lies_inside(Edge const& edge) const {
+        return cells[edge.to].gradient_inside && !edge.is_skip();
     }
     /// Where the temporaries of a cell begin, in its device's arena: where the one kept block does
     /// that they may lie around.

@@ -75,10 +75,28 @@ class BytePlanner {
             if (programs_[i].kind == Kind::backward && plan_.cells[programs_[i].cell].splits)
                 mixes_[programs_[i].cell] = true;
     }
+    // First those between neighbours, then a skip each, if it leaves its cell.
     constexpr void find_edges(Array<Link> const& links) {
-        Edges edges = neighbours(cells_);
-        for (std::size_t e = 0; e < edges.size(); ++e) {
+        plan_.skip_edges = Array<std::uint32_t>(chain_.skips.size(), Operands::none);
+        std::size_t const chain_edges = cells_ - 1;
+        std::size_t count = chain_edges;
+        for (std::size_t s = 0; s < chain_.skips.size(); ++s)
+            if (cell_of(chain_.skips[s].from) != cell_of(chain_.skips[s].to))
+                plan_.skip_edges[s] = static_cast<std::uint32_t>(count++);
+        Array<Edge> edges(count);
+        for (std::size_t s = 0; s < chain_.skips.size(); ++s)
+            if (std::uint32_t const e = plan_.skip_edges[s]; e != Operands::none)
+                edges[e] =
+                    skip_edge(chain_.skips[s], links.empty() ? Link::shared : links[cells_ + s]);
+        plan_.skip_slots = Array<std::uint16_t>(cells_);
+        for (std::size_t e = chain_edges; e < count; ++e) {
+            edges[e].giver_slot = ++plan_.skip_slots[edges[e].from];
+            edges[e].taker_slot = ++plan_.skip_slots[edges[e].to];
+        }
+        for (std::uint32_t e = 0; e < chain_edges; ++e) {
             Edge& edge = edges[e];
+            edge.from = e;
+            edge.to = e + 1;
             std::size_t const c = edge.to;
             edge.gradient = chain_.lowest_learner < plan_.first[c];
             if (!links.empty()) edge.link = links[c];
@@ -93,7 +111,25 @@ class BytePlanner {
             edge.gradient_bytes =
                 edge.gradient ? bottom(c).input_gradient.slots(plan_.capacity) : 0;
         }
-        plan_.lowered.edges = static_cast<Edges&&>(edges);
+        plan_.lowered.edges = {cells_, static_cast<Array<Edge>&&>(edges)};
+    }
+    constexpr std::uint32_t cell_of(std::size_t layer) const {
+        std::uint32_t c = 0;
+        while (plan_.first[c + 1] <= layer) ++c;
+        return c;
+    }
+    constexpr Edge skip_edge(SkipPair const& skip, Link link) const {
+        Edge edge{cell_of(skip.from), cell_of(skip.to), chain_.wants_gradient(skip), link};
+        bool const learns = chain_.lowest_learner <= skip.to;
+        // Piece by piece, who pops may run again in the backward.
+        bool const in_pieces = !reversals_.empty() && !is_whole(reversals_[edge.to]);
+        edge.taker_reverses = in_pieces ? this->learns(edge.to)
+                                        : learns && chain_.layers[skip.to].skips.backward_reads;
+        edge.taker_weighs = edge.taker_reverses && runs_apart(edge.to, skip.to);
+        edge.giver_weighs = edge.gradient && runs_apart(edge.from, skip.from);
+        edge.bytes = slot_bytes(skip.bytes * plan_.capacity);
+        edge.gradient_bytes = edge.gradient ? slot_bytes(skip.gradient_bytes * plan_.capacity) : 0;
+        return edge;
     }
 
     // What of a cell waits between its forward and its reversal, and is worth to be moved.
@@ -164,8 +200,8 @@ class BytePlanner {
         return false;
     }
     constexpr std::size_t slot_bytes_of(Edge const& edge) const {
-        return plan_.cells[edge.to].gradient_inside ? edge.bytes
-                                                    : std::max(edge.bytes, edge.gradient_bytes);
+        return plan_.gradient_lies_inside(edge) ? edge.bytes
+                                                : std::max(edge.bytes, edge.gradient_bytes);
     }
     constexpr void assign() {
         plan_.operands = find_operands(plan_.lowered, plan_.cells);
@@ -178,7 +214,8 @@ class BytePlanner {
         for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
                 patience[numbers.number(holds, e)] = two;
-            if (plan_.cells[plan_.lowered.edges[e].to].input_moves)
+            Edge const& edge = plan_.lowered.edges[e];
+            if (plan_.cells[edge.to].input_moves && !edge.is_skip())
                 patience[numbers.number(Holds::input, e)] = {0, 2};
         }
         for (std::size_t c = 0; c < cells_; ++c) {
@@ -207,7 +244,8 @@ class BytePlanner {
                                                   cell.gradient_inside,
                                                   cell.splits,
                                                   mixes_[c],
-                                                  plan_.rewrites_output(c)};
+                                                  plan_.rewrites_output(c),
+                                                  recomputes_[c]};
             if (cell.retained) {
                 ReversalLayout& reversal = plan_.reversals[c];
                 reversal = lay_out_reversal(chain_, first, last, use, reversals_[c]);
@@ -227,7 +265,8 @@ class BytePlanner {
             set(Holds::deferred, layout.deferred);
             std::size_t input = 0;
             for (std::uint32_t const e : plan_.lowered.edges.into(c))
-                if (cell.input_moves) input += plan_.lowered.edges[e].bytes;
+                if (cell.input_moves && !plan_.lowered.edges[e].is_skip())
+                    input += plan_.lowered.edges[e].bytes;
             set(Holds::offloaded, plan_.reversals[c].retained + input);
             Pool& temporaries = plan_.pools.temporaries(d);
             temporaries.slots = 1;
@@ -259,7 +298,8 @@ class BytePlanner {
 
 /// Plans the bytes of `programs` (with their recomputes) over a chain cut at `first`, for
 /// micro-batches of up to `capacity` samples and an optimizer with `states` arrays per parameter
-/// tensor. `links[c]`: how the tensors before cell c get there; empty: all are shared.
+/// tensor. `links[c]`: how the tensors before cell c get there; behind these, by skip, how its
+/// tensor does; empty: all are shared.
 /// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
 /// forward or recompute keeps every layer whole. Throws std::invalid_argument where there are more
 /// bytes than can be counted.

@@ -44,6 +44,13 @@ struct ReversalCall {
     std::uint32_t saved = no_tensor;
     std::uint32_t deferred = no_tensor;
     std::uint32_t scratch = no_tensor;
+    std::size_t skips = 0; // where the ends of its layer begin among all
+};
+
+// The end of a skip in a call: of one to another cell what nobody wants, see CellLayout::skips.
+struct ReversalSkip {
+    std::uint32_t value = no_tensor;
+    std::uint32_t gradient = no_tensor;
 };
 
 // Everything that a micro-batch does in a cell, from its forward to the end of its backward, as one
@@ -53,6 +60,8 @@ struct ReversalCall {
 struct ReversalCalls {
     Array<ReversalCall> calls;
     Array<ReversalTensor> tensors;
+    Array<ReversalSkip> skips;
+    std::size_t skip_count = 0;
     std::size_t call_count = 0;
     std::size_t tensor_count = 0;
     std::size_t start = 0;
@@ -77,10 +86,15 @@ class ReversalBuilder {
                                                  : std::min(chain.lowest_learner - first, count_)),
           has_lowest_(chain.lowest_learner >= first && chain.lowest_learner < last),
           stored_(count_ + 1, no_tensor), x_of_(count_, no_tensor), y_of_(count_, no_tensor),
-          saved_of_(count_, no_tensor), gradient_of_(count_, no_tensor) {
+          saved_of_(count_, no_tensor), gradient_of_(count_, no_tensor),
+          skip_of_(chain.skips.size()) {
         std::size_t const most = count_ + reversal.steps.size() + 1; // calls, the loss among them
+        std::size_t ends = 0;                                        // of a layer
+        for (std::size_t i = 0; i < count_; ++i)
+            ends = std::max<std::size_t>(ends, layers_[i].skips.count());
         all_.calls = Array<ReversalCall>(most);
-        all_.tensors = Array<ReversalTensor>(5 * most + 4);
+        all_.tensors = Array<ReversalTensor>((5 + ends) * most + 4);
+        all_.skips = Array<ReversalSkip>(ends * most);
     }
 
     constexpr ReversalCalls build() {
@@ -93,6 +107,7 @@ class ReversalBuilder {
         for (std::size_t i = 0; i < restart; ++i)
             current = forward(i, reversal_.forward[i], current);
         all_.start = all_.call_count;
+        again_ = true;
         // These run for the forward as well, which keeps what it says or what they say.
         for (std::size_t s = 0; s < begin; ++s) {
             std::size_t const i = steps[s].layer;
@@ -137,7 +152,9 @@ class ReversalBuilder {
     }
 
     constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even, std::size_t time) {
-        std::size_t const bytes = sizes.slots(use_.capacity);
+        return add(role, sizes.slots(use_.capacity), even, time);
+    }
+    constexpr std::uint32_t add(Role role, std::size_t bytes, bool even, std::size_t time) {
         if (bytes == 0) return no_tensor;
         all_.tensors[all_.tensor_count] = {role, Region::temporary, even, bytes, time, time};
         return static_cast<std::uint32_t>(all_.tensor_count++);
@@ -154,6 +171,36 @@ class ReversalBuilder {
         return tensor;
     }
     constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
+    // The ends of the layer's skips.
+    constexpr void add_skips(ReversalCall& call, std::size_t i) {
+        std::size_t const layer = static_cast<std::size_t>(layers_ - chain_.layers) + i;
+        SkipEnds const& ends = layers_[i].skips;
+        bool const even = i % 2 == 0;
+        auto const make = [&](Role role, std::size_t bytes) {
+            return add(role, slot_bytes(bytes * use_.capacity), even, all_.call_count);
+        };
+        call.skips = all_.skip_count;
+        for (std::uint32_t e = 0; e < ends.count(); ++e) {
+            std::size_t const s = chain_.skip_of(layer, e);
+            SkipPair const& skip = chain_.skips[s];
+            ReversalSkip& here = all_.skips[all_.skip_count++];
+            ReversalSkip& inside = skip_of_[s]; // as it was written last
+            bool const stashes = e < ends.stashes;
+            bool const leaves = layer - i + count_ <= skip.to || skip.from < layer - i;
+            if (call.kind == CallKind::forward) {
+                if (stashes && !leaves) inside.value = make(Role::activation, skip.bytes);
+                if (stashes && leaves && again_) here.value = make(Role::scratch, skip.bytes);
+                if (!leaves) here.value = read(inside.value);
+                continue;
+            }
+            if (!stashes && !leaves && ends.backward_reads) here.value = read(inside.value);
+            if (!stashes && !chain_.wants_gradient(skip))
+                here.gradient = make(Role::scratch, skip.gradient_bytes);
+            if (leaves || !chain_.wants_gradient(skip)) continue;
+            if (!stashes) inside.gradient = make(Role::gradient, skip.gradient_bytes);
+            here.gradient = read(inside.gradient);
+        }
+    }
 
     // Returns the output.
     constexpr std::uint32_t forward(std::size_t i, Keep keep, std::uint32_t x) {
@@ -169,6 +216,7 @@ class ReversalBuilder {
         call.saved = add(whole ? Role::saved : Role::scratch, layer.saved);
         call.y = leaves ? outside(Region::output) : add(Role::activation, layer.output, i % 2 == 0);
         call.scratch = add(Role::scratch, layer.scratch);
+        add_skips(call, i);
         put(call);
         if (keep != Keep::nothing) stored_[i] = x;
         stored_[i + 1] = keep == Keep::all ? call.y : stored_[i + 1];
@@ -209,6 +257,7 @@ class ReversalBuilder {
         // A layer in halves puts down for the second what that reads.
         if (!layer.has_whole) call.deferred = add(Role::scratch, layer.deferred);
         call.scratch = add(Role::scratch, layer.scratch);
+        add_skips(call, i);
         put(call);
     }
     // The gradient of the input of the lowest layer that learns here.
@@ -251,6 +300,8 @@ class ReversalBuilder {
     Array<std::uint32_t> y_of_;
     Array<std::uint32_t> saved_of_;
     Array<std::uint32_t> gradient_of_; // of its output
+    Array<ReversalSkip> skip_of_;      // by skip of the chain
+    bool again_ = false;               // whether what is built now may run again
 };
 
 } // namespace gpipe::detail

@@ -25,12 +25,16 @@ struct PlacedCall {
     Place deferred;
     Place scratch;
     ///@}
+    std::size_t skips = 0; ///< where those of its layer begin in ReversalLayout::skips
 };
 
 /// Where the tensors of a cell lie that runs layers again in its backward: see ReversalCalls for
 /// the order of the calls.
 struct ReversalLayout {
-    Array<PlacedCall> calls;       ///< in the order in which they run
+    Array<PlacedCall> calls; ///< in the order in which they run
+    /// Of the calls' skips, as in SkipEnds. Of those to other cells what nobody wants, see
+    /// CellLayout::skips.
+    Array<SkipPlace> skips;
     std::size_t start = 0;         ///< index of the first call that a recompute runs
     std::size_t recompute_end = 0; ///< one past the last of these
     std::size_t backward = 0;      ///< index of the first call of the backward
@@ -169,8 +173,12 @@ lay_out_reversal(ChainShape const& chain, std::size_t first, std::size_t last, C
                            best.place(call.dx),
                            best.place(call.saved),
                            best.place(call.deferred),
-                           best.place(call.scratch)};
+                           best.place(call.scratch),
+                           call.skips};
     }
+    layout.skips = Array<SkipPlace>(all.skip_count);
+    for (std::size_t i = 0; i < all.skip_count; ++i)
+        layout.skips[i] = {best.place(all.skips[i].value), best.place(all.skips[i].gradient)};
     layout.start = all.start;
     layout.recompute_end = all.recompute_end;
     layout.backward = all.backward;

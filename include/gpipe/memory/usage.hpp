@@ -142,7 +142,7 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
                 CellLayout const& layout = plan.layouts[value.owner];
                 bytes = layout.temporary - (layout.adjacent ? layout.kept : 0);
             } else if (!(value.holds == Holds::gradient &&
-                         plan.cells[plan.lowered.edges[value.owner].to].gradient_inside)) {
+                         plan.gradient_lies_inside(plan.lowered.edges[value.owner]))) {
                 bytes = plan.pools.pool_of(value, plan.lowered.edges).bytes; // the whole slot
             } else {
                 continue; // temporaries have it

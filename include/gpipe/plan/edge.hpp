@@ -16,8 +16,9 @@ enum class Link : std::uint8_t {
     staged, ///< through the host's memory: the sender copies there, the receiver from there
 };
 
-/// Tensors that go from one cell to a later one, and whose gradient comes back. That the ends are
-/// neighbours is nothing special: no rule about edges looks for the cell before or behind.
+/// Tensors that go from one cell to a later one, and whose gradient comes back: the chain's own, or
+/// a skip. That the ends are neighbours is nothing special: no rule about edges looks for the cell
+/// before or behind.
 struct Edge {
     std::uint32_t from = 0;   ///< cell that makes the tensors
     std::uint32_t to = 0;     ///< cell that takes them
@@ -32,11 +33,19 @@ struct Edge {
     bool giver_reverses = false;
     bool giver_weighs = false;
     ///@}
+    /// By which of Frame::skips layers know them: a skip has two there, for the tensor and for its
+    /// gradient; 0 of what are inputs and outputs, else counted from 1.
+    ///@{
+    std::uint16_t giver_slot = 0;
+    std::uint16_t taker_slot = 0;
+    ///@}
     std::size_t bytes = 0;          ///< of the tensors of a micro-batch
     std::size_t gradient_bytes = 0; ///< of their gradients
 
     /// Whether they lie once for both ends.
     constexpr bool shared() const { return link == Link::shared; }
+    /// Whether it goes past the chain.
+    constexpr bool is_skip() const { return taker_slot > 0; }
     /// Whether a recompute of the giver has to write them again: what it has sent is gone.
     constexpr bool written_again() const { return !shared() && giver_reverses; }
 };

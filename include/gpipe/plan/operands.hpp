@@ -114,10 +114,13 @@ class OperandBuilder {
     }
     constexpr void add_forward() {
         CellValues const& cell = cells_[now_.cell];
-        for (std::uint32_t const e : edges_.into(now_.cell)) read(Holds::input, e, Region::input);
+        for (std::uint32_t const e : edges_.into(now_.cell))
+            of_skip(edges_[e].taker_slot, false), read(Holds::input, e, Region::input);
         add_turn();
-        for (std::uint32_t const e : edges_.out_of(now_.cell))
+        for (std::uint32_t const e : edges_.out_of(now_.cell)) {
+            of_skip(edges_[e].giver_slot, false);
             write(edges_[e].shared() ? Holds::input : Holds::output, e, Region::output);
+        }
         if (cell.retained) write(Holds::retained, now_.cell, Region::retained);
         bool const keeps = keeps_[action_];
         add_block(Holds::kept, Region::kept, keeps && !cell.kept_in_backward);
@@ -155,18 +158,24 @@ class OperandBuilder {
                      : again_[pair()] ? Holds::output_again
                                       : Holds::output,
                      e, Region::output);
-            if (first || (edge.gradient && edge.giver_weighs))
+            if (edge.gradient ? first || edge.giver_weighs : first && !edge.is_skip()) {
+                of_skip(edge.giver_slot, true);
                 read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
                      Region::output_gradient);
+            }
         }
         add_turn();
         if (first && cell.kept_in_backward) add_block(Holds::kept, Region::kept, false);
         if (first && cell.splits) add_block(Holds::deferred, Region::deferred, !second);
         add_block(Holds::temporary, Region::temporary, false);
-        for (std::uint32_t const e : edges_.into(now_.cell))
-            if (first) // of no bytes where none crosses: cells take their turns all the same
-                write(Holds::gradient, e, Region::input_gradient,
-                      cell.gradient_inside ? Use::over : Use::write);
+        for (std::uint32_t const e : edges_.into(now_.cell)) {
+            Edge const& edge = edges_[e];
+            // Of no bytes where none crosses: cells take their turns all the same.
+            if (!first || (edge.is_skip() && !edge.gradient)) continue;
+            of_skip(edge.taker_slot, true);
+            write(Holds::gradient, e, Region::input_gradient,
+                  cell.gradient_inside && !edge.is_skip() ? Use::over : Use::write);
+        }
     }
     constexpr void add_transfer() {
         std::uint32_t const e = now_.edge;
@@ -194,7 +203,7 @@ class OperandBuilder {
             if (cell.retained) read(Holds::retained, now_.cell, Region::retained);
             if (cell.input_moves)
                 for (std::uint32_t const e : edges_.into(now_.cell))
-                    read(Holds::input, e, Region::input);
+                    if (!edges_[e].is_skip()) read(Holds::input, e, Region::input);
             return write(Holds::offloaded, now_.cell, Region::output);
         }
         read(Holds::offloaded, now_.cell, Region::input);
@@ -202,7 +211,7 @@ class OperandBuilder {
         if (cell.retained) write(Holds::retained_back, now_.cell, Region::retained);
         if (cell.input_moves)
             for (std::uint32_t const e : edges_.into(now_.cell))
-                write(Holds::input_back, e, Region::output);
+                if (!edges_[e].is_skip()) write(Holds::input_back, e, Region::output);
     }
 
     constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
@@ -214,7 +223,9 @@ class OperandBuilder {
                 recompute || (now_.kind == Kind::weight_gradient
                                   ? edges_[e].taker_weighs && edges_[e].taker_reverses
                                   : edges_[e].taker_reverses);
-            if (reads) read(back ? Holds::input_back : Holds::input, e, Region::input);
+            if (!reads) continue;
+            of_skip(edges_[e].taker_slot, false);
+            read(back && !edges_[e].is_skip() ? Holds::input_back : Holds::input, e, Region::input);
         }
     }
     constexpr void read_retained() {
@@ -244,6 +255,10 @@ class OperandBuilder {
         std::uint32_t& at = numbers_[(rows_[which] + owner) * micro_batches_ + now_.micro_batch];
         if (at == Operands::none) at = make(holds, owner);
         return at;
+    }
+    // The next operand is that of a skip, if its end has a slot.
+    constexpr void of_skip(std::uint16_t slot, bool gradient) {
+        all_[size_].skip = static_cast<std::uint16_t>(slot > 0 ? 2 * slot - 1 + gradient : 0);
     }
     constexpr void read(Holds holds, std::size_t owner, Region region) {
         Operand& operand = all_[size_++];

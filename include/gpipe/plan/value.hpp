@@ -85,6 +85,7 @@ struct Operand {
     std::uint32_t value = 0;           ///< its number
     Region region = Region::temporary; ///< by which its calls know it
     Use use = Use::read;               ///< what the action does
+    std::uint16_t skip = 0;            ///< of a skip: its place in Frame::skips, from 1
 };
 
 /// What each action reads and writes: the only description of data. Needs, lifetimes, addresses and

@@ -31,8 +31,8 @@ class Calls {
 
     Calls() = default;
     /// `lists`: by cell and CallList.
-    Calls(Array<Call> calls, Array<std::size_t> const& begin)
-        : calls_(std::move(calls)), lists_(begin.size() - 1) {
+    Calls(Array<Call> calls, Array<SkipPlace> skips, Array<std::size_t> const& begin)
+        : calls_(std::move(calls)), skips_(std::move(skips)), lists_(begin.size() - 1) {
         for (std::size_t i = 0; i < lists_.size(); ++i)
             lists_[i] = {calls_.data() + begin[i], calls_.data() + begin[i + 1]};
     }
@@ -41,6 +41,7 @@ class Calls {
 
   private:
     Array<Call> calls_;
+    Array<SkipPlace> skips_; // that calls point to
     Array<Range> lists_;
 };
 
@@ -55,11 +56,13 @@ GPIPE_INLINE void copy_call(Call const& call, Frame const& frame) {
 class CellCalls {
   public:
     CellCalls(Model const& model, MemoryPlan const& plan, Array<LayerMemory> const& memory,
-              std::size_t learner, std::size_t cell, Call* to)
+              std::size_t learner, std::size_t cell, Call* to, SkipPlace* skips)
         : model_(model), plan_(plan), layout_(plan.layouts[cell]), memory_(memory), cell_(cell),
           first_(plan.first[cell]), last_(plan.first[cell + 1]), chain_learner_(learner),
-          learner_(std::clamp(learner, first_, last_)), to_(to) {}
+          learner_(std::clamp(learner, first_, last_)), to_(to), skips_(skips) {}
 
+    /// Where the places of skips end.
+    SkipPlace* skips() const { return skips_; }
     /// Puts a list behind the others; returns where it ends.
     Call* add(CallList list) {
         if (list == CallList::offload || list == CallList::fetch) {
@@ -72,9 +75,9 @@ class CellCalls {
         }
         bool const recomputes = list == CallList::recompute;
         if (list == CallList::pass || list == CallList::forward || list == CallList::evaluate)
-            add_forwards(last_, list == CallList::forward);
+            add_forwards(last_, list == CallList::forward, true);
         else if (recomputes)
-            add_forwards(recompute_last(), true);
+            add_forwards(recompute_last(), true, false);
         else
             add_backwards(list);
         if (list == CallList::evaluate && is_last()) add_loss(model_.loss.evaluate);
@@ -124,12 +127,36 @@ class CellCalls {
         call.deferred = own.deferred;
         return call;
     }
-    void add_forwards(std::size_t last, bool saving) {
+    // The places of a layer's skips: within the cell, or for nobody, as `place(skip, end)` says;
+    // else where the action has them.
+    template <class F> void add_skips(Call& call, std::size_t layer, bool sends, F place) {
+        SkipEnds const& ends = model_.infos[layer].skips;
+        call.skips = skips_;
+        for (std::uint32_t e = 0; e < ends.count(); ++e) {
+            std::size_t const s = skip_of(layer, e);
+            SkipPlace here = place(s, e);
+            if (std::uint32_t const number = plan_.skip_edges[s]; number != Operands::none) {
+                Edge const& edge = plan_.lowered.edges[number];
+                bool const gives = e < ends.stashes;
+                std::size_t const slot = 2u * (gives ? edge.giver_slot : edge.taker_slot) - 2;
+                if (sends || !gives) here.value = {slot, Region::skip};
+                if (edge.gradient) here.gradient = {slot + 1, Region::skip};
+            }
+            *skips_++ = here;
+        }
+    }
+    std::size_t skip_of(std::size_t layer, std::uint32_t end) const {
+        ChainShape chain;
+        chain.skips = model_.skips;
+        return chain.skip_of(layer, end);
+    }
+    void add_forwards(std::size_t last, bool saving, bool sends) {
         for (std::size_t layer = first_; layer < last; ++layer) {
             Call call = placed_call(layer);
             call.function = model_.layers[layer].functions.forward;
             call.scratch = places(layer).forward_scratch;
             call.saving = saving;
+            add_skips(call, layer, sends, [&](auto s, auto) { return layout_.skips[s]; });
             *to_++ = call;
         }
     }
@@ -158,6 +185,7 @@ class CellCalls {
                 call.dx = places(layer - 1).output_gradient;
             call.scratch = second ? places(layer).weight_scratch : places(layer).backward_scratch;
             call.saving = true;
+            add_skips(call, layer, true, [&](auto s, auto) { return layout_.skips[s]; });
             *to_++ = call;
         }
     }
@@ -197,6 +225,10 @@ class CellCalls {
                 list == CallList::evaluate || (list == CallList::pass && i >= reversal.start);
             call.saving = call.saving && !for_nobody;
             call.again = list == CallList::backward && reversal.calls[i].kind == CallKind::forward;
+            if (reversal.calls[i].kind != CallKind::loss)
+                add_skips(
+                    call, call.index, list != CallList::recompute && !call.again,
+                    [&](auto, auto e) { return reversal.skips[reversal.calls[i].skips + e]; });
             *to_++ = call;
         }
         if (list != CallList::evaluate || !is_last()) return;
@@ -230,6 +262,7 @@ class CellCalls {
     std::size_t first_, last_;
     std::size_t chain_learner_, learner_; // of the chain; of the cell, or its end
     Call* to_;
+    SkipPlace* skips_;
 };
 
 } // namespace detail
@@ -242,17 +275,23 @@ class CellCalls {
     std::size_t const layers = model.layers.size();
     std::size_t most = call_list_count * (layers + 1) + 4 * cells;
     for (ReversalLayout const& reversal : plan.reversals) most += 2 * reversal.calls.size();
+    std::size_t ends = 0; // of a layer
+    for (LayerInfo const& info : model.infos)
+        ends = std::max<std::size_t>(ends, info.skips.count());
     Array<Call> calls(most);
+    Array<SkipPlace> skips(ends * most);
+    SkipPlace* skips_to = skips.data();
     Array<std::size_t> begin(cells * call_list_count + 1);
     Call* to = calls.data();
     for (std::size_t c = 0; c < cells; ++c) {
-        detail::CellCalls cell(model, plan, memory, learner, c, to);
+        detail::CellCalls cell(model, plan, memory, learner, c, to, skips_to);
         for (std::size_t list = 0; list < call_list_count; ++list) {
             to = cell.add(static_cast<CallList>(list));
             begin[c * call_list_count + list + 1] = static_cast<std::size_t>(to - calls.data());
         }
+        skips_to = cell.skips();
     }
-    return {std::move(calls), begin};
+    return {std::move(calls), std::move(skips), begin};
 }
 
 } // namespace gpipe

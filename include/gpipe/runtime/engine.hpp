@@ -236,8 +236,8 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                     if (Device::enqueues && is_copy(step->kind))
                         copy(run, *step);
                     else
-                        device_.launch(step->stream, [this, &run, step, lane]() noexcept {
-                            execute<timed>(run, *step, lane);
+                        device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
+                            execute<timed>(run, table, *step, lane);
                         });
                 }
                 if (step->more) do_more(run, table, *step);
@@ -286,7 +286,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         };
         if (!is_transfer(step.kind)) {
             CellRow const& cell = tables_.cells[step.cell];
-            std::size_t const input = cell.offloads_input ? cell.input(samples) : 0;
+            std::size_t const input = cell.input(samples);
             std::byte* const block = step[Region::retained];
             std::byte* const from = step[Region::input];
             std::byte* const to = step[Region::output];
@@ -297,16 +297,16 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         }
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
-        bool const next = step.kind == Kind::send_output || step.kind == Kind::receive_gradient;
-        CellRow const& cell = tables_.cells[step.cell + next];
+        EdgeRow const& edge = tables_.edges[step.calls];
         from_to(step[Region::input], step[Region::output],
-                (gradient ? cell.input_gradient : cell.input)(samples));
+                (gradient ? edge.gradients : edge.tensors)(samples));
     }
 
-    Frame frame_of(Run const& run, Step const& step) const {
+    Frame frame_of(Run const& run, StepTable const& table, Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
         Frame frame{&run.frames[step.device], range.first, range.count, {}, step.phase};
         for (std::size_t r = 0; r < region_count; ++r) frame.base[r] = step.base[r];
+        frame.skips = table.skips.data() + step.first_skip;
         if (step.is_first) {
             GroupAddress const inputs = run.batch->inputs(step.micro_batch);
             frame[Region::input] = inputs.base;
@@ -332,10 +332,11 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
     // before it, which cannot depend on it, still run, so that the first failure is found whatever
     // the timing.
-    template <bool timed> void execute(Run& run, Step const& step, std::size_t lane) noexcept {
+    template <bool timed>
+    void execute(Run& run, StepTable const& table, Step const& step, std::size_t lane) noexcept {
         if (run.failure.precedes(step.rank)) return;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
-        Frame const frame = frame_of(run, step);
+        Frame const frame = frame_of(run, table, step);
         double const start = timed ? seconds_in(run) : 0;
         Calls::Range calls = tables_.calls[step.calls];
         if (step.delivers && !run.arguments.measures) --calls.last; // without the loss

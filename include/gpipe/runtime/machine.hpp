@@ -170,11 +170,14 @@ template <DeviceRuntime Device> class Machine {
         if (error) std::rethrow_exception(error);
     }
     /// Of a layer.
-    std::size_t device_of(std::size_t layer) const {
+    ///@{
+    std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = 0;
         while (first_[cell + 1] <= layer) ++cell;
-        return programs_.device_of(cell);
+        return cell;
     }
+    std::size_t device_of(std::size_t layer) const { return programs_.device_of(cell_of(layer)); }
+    ///@}
     /// Of all arenas.
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
@@ -295,7 +298,7 @@ template <DeviceRuntime Device> class Machine {
                                    checked_product(capacity, micro_batches), micro_batches,
                                    model_.sums, model_.optimizer_bytes, slots, checks_.squares());
         return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
-                 model_.loss_handles},
+                 model_.loss_handles, model_.skips},
                 first_,
                 programs_,
                 model_.states,
@@ -332,9 +335,15 @@ template <DeviceRuntime Device> class Machine {
     }
     Array<Link> links() const {
         if constexpr (requires { device_.link(0, 0); }) {
-            Array<Link> result(programs_.cells());
-            for (std::size_t c = 1; c < result.size(); ++c)
-                result[c] = device_.link(programs_.device_of(c - 1), programs_.device_of(c));
+            std::size_t const cells = programs_.cells();
+            Array<Link> result(cells + model_.skips.size());
+            auto const link = [&](std::size_t from, std::size_t to) {
+                return device_.link(programs_.device_of(from), programs_.device_of(to));
+            };
+            for (std::size_t c = 1; c < cells; ++c) result[c] = link(c - 1, c);
+            for (std::size_t s = 0; s < model_.skips.size(); ++s)
+                result[cells + s] =
+                    link(cell_of(model_.skips[s].from), cell_of(model_.skips[s].to));
             return result;
         } else {
             return {};

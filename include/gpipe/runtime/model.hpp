@@ -95,6 +95,7 @@ struct Model {
     Array<LayerParts> layers;        ///< of the chain
     Array<LayerInfo> infos;          ///< likewise
     Array<double> costs;             ///< likewise: of one sample's forward
+    Part<SkipPair> skips;            ///< of the chain
     LossParts loss;                  ///< on top
     GroupSizes loss_scratch;         ///< see LayerTraits::Scratch
     HandleNeeds loss_handles;        ///< that the loss declares

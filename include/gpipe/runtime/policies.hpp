@@ -155,8 +155,12 @@ template <class Net, class... Policies> struct ChosenPolicies {
         return OverLayers::programs(device_count, micro_batch_count);
     }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
-        return {layers.data(), layers.size(), lowest_learner(layers.data(), layers.size()),
-                sizes_of<typename ScratchOf<LossFunctor>::type>(), handle_needs<LossFunctor>()};
+        return {layers.data(),
+                layers.size(),
+                lowest_learner(layers.data(), layers.size()),
+                sizes_of<typename ScratchOf<LossFunctor>::type>(),
+                handle_needs<LossFunctor>(),
+                {Net::skips.data(), Net::skips.size()}};
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples.
     static constexpr Staging staging(std::size_t samples) requires constant {

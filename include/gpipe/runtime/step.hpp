@@ -30,13 +30,16 @@ GPIPE_INLINE constexpr Extent extent(GroupSizes const& sizes, std::size_t capaci
     return result;
 }
 
-/// What copies bring to and from a cell.
+/// What offloads bring to and from slower memory for a cell.
 struct CellRow {
-    std::uint32_t first = 0;     ///< layer
-    Extent input;                ///< of the cell
-    Extent input_gradient;       ///< none where no gradient crosses
-    std::size_t retained = 0;    ///< bytes that go to slower memory, in front of the input
-    bool offloads_input = false; ///< whether the input goes, too
+    std::uint32_t first = 0;  ///< layer
+    std::size_t retained = 0; ///< bytes, in front of the input
+    Extent input;             ///< none where it stays
+};
+/// What transfers bring over an edge.
+struct EdgeRow {
+    Extent tensors;   ///< there
+    Extent gradients; ///< back
 };
 
 /// The calls of one kind of action in a cell. An evaluation passes, and then calls the loss.
@@ -72,14 +75,14 @@ struct alignas(64) Step {
     std::uint32_t stream = 0;
     std::uint32_t position = 0;
     ///@}
-    std::uint32_t first_wait = 0; ///< among StepTable::waits: of this step's
-    std::uint32_t waits = 0;      ///< how many: marks of other streams
-    std::uint32_t waits_before =
-        0;                    ///< behind these: in the step before, where that may be under way
-    std::uint32_t rank = 0;   ///< in the linear order of all actions
-    std::uint32_t action = 0; ///< index among all actions of the programs
-    std::uint32_t device = 0; ///< whose action it is
-    std::uint32_t calls = 0;  ///< which list: see Tables
+    std::uint32_t first_wait = 0;   ///< among StepTable::waits: of this step's
+    std::uint16_t waits = 0;        ///< how many: marks of other streams
+    std::uint16_t waits_before = 0; ///< behind these, in the step before, if that may be under way
+    std::uint32_t rank = 0;         ///< in the linear order of all actions
+    std::uint32_t action = 0;       ///< index among all actions of the programs
+    std::uint32_t device = 0;       ///< whose action it is
+    std::uint32_t calls = 0;        ///< which list: see Tables; of a transfer, which edge
+    std::uint32_t first_skip = 0;   ///< among StepTable::skips: of this step's
     /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
     /// gradient is null where none crosses. A transfer goes from the input to the output; an
     /// offload from what is retained, and the input, to the output, a fetch from the input to what

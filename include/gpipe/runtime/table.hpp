@@ -17,6 +17,7 @@ struct StepTable {
     Array<std::size_t> begin;            ///< by lane; one more at the end
     Array<Step> steps;                   ///< lane by lane
     Array<Wait> waits;                   ///< of all steps
+    Array<std::byte*> skips;             ///< of all steps: see Frame::skips
     std::uint32_t longest = 0;           ///< positions on the busiest stream
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
@@ -38,6 +39,15 @@ struct StepTable {
         return {waits.data() + step.first_wait + step.waits, step.waits_before};
     }
     ///@}
+    /// Where a step finds an operand.
+    ///@{
+    std::byte*& address(Step& step, Operand const& operand) {
+        return operand.skip > 0 ? skips[step.first_skip + operand.skip - 1] : step[operand.region];
+    }
+    std::byte* address(Step const& step, Operand const& operand) const {
+        return operand.skip > 0 ? skips[step.first_skip + operand.skip - 1] : step[operand.region];
+    }
+    ///@}
 };
 
 namespace detail {
@@ -52,7 +62,7 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
     step.stream = lane_step.stream;
     step.position = lane_step.position;
     step.first_wait = lane_step.first_wait;
-    step.waits = lane_step.waits;
+    step.waits = static_cast<std::uint16_t>(lane_step.waits);
     step.rank = static_cast<std::uint32_t>(rank);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
@@ -148,6 +158,12 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
     table.arenas[arenas.size()] = host;
     table.steps = Array<Step>(lanes.steps.size());
+    std::uint32_t skips = 0;
+    for (LaneStep const& step : lanes.steps)
+        if (Action const& a = lowered.programs[step.action]; !is_copy(a.kind))
+            skips += 2u * plan.skip_slots[a.cell];
+    table.skips = Array<std::byte*>(skips);
+    skips = 0;
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         std::uint32_t const action = lanes.steps[i].action;
         Step& step = table.steps[i] =
@@ -157,6 +173,8 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         if (computes)
             for (std::size_t r = 0; r <= static_cast<std::size_t>(Region::output); ++r)
                 step.base[r] = arenas[step.device];
+        step.first_skip = skips;
+        if (computes) skips += 2u * plan.skip_slots[step.cell];
         bool gives = false;  // its output to anybody outside
         bool passes = false; // whether no backward will read what it leaves
         for (Operand const& operand : operands[action]) {
@@ -164,13 +182,17 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
             Location const& at = located[operand.value];
             if (at.begin == at.end && is_of_edge(value.holds)) continue;
             if (value.holds == Holds::turn) continue;
-            step[operand.region] = (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
-            gives = gives || operand.region == Region::output;
+            table.address(step, operand) =
+                (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
+            gives = gives || (operand.region == Region::output && operand.skip == 0);
             passes = passes ||
                      (value.holds == Holds::kept && step.kind == Kind::forward &&
                       operands.number(Holds::kept, step.cell, step.micro_batch) != operand.value);
         }
-        if (is_transfer(step.kind)) continue;
+        if (is_transfer(step.kind)) {
+            step.calls = lowered.programs[action].edge;
+            continue;
+        }
         detail::fill_calls(step, passes, evaluation);
         if (!computes) continue;
         step[Region::temporary] = arenas[step.device] + plan.temporaries_at(step.cell);

@@ -29,7 +29,7 @@ GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
         sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
         bool gives = is_copy(a.kind);
         for (Operand const& operand : operands[step.action])
-            gives = gives || operand.region == Region::output;
+            gives = gives || (operand.region == Region::output && operand.skip == 0);
         sound = sound && (gives || step[Region::output] == own_output(step, plan));
     }
     for (Step const& step : table.steps)
@@ -84,7 +84,7 @@ class TableWalk {
         Value const& value = operands_.values[operand.value];
         std::size_t const bytes = located_[operand.value].end - located_[operand.value].begin;
         if (bytes == 0) return {};
-        auto begin = reinterpret_cast<std::uintptr_t>((*step_of_[action])[operand.region]);
+        auto begin = reinterpret_cast<std::uintptr_t>(table_.address(*step_of_[action], operand));
         if (value.holds == Holds::temporary && plan_.layouts[value.owner].adjacent)
             begin += plan_.layouts[value.owner].kept;
         return {begin, begin + bytes};
@@ -173,7 +173,7 @@ GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
             waits[count++] = {other.stream, other.position};
         }
         step.first_wait = first;
-        step.waits_before = count - first - step.waits;
+        step.waits_before = static_cast<std::uint16_t>(count - first - step.waits);
     }
     table.waits = std::move(waits);
 }

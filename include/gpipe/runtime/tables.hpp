@@ -29,6 +29,7 @@ struct Tables {
     Array<LayerMemory> layers;           ///< by layer
     Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;                ///< by cell
+    Array<EdgeRow> edges;                ///< by edge
     Array<UpdateRow> updates;            ///< device by device
     Array<std::size_t> updates_at;       ///< by device, and the end
     Array<Bytes> gradients;              ///< by device
@@ -133,12 +134,22 @@ namespace detail {
     std::size_t const cells = plan.lowered.programs.cells();
     tables.cells = Array<CellRow>(cells);
     for (std::size_t c = 0; c < cells; ++c) {
-        LayerInfo const& layer = model.infos[plan.first[c]];
         tables.cells[c] = {static_cast<std::uint32_t>(plan.first[c]),
-                           extent(layer.input, plan.capacity),
-                           extent(layer.input_gradient, plan.capacity),
-                           plan.pools.pool(Holds::retained, c).bytes, plan.cells[c].input_moves};
+                           plan.pools.pool(Holds::retained, c).bytes,
+                           {}};
+        if (plan.cells[c].input_moves)
+            tables.cells[c].input = extent(model.infos[plan.first[c]].input, plan.capacity);
     }
+    Edges const& edges = plan.lowered.edges;
+    tables.edges = Array<EdgeRow>(edges.size());
+    for (std::size_t e = 0; e < edges.size(); ++e) {
+        LayerInfo const& layer = model.infos[plan.first[edges[e].to]];
+        tables.edges[e] = {extent(layer.input, plan.capacity),
+                           extent(layer.input_gradient, plan.capacity)};
+    }
+    for (std::size_t s = 0; s < plan.skip_edges.size(); ++s)
+        if (std::uint32_t const e = plan.skip_edges[s]; e != Operands::none)
+            tables.edges[e] = {{0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}};
     tables.last_device = plan.lowered.programs.device_of(cells - 1);
 }
 

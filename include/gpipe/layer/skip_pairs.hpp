@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/layer/info.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// A skip of a chain: from the layer that stashes to the one that pops.
+struct SkipPair {
+    std::uint32_t from = 0;         ///< layer
+    std::uint32_t to = 0;           ///< layer, behind it
+    std::uint32_t stash = 0;        ///< which of its ends at `from`, see SkipEnds
+    std::uint32_t pop = 0;          ///< likewise at `to`
+    std::size_t bytes = 0;          ///< of a sample
+    std::size_t gradient_bytes = 0; ///< 0 where it carries none
+};
+
+/// Why what some layers stash is not what others pop.
+struct SkipFault {
+    /// What is wrong with one end.
+    enum class Kind : std::uint8_t {
+        nothing,
+        never_popped,
+        never_stashed,
+        stashed_again,
+        popped_again,
+        stashed_and_popped, ///< by one layer
+        popped_before,      ///< it is stashed
+        other_tensor,       ///< is popped than was stashed
+    };
+    Kind kind = Kind::nothing;
+    std::size_t leaf = 0;  ///< that has the end
+    std::uint32_t end = 0; ///< see SkipEnds
+    std::size_t other = 0; ///< leaf of the other end, or the same
+};
+
+/// Layers among which tags are looked for: those of the chain that stand alone, or those of one
+/// Repeat, each of whose repetitions is a namespace of its own.
+struct SkipScope {
+    std::size_t const* leaves = nullptr; ///< in order; of `size`
+    std::size_t size = 0;                ///< how many
+};
+
+/// Finds out which ends belong together: calls `found(from, stash, to, pop)`, leaves and ends, for
+/// each pair in the order of what is popped. Returns the first fault.
+template <class F>
+constexpr SkipFault match_skips(LayerInfo const* infos, SkipScope const& scope, F found) {
+    using Kind = SkipFault::Kind;
+    auto const ends = [&](std::size_t i) -> SkipEnds const& {
+        return infos[scope.leaves[i]].skips;
+    };
+    struct End {
+        std::size_t layer = 0; // of the scope; `size` if there is none
+        std::uint32_t number = 0;
+    };
+    // The first end of that tag from layer `first` on.
+    auto const find = [&](std::string_view tag, bool stash, std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i)
+            for (std::uint32_t e = stash ? 0 : ends(i).stashes;
+                 e < (stash ? ends(i).stashes : ends(i).count()); ++e)
+                if (ends(i).first[e].tag == tag) return End{i, e};
+        return End{scope.size, 0};
+    };
+    for (std::size_t i = 0; i < scope.size; ++i)
+        for (std::uint32_t e = 0; e < ends(i).count(); ++e) {
+            bool const stashes = e < ends(i).stashes;
+            SkipInfo const& own = ends(i).first[e];
+            auto const fault = [&](Kind kind, std::size_t other) {
+                return SkipFault{kind, scope.leaves[i], e, scope.leaves[other]};
+            };
+            End const same = find(own.tag, stashes, 0, scope.size);
+            if (same.layer != i || same.number != e)
+                return fault(stashes ? Kind::stashed_again : Kind::popped_again, same.layer);
+            End const other = find(own.tag, !stashes, 0, scope.size);
+            if (other.layer == scope.size)
+                return fault(stashes ? Kind::never_popped : Kind::never_stashed, i);
+            if (other.layer == i) return fault(Kind::stashed_and_popped, i);
+            if (stashes) {
+                if (other.layer < i) return fault(Kind::popped_before, other.layer);
+                continue;
+            }
+            if (ends(other.layer).first[other.number].tensor != own.tensor)
+                return fault(Kind::other_tensor, other.layer);
+            found(scope.leaves[other.layer], other.number, scope.leaves[i], e);
+        }
+    return {};
+}
+
+} // namespace gpipe
