@@ -6,6 +6,7 @@
 // nothing else.
 
 #include <gpipe/layer/loss.hpp>
+#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/pipeline.hpp>
 
@@ -160,17 +161,29 @@ template <class Net, class Loss, class Optimizer> class Reference {
     struct MicroBatch {
         std::size_t first = 0, samples = 0;
         std::vector<Memory> output, output_gradient, saved;
+        std::vector<Memory> skips; // of the chain, each with its gradient behind it
         double sum = 0, weight = 0;
     };
 
     gpipe::Frame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
                        gpipe::GroupAddress input, Memory const& scratch) {
+        // An end of a skip lies where its number says among the ends of the layer.
+        auto const& ends = Net::leaf_info[leaf_[layer]].skips;
+        skip_places_.resize(ends.count());
+        skip_addresses_.resize(2 * ends.count());
+        for (std::uint32_t e = 0; e < ends.count(); ++e) {
+            std::size_t const s = shape_.skip_of(layer, e);
+            for (std::size_t gradient : {0, 1})
+                skip_addresses_[2 * e + gradient] = batch.skips[2 * s + gradient].data();
+            skip_places_[e] = {{2 * e, gpipe::Region::skip}, {2 * e + 1, gpipe::Region::skip}};
+        }
         shared_ = {batch.samples, seed_, steps_, &stream_};
         gpipe::Frame frame{&shared_, batch.first, batch.samples, {}, phase, input.table};
         frame[gpipe::Region::input] = input.base;
         frame[gpipe::Region::output] = batch.output[layer].data();
         frame[gpipe::Region::kept] = batch.saved[layer].data();
         frame[gpipe::Region::temporary] = scratch.data();
+        frame.skips = skip_addresses_.data();
         return frame;
     }
     gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
@@ -186,6 +199,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
         batch.first = first;
         batch.samples = samples;
         std::vector<std::byte*> table;
+        for (gpipe::SkipPair const& skip : Net::skips) {
+            batch.skips.emplace_back(skip.bytes * samples);
+            batch.skips.emplace_back(skip.gradient_bytes * samples);
+        }
         for (std::size_t i = 0; i < size; ++i) {
             auto const& info = Net::leaf_info[leaf_[i]];
             batch.output.emplace_back(info.output.slots(samples));
@@ -194,8 +211,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
             Memory const scratch(info.scratch.slots(samples));
             auto call = calls_[i];
             call.saving = phase != gpipe::Phase::evaluate;
-            Net::template leaf_functions<Stream>[leaf_[i]].forward(
-                call, frame(batch, i, phase, input_of(batch, i, inputs, table), scratch));
+            auto const at = frame(batch, i, phase, input_of(batch, i, inputs, table), scratch);
+            call.skips = skip_places_.data();
+            Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at);
         }
     }
     void measure(MicroBatch& batch, Targets const& targets) {
@@ -236,7 +254,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
             at[gpipe::Region::output_gradient] = batch.output_gradient[i].data();
             at[gpipe::Region::input_gradient] =
                 i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data();
-            function(calls_[i], at);
+            auto call = calls_[i];
+            call.skips = skip_places_.data();
+            function(call, at);
         }
     }
     double mean(std::vector<MicroBatch> const& batches) {
@@ -314,6 +334,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
     gpipe::StepFrame shared_;
     std::size_t leaf_[size] = {};
     gpipe::Call calls_[size];
+    gpipe::ChainShape shape_{.skips = {Net::skips.data(), Net::skips.size()}};
+    std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
+    std::vector<std::byte*> skip_addresses_;
     std::vector<Memory> parameters_, gradients_, states_;
 };
 
