@@ -5,6 +5,9 @@
 #include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -261,6 +264,27 @@ TEST_CASE("more samples, and more that is kept, never take fewer bytes") {
             CHECK(bytes(always, capacity) <= bytes(never, capacity));
         }
     }
+}
+
+TEST_CASE("nobody waits for room in an evaluation of what GPipe trains") {
+    std::mt19937_64 random(6);
+    for (std::size_t k = 1; k <= 4; ++k)
+        for (Link const link : {Link::shared, Link::copied}) {
+            std::size_t const m = 6;
+            Programs const programs = gpipe::schedule::GPipe::programs(k, m);
+            auto const chain = toy::random_chain(random, 2 * k, {});
+            MemoryPlan const plan =
+                gpipe::plan_memory(chain.shape(), toy::some_cut(random, k, 2 * k), programs, 0, 1,
+                                   {}, toy::same_links(programs, link));
+            auto forwards = evaluation_of(plan.lowered);
+            auto const operands = find_operands(forwards, plan.cells);
+            forwards.needs =
+                find_needs(walk_of(forwards), operands, gpipe::Located(plan, operands, true));
+            auto const time = gpipe::simulate<std::int64_t>(forwards, [](gpipe::Action const& a) {
+                return std::int64_t{a.kind == gpipe::Kind::forward};
+            });
+            CHECK(time.makespan == std::int64_t(m + k - 1));
+        }
 }
 
 TEST_CASE("gradients of two cells on one device have slots, though another device has no cell") {

@@ -202,6 +202,16 @@ bool marks_serve(StepTable const& table) {
         return step.publishes == (marks.count({step.stream, step.position}) > 0);
     });
 }
+// A stream that copies is of one device, for one kind of copy.
+bool streams_serve(Lowered const& lowered) {
+    Programs const& programs = lowered.programs;
+    for (std::size_t s = 0; s < lowered.streams(); ++s)
+        for (gpipe::Action const& a : programs.program(s))
+            if (programs.device_of(a.cell) != lowered.device[s] ||
+                (s >= lowered.devices() && a.kind != programs.program(s)[0].kind))
+                return false;
+    return true;
+}
 // In pieces, too, every layer that learns runs backward once, from the last to the first.
 bool reversed_once(MemoryPlan const& plan, toy::ChainShape const& chain) {
     for (std::size_t c = 0; c < plan.reversals.size(); ++c) {
@@ -241,6 +251,7 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                                                walked.operands, walked.repeats));
                    REQUIRE(wrong_ranks(walked) == "");
                    REQUIRE((walked.repeats || marks_serve(walked.table)));
+                   REQUIRE(streams_serve(walked.lowered));
                    REQUIRE(reversed_once(walked.plan, chain));
                    if (!walked.evaluation) in_vain += unread(walked.operands);
                    auto const work = walked.work(), calls = walked.work(chain);
