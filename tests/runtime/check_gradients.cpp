@@ -1,3 +1,4 @@
+#include <support/brief.hpp>
 #include <support/faulty.hpp>
 #include <support/net.hpp>
 
@@ -19,25 +20,7 @@
 
 namespace {
 
-// The upper half of a float, rounded to nearest.
-struct Brief {
-    std::uint16_t bits;
-
-    Brief() = default;
-    explicit Brief(float value) {
-        auto const word = std::bit_cast<std::uint32_t>(value);
-        bits = static_cast<std::uint16_t>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
-    }
-    operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-};
-
-} // namespace
-
-template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
-
-namespace {
-
-using toy::Faulty, toy::GradientFault;
+using toy::Brief, toy::Faulty, toy::GradientFault;
 
 /// Every layer of support/layers.hpp.
 template <class T>

@@ -1,37 +1,20 @@
 // Elements of 16 bits, a user's own: they and their gradients cross boundaries, and what is trained
 // is bitwise the same wherever the chain is cut.
+#include <support/brief.hpp>
 #include <support/net.hpp>
 
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <random>
-#include <type_traits>
 #include <vector>
 
-namespace {
-
-// The upper half of a float, rounded to nearest: what CUDA calls bf16.
-struct Brief {
-    std::uint16_t bits;
-
-    Brief() = default;
-    explicit Brief(float value) {
-        auto const word = std::bit_cast<std::uint32_t>(value);
-        bits = static_cast<std::uint16_t>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
-    }
-    operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-};
-
-} // namespace
-
-template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
-static_assert(gpipe::TensorGroup<gpipe::Tensor<Brief, 7>>::gradient_bytes[0] == 14);
+static_assert(gpipe::TensorGroup<gpipe::Tensor<toy::Brief, 7>>::gradient_bytes[0] == 14);
 
 namespace {
+
+using toy::Brief;
 
 // y = tanh(w x): activations of T and Brief, parameters and sums of float.
 template <class T, std::size_t in, std::size_t out> struct Dense {

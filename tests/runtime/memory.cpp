@@ -443,69 +443,7 @@ TEST_CASE("P3 the plan is close to the largest sum of live bytes") {
     CHECK(worst_ratio<Late>(1.08) <= 1.05);
 }
 
-namespace {
-
-// The most micro-batches of a cell that are between an action that `begins` and one that `ends`.
-template <class Begins, class Ends>
-std::size_t most_between(gpipe::Programs const& programs, std::size_t cell, Begins begins,
-                         Ends ends) {
-    std::size_t now = 0;
-    std::size_t most = 0;
-    for (std::size_t i = 0; i < programs.size(); ++i) {
-        if (programs[i].cell != cell) continue;
-        if (begins(programs[i].kind)) most = std::max(most, ++now);
-        if (ends(programs[i].kind)) --now;
-    }
-    return most;
-}
-
-} // namespace
-
-TEST_CASE("P4 a boundary has one slot more than micro-batches in flight, for inputs and gradients "
-          "together, and one for each weight gradient that is put off") {
-    using gpipe::Kind;
-    std::size_t beyond = 0;
-    std::size_t point = 0;
-    auto const check = [&](std::string const& name, gpipe::schedule::Dynamic schedule,
-                           toy::NamedCheckpointing const& checkpointing, std::size_t k,
-                           std::size_t micro_batches) {
-        if (point++ % toy::one_of(1) != 0) return;
-        using T = TrainOf<Equal, Deferred>;
-        T train(Equal{}, {}, Adam{},
-                options<T>(8 * micro_batches, k, micro_batches, schedule, checkpointing.policy));
-        gpipe::Programs const& programs = train.programs();
-        for (std::size_t c = 1; c < train.cells(); ++c) {
-            // In flight at a boundary: from the forward of the cell before to the end of its
-            // backward. In 1F1B that is min(M, K - c + 1) where c - 1 is the device.
-            std::size_t const in_flight = most_between(
-                programs, c - 1, [](Kind kind) { return kind == Kind::forward; },
-                [](Kind kind) { return ends_backward(kind); });
-            // These read the inputs whose places gradients take otherwise.
-            std::size_t const put_off = most_between(
-                programs, c, [](Kind kind) { return kind == Kind::input_gradient; },
-                [](Kind kind) { return kind == Kind::weight_gradient; });
-            std::size_t const slots = train.plan().pools.pool(gpipe::Holds::input, c - 1).slots;
-            INFO(name, ", ", checkpointing.name, ", K = ", k, ", M = ", micro_batches,
-                 ", boundary ", c);
-            CHECK(slots <= in_flight + 1 + put_off);
-            if (micro_batches > 1 && name == "GPipe") CHECK(slots == micro_batches + 1);
-            beyond += slots > in_flight + 1;
-        }
-    };
-    for (std::size_t micro_batches : {1, 2, 4, 7, 16})
-        for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
-            for (std::size_t cells = 1; cells <= 16; ++cells)
-                for (toy::NamedSchedule const& schedule : toy::schedules)
-                    check(schedule.name, schedule.policy, checkpointing, cells, micro_batches);
-            toy::each_of_catalogue(
-                16, 16, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-                    check(std::string(schedule.name()), schedule, checkpointing, k, micro_batches);
-                });
-        }
-    MESSAGE(beyond << " boundaries with more slots than micro-batches in flight and one");
-    CHECK(beyond > 0);
-}
-
+// That a boundary has one slot more than micro-batches in flight: unit/pools.cpp.
 TEST_CASE("P4 with checkpointing a cell keeps its boundary inputs and one set of activations: "
           "O(N + L/K x N/M)") {
     // Equal layers of width 8 and a micro-batch of 64 samples: every tensor is one slot of s bytes.

@@ -1,62 +1,15 @@
-// Checkpointing inside of cells: promises P1 and P3 to P6 with every policy that reverses cells.
+// Checkpointing inside of cells: what runs again. (What it trains: equality.cpp.)
 
-#include "support/expected.hpp"
+#include "support/net.hpp"
 
 #include <doctest/doctest.h>
-#include <string>
-#include <vector>
 
 namespace {
-
-using gpipe::device::Host;
-using toy::Backward;
-using toy::Deferred;
-using toy::Remote;
 
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
 
-template <class Device> using Train = toy::Train<Real, Device>;
-using Expected = toy::Expected<Real>;
-
-} // namespace
-
-TEST_CASE_TEMPLATE("P1 cells that are reversed piece by piece train what the plain loop trains, in "
-                   "every bit, for every K, schedule and timing",
-                   Device, Host, Deferred, Remote) {
-    Backward const orders[] = {Backward::descending, Backward::ascending};
-    std::size_t const micro_batches = 8;
-    std::vector<std::size_t> const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
-    Expected const descending(micro_batches, orders[0], sizes);
-    Expected const ascending(micro_batches, orders[1], sizes);
-    std::size_t point = 0;
-    std::size_t trained = 0;
-    toy::each_of_catalogue(
-        L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
-                for (auto const& run : toy::runs<Device>()) {
-                    if (point++ % toy::one_of(7) != 0) continue;
-                    typename Train<Device>::Options o;
-                    o.samples = 13;
-                    o.seed = 7;
-                    o.cells = k;
-                    o.micro_batches = micro_batches;
-                    o.schedule = schedule;
-                    o.checkpointing = checkpointing.policy;
-                    o.device = run;
-                    toy::Watch watch;
-                    Train<Device> train(toy::make_net<Real>(watch), {}, gpipe::Adam{1e-2f}, o);
-                    INFO(std::string(schedule.name()), ", ", checkpointing.name, ", K = ", k, ", ",
-                         toy::describe(run));
-                    bool const descends = schedule.name() == gpipe::schedule::GPipe::name;
-                    CHECK((descends ? descending : ascending).differs(train) == "");
-                    ++trained;
-                }
-        });
-    MESSAGE(trained << " trainings");
-}
-
-namespace {
+using Train = toy::Train<Real, gpipe::device::Host>;
 
 // How often layers run again by the definition of a reversal: all of its forwards for a micro-batch
 // that is not the holder, those behind the first backward for one that is. A forward right before
@@ -86,14 +39,14 @@ TEST_CASE("layers run again as often as their cell's reversal says, and never tw
     std::size_t const micro_batches = 3;
     for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
         for (std::size_t cells = 1; cells <= L; ++cells) {
-            typename Train<Host>::Options o;
+            Train::Options o;
             o.samples = micro_batches;
             o.cells = cells;
             o.micro_batches = micro_batches;
             o.schedule = gpipe::schedule::GPipe{};
             o.checkpointing = checkpointing.policy;
             toy::Watch watch;
-            Train<Host> train(toy::make_net<Real>(watch), {}, gpipe::Adam{1e-2f}, o);
+            Train train(toy::make_net<Real>(watch), {}, gpipe::Adam{1e-2f}, o);
             toy::Data<Real> const data(micro_batches);
             train.step(data.inputs, data.targets);
             auto const& first = train.plan().first;

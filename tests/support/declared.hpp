@@ -27,65 +27,18 @@ class Touches {
 
 namespace detail {
 
-template <class L> struct DeclaredForward : L {
-    using L::L;
-
-    void forward(auto& context, auto x, auto y) const {
-        Touches const now(of_layer(context, x, y));
-        L::forward(context, x, y);
-    }
-};
-template <class L, bool = gpipe::detail::names_backward<L>>
-struct DeclaredWhole : DeclaredForward<L> {
-    using DeclaredForward<L>::DeclaredForward;
-    template <class Context, class... Tensors>
-    void backward(Context& context, Tensors... tensors) const requires requires(L const& layer) {
-        layer.backward(context, tensors...);
-    }
-    {
-        Ranges ranges = of_layer(context, tensors...);
-        ranges.add(context.gradients());
+struct Declares {
+    static void call(auto const& layer, auto& context, Ranges ranges, char const*, auto call,
+                     auto... tensors) {
         Touches const now(std::move(ranges));
-        L::backward(context, tensors...);
+        call(layer, context, tensors...);
     }
-};
-template <class L> struct DeclaredWhole<L, false> : DeclaredForward<L> {
-    using DeclaredForward<L>::DeclaredForward;
-};
-template <class L, bool = gpipe::splits_backward<L>> struct DeclaredHalves : DeclaredWhole<L> {
-    using DeclaredWhole<L>::DeclaredWhole;
-    template <class Context, class... Tensors>
-    void input_gradient(Context& context, Tensors... tensors) const requires
-        requires(L const& layer) {
-        layer.input_gradient(context, tensors...);
-    }
-    {
-        Ranges ranges = of_layer(context, tensors...);
-        ranges.add(context.deferred());
-        Touches const now(std::move(ranges));
-        L::input_gradient(context, tensors...);
-    }
-    template <class Context, class... Tensors>
-    void weight_gradient(Context& context, Tensors... tensors) const requires
-        requires(L const& layer) {
-        layer.weight_gradient(context, tensors...);
-    }
-    {
-        Ranges ranges = of_layer(context, tensors...);
-        ranges.add(context.deferred());
-        ranges.add(context.gradients());
-        Touches const now(std::move(ranges));
-        L::weight_gradient(context, tensors...);
-    }
-};
-template <class L> struct DeclaredHalves<L, false> : DeclaredWhole<L> {
-    using DeclaredWhole<L>::DeclaredWhole;
 };
 
 } // namespace detail
 
-template <class L> struct Declared : detail::DeclaredHalves<L> {
-    using detail::DeclaredHalves<L>::DeclaredHalves;
+template <class L> struct Declared : detail::HalvesBy<L, detail::Declares> {
+    using detail::HalvesBy<L, detail::Declares>::HalvesBy;
 };
 
 template <class Loss> struct DeclaredLoss : Loss {

@@ -94,20 +94,22 @@ inline void enqueue(gpipe::device::Cuda::Stream const& stream, std::function<voi
 
 namespace detail {
 
-template <class L> struct EnqueuedForward : L {
-    EnqueuedForward() = default;
-    explicit EnqueuedForward(L layer) : L(std::move(layer)) {}
+// A layer whose calls are made by How::call(layer, context, ranges, name, call, tensors...), where
+// call(layer, context, tensors...) is the layer's own.
+template <class L, class How> struct ForwardBy : L {
+    using L::L;
+    ForwardBy() = default;
+    explicit ForwardBy(L layer) : L(std::move(layer)) {}
 
     void forward(auto& context, auto x, auto y) const {
-        enqueue(
-            context.stream(),
-            [this, kept = KeptLayer(context), x, y]() mutable { L::forward(kept, x, y); },
-            of_layer(context, x, y), "forward of layer " + std::to_string(context.layer()));
+        auto const call = [](L const& layer, auto& c, auto... all) { layer.L::forward(c, all...); };
+        How::call(static_cast<L const&>(*this), context, of_layer(context, x, y), "forward", call,
+                  x, y);
     }
 };
-template <class L, bool = gpipe::detail::names_backward<L>>
-struct EnqueuedWhole : EnqueuedForward<L> {
-    using EnqueuedForward<L>::EnqueuedForward;
+template <class L, class How, bool = gpipe::detail::names_backward<L>>
+struct WholeBy : ForwardBy<L, How> {
+    using ForwardBy<L, How>::ForwardBy;
     template <class Context, class... Tensors>
     void backward(Context& context, Tensors... tensors) const requires requires(L const& layer) {
         layer.backward(context, tensors...);
@@ -115,19 +117,18 @@ struct EnqueuedWhole : EnqueuedForward<L> {
     {
         Ranges ranges = of_layer(context, tensors...);
         ranges.add(context.gradients());
-        enqueue(
-            context.stream(),
-            [this, kept = KeptLayer(context), tensors...]() mutable {
-                L::backward(kept, tensors...);
-            },
-            std::move(ranges), "backward of layer " + std::to_string(context.layer()));
+        auto const call = [](L const& layer, auto& c, auto... all) {
+            layer.L::backward(c, all...);
+        };
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "backward", call,
+                  tensors...);
     }
 };
-template <class L> struct EnqueuedWhole<L, false> : EnqueuedForward<L> {
-    using EnqueuedForward<L>::EnqueuedForward;
+template <class L, class How> struct WholeBy<L, How, false> : ForwardBy<L, How> {
+    using ForwardBy<L, How>::ForwardBy;
 };
-template <class L, bool = gpipe::splits_backward<L>> struct EnqueuedHalves : EnqueuedWhole<L> {
-    using EnqueuedWhole<L>::EnqueuedWhole;
+template <class L, class How, bool = gpipe::splits_backward<L>> struct HalvesBy : WholeBy<L, How> {
+    using WholeBy<L, How>::WholeBy;
     template <class Context, class... Tensors>
     void input_gradient(Context& context, Tensors... tensors) const requires
         requires(L const& layer) {
@@ -136,12 +137,11 @@ template <class L, bool = gpipe::splits_backward<L>> struct EnqueuedHalves : Enq
     {
         Ranges ranges = of_layer(context, tensors...);
         ranges.add(context.deferred());
-        enqueue(
-            context.stream(),
-            [this, kept = KeptLayer(context), tensors...]() mutable {
-                L::input_gradient(kept, tensors...);
-            },
-            std::move(ranges), "input gradient of layer " + std::to_string(context.layer()));
+        auto const call = [](L const& layer, auto& c, auto... all) {
+            layer.L::input_gradient(c, all...);
+        };
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "input gradient", call,
+                  tensors...);
     }
     template <class Context, class... Tensors>
     void weight_gradient(Context& context, Tensors... tensors) const requires
@@ -152,22 +152,34 @@ template <class L, bool = gpipe::splits_backward<L>> struct EnqueuedHalves : Enq
         Ranges ranges = of_layer(context, tensors...);
         ranges.add(context.deferred());
         ranges.add(context.gradients());
-        enqueue(
-            context.stream(),
-            [this, kept = KeptLayer(context), tensors...]() mutable {
-                L::weight_gradient(kept, tensors...);
-            },
-            std::move(ranges), "weight gradient of layer " + std::to_string(context.layer()));
+        auto const call = [](L const& layer, auto& c, auto... all) {
+            layer.L::weight_gradient(c, all...);
+        };
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "weight gradient", call,
+                  tensors...);
     }
 };
-template <class L> struct EnqueuedHalves<L, false> : EnqueuedWhole<L> {
-    using EnqueuedWhole<L>::EnqueuedWhole;
+template <class L, class How> struct HalvesBy<L, How, false> : WholeBy<L, How> {
+    using WholeBy<L, How>::WholeBy;
+};
+
+struct Enqueues {
+    template <class Context, class... Tensors>
+    static void call(auto const& layer, Context& context, Ranges ranges, char const* name,
+                     auto call, Tensors... tensors) {
+        enqueue(
+            context.stream(),
+            [&layer, call, kept = KeptLayer(context), tensors...]() mutable {
+                call(layer, kept, tensors...);
+            },
+            std::move(ranges), name + (" of layer " + std::to_string(context.layer())));
+    }
 };
 
 } // namespace detail
 
-template <class L> struct Enqueued : detail::EnqueuedHalves<L> {
-    using detail::EnqueuedHalves<L>::EnqueuedHalves;
+template <class L> struct Enqueued : detail::HalvesBy<L, detail::Enqueues> {
+    using detail::HalvesBy<L, detail::Enqueues>::HalvesBy;
 };
 
 template <class Loss> struct EnqueuedLoss : Loss {

@@ -38,6 +38,11 @@ struct Scattered {
     }
 };
 
+/// Every checkpointing policy that runs whole cells again, or none.
+inline constexpr gpipe::Programs (*lowerings[])(gpipe::Programs const&) = {
+    &gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
+    &gpipe::checkpoint::Always::lower};
+
 /// Every schedule for so many cells, those by chance twice, under every checkpointing policy.
 template <class F> void each_lowering(std::size_t cells, std::size_t micro_batches, F f) {
     std::vector<gpipe::Programs> all{
@@ -51,10 +56,7 @@ template <class F> void each_lowering(std::size_t cells, std::size_t micro_batch
         all.push_back(Scattered::programs(cells, micro_batches));
     }
     for (gpipe::Programs const& schedule : all)
-        for (auto const lower :
-             {&gpipe::checkpoint::Never::lower, &gpipe::checkpoint::ExceptLast::lower,
-              &gpipe::checkpoint::Always::lower})
-            f(lower(schedule));
+        for (auto const lower : lowerings) f(lower(schedule));
 }
 
 /// Any order that is possible at all: a walk by chance in which each backward is whole with
@@ -145,8 +147,7 @@ inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe:
     return gpipe::lower(programs, edges, gpipe::linear_order(programs));
 }
 
-/// The same needs and one more, or without one.
-///@{
+/// The same needs and one more.
 inline gpipe::Needs with_need(gpipe::Needs const& needs, std::size_t action, std::size_t needed) {
     gpipe::Needs result(needs.size(), needs.count() + 1);
     for (std::size_t i = 0; i < needs.size(); ++i) {
@@ -156,56 +157,5 @@ inline gpipe::Needs with_need(gpipe::Needs const& needs, std::size_t action, std
     }
     return result;
 }
-inline gpipe::Needs without_need(gpipe::Needs const& needs, std::size_t action,
-                                 std::size_t needed) {
-    gpipe::Needs result(needs.size(), needs.count());
-    for (std::size_t i = 0; i < needs.size(); ++i) {
-        std::vector<std::uint32_t> all(needs[i].begin(), needs[i].end());
-        if (i == action) std::erase(all, needed);
-        result.set(i, {all.data(), all.size()});
-    }
-    return result;
-}
-///@}
-
-/// The forwards of programs alone, in their order.
-inline gpipe::Programs forwards_of(gpipe::Programs const& programs) {
-    gpipe::Programs result(programs.devices(), programs.cells(), programs.micro_batches(),
-                           programs.size());
-    for (std::size_t c = 0; c < programs.cells(); ++c) result.place(c, programs.device_of(c));
-    for (std::size_t d = 0; d < programs.devices(); ++d) {
-        for (gpipe::Action const& a : programs.program(d))
-            if (a.kind == gpipe::Kind::forward) result.add(a);
-        result.next_device();
-    }
-    return result;
-}
-
-/// What happens before what, from the definition: the transitive closure of the programs' order and
-/// the needs. By pair [earlier][later].
-class Closure {
-  public:
-    explicit Closure(gpipe::Lowered const& lowered)
-        : size_(lowered.programs.size()), before_(size_ * size_) {
-        for (std::size_t s = 0; s < lowered.streams(); ++s)
-            for (std::size_t i = lowered.programs.begin(s); i < lowered.programs.end(s); ++i) {
-                if (i > lowered.programs.begin(s)) before_[(i - 1) * size_ + i] = true;
-                for (std::size_t const needed : lowered.needs[i])
-                    before_[needed * size_ + i] = true;
-            }
-        for (std::size_t by = 0; by < size_; ++by)
-            for (std::size_t i = 0; i < size_; ++i)
-                for (std::size_t j = 0; before_[i * size_ + by] && j < size_; ++j)
-                    if (before_[by * size_ + j]) before_[i * size_ + j] = true;
-    }
-    bool operator()(std::size_t earlier, std::size_t later) const {
-        return before_[earlier * size_ + later];
-    }
-    friend bool operator==(Closure const&, Closure const&) = default;
-
-  private:
-    std::size_t size_;
-    std::vector<char> before_;
-};
 
 } // namespace toy

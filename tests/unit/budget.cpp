@@ -1,12 +1,9 @@
 // Reversals within a budget: that they fit is said by the plan, that they are fast by all others.
 #include <support/long_tests.hpp>
-#include <support/random_chain.hpp>
-#include <support/schedules.hpp>
+#include <support/random_plan.hpp>
 
 #include <gpipe/checkpoint/dynamic.hpp>
-#include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/memory/fit_budget.hpp>
-#include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -60,15 +57,8 @@ struct Problem {
             layer.cost = static_cast<double>(1 + below(random, 5));
             layer.recompute_is_cheap = random() % 2 == 0;
         }
-        std::vector<std::size_t> cuts;
-        for (std::size_t i = 1; i < layers; ++i) cuts.push_back(i);
-        std::shuffle(cuts.begin(), cuts.end(), random);
-        cuts.resize(cells - 1);
-        std::sort(cuts.begin(), cuts.end());
         problem.chain = chain.shape();
-        problem.first = Array<std::size_t>(cells + 1);
-        for (std::size_t c = 1; c < cells; ++c) problem.first[c] = cuts[c - 1];
-        problem.first[cells] = layers;
+        problem.first = toy::some_cut(random, cells, layers);
         problem.schedule =
             join_halves(schedule.programs(devices, micro_batches), Array<bool>(cells));
         problem.states = below(random, 3);

@@ -1,15 +1,12 @@
 // The plan of an arena: every byte has one purpose, and every purpose its bytes.
 #include "../../benchmarks/support/live_bytes.hpp"
 
-#include <support/links.hpp>
 #include <support/live_bytes.hpp>
 #include <support/long_tests.hpp>
-#include <support/random_chain.hpp>
-#include <support/schedules.hpp>
+#include <support/random_plan.hpp>
 
-#include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/memory/plan.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 
 #include <doctest/doctest.h>
 
@@ -135,68 +132,31 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
 
 } // namespace
 
-namespace {
-
-Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells, std::size_t length) {
-    std::vector<std::size_t> cuts;
-    for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
-    std::shuffle(cuts.begin(), cuts.end(), random);
-    cuts.resize(cells - 1);
-    std::sort(cuts.begin(), cuts.end());
-    Array<std::size_t> first(cells + 1);
-    for (std::size_t c = 1; c < cells; ++c) first[c] = cuts[c - 1];
-    first[cells] = length;
-    return first;
-}
-
-constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
-                                                            &gpipe::checkpoint::ExceptLast::lower,
-                                                            &gpipe::checkpoint::Always::lower};
-
-} // namespace
-
 TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, schedule and policy") {
     std::mt19937_64 random(1);
-    for (int round = 0; round < 600; ++round) {
-        CAPTURE(round);
-        std::size_t const length = 1 + random() % 9;
+    auto const check = [&](Programs const& schedule) {
+        std::size_t const length = schedule.cells() + random() % 4;
         toy::RandomChain const chain = toy::random_chain(random, length, {});
-        std::size_t const cells = 1 + random() % length;
-        auto const first = some_cut(random, cells, length);
-        std::size_t const m = 1 + random() % 5;
-        for (Programs const& schedule :
-             {gpipe::schedule::GPipe::programs(cells, m),
-              toy::OneForwardOneBackward::programs(cells, m), toy::Dealt::programs(cells, m),
-              gpipe::schedule::ZeroBubbleH1::programs(cells, m),
-              toy::mixed_by_chance(cells, m, 30, random)})
-            for (auto const& lower : policies)
-                for (auto const& links : {Array<Link>(), toy::mixed_links(schedule, random)})
-                    check_plan(chain.shape(), first, lower(schedule), random() % 3,
-                               1 + random() % 3, links);
-    }
-}
-
-TEST_CASE("an arena is filled without gap or overlap under every schedule there is") {
-    std::mt19937_64 random(4);
-    std::size_t plans = 0;
+        auto const first = toy::some_cut(random, schedule.cells(), length);
+        for (auto const& lower : toy::lowerings)
+            for (auto const& links : {Array<Link>(), toy::mixed_links(schedule, random)})
+                check_plan(chain.shape(), first, lower(schedule), random() % 3, 1 + random() % 3,
+                           links);
+    };
     for (std::size_t m : {1u, 2u, 5u})
         toy::each_of_catalogue(4, 9, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             std::string const name(schedule.name());
             CAPTURE(name);
             CAPTURE(k);
             CAPTURE(m);
-            std::size_t const cells = k * schedule.cells_per_device();
-            std::size_t const length = cells + random() % 4;
-            toy::RandomChain const chain = toy::random_chain(random, length, {});
-            auto const first = some_cut(random, cells, length);
-            Programs const programs = schedule.programs(k, m);
-            for (auto const& lower : policies)
-                for (auto const& links : {Array<Link>(), toy::mixed_links(programs, random)}) {
-                    check_plan(chain.shape(), first, lower(programs), random() % 3, 2, links);
-                    ++plans;
-                }
+            check(schedule.programs(k, m));
         });
-    MESSAGE(plans << " plans");
+    for (int round = 0; round < 600; ++round) {
+        CAPTURE(round);
+        std::size_t const cells = 1 + random() % 9, m = 1 + random() % 5;
+        check(toy::Dealt::programs(cells, m));
+        check(toy::mixed_by_chance(cells, m, 30, random));
+    }
 }
 
 namespace {
@@ -263,10 +223,10 @@ TEST_CASE("no plan is smaller than what lives at once, under any schedule there 
             });
             std::string const where = (cells == k ? "one cell per device, " : "several, ") +
                                       std::string(apart ? "in halves: " : "whole: ");
-            for (auto const& lower : policies) {
+            for (auto const& lower : toy::lowerings) {
                 Programs const programs = lower(plain);
                 auto const chain = toy::random_chain(random, 2 * cells, {});
-                check_least(chain, some_cut(random, cells, 2 * cells), programs);
+                check_least(chain, toy::some_cut(random, cells, 2 * cells), programs);
                 ++plans;
                 Array<std::size_t> first(cells + 1);
                 for (std::size_t c = 0; c <= cells; ++c) first[c] = 4 * c;
@@ -304,6 +264,27 @@ TEST_CASE("more samples, and more that is kept, never take fewer bytes") {
             CHECK(bytes(always, capacity) <= bytes(never, capacity));
         }
     }
+}
+
+TEST_CASE("nobody waits for room in an evaluation of what GPipe trains") {
+    std::mt19937_64 random(6);
+    for (std::size_t k = 1; k <= 4; ++k)
+        for (Link const link : {Link::shared, Link::copied}) {
+            std::size_t const m = 6;
+            Programs const programs = gpipe::schedule::GPipe::programs(k, m);
+            auto const chain = toy::random_chain(random, 2 * k, {});
+            MemoryPlan const plan =
+                gpipe::plan_memory(chain.shape(), toy::some_cut(random, k, 2 * k), programs, 0, 1,
+                                   {}, toy::same_links(programs, link));
+            auto forwards = evaluation_of(plan.lowered);
+            auto const operands = find_operands(forwards, plan.cells);
+            forwards.needs =
+                find_needs(walk_of(forwards), operands, gpipe::Located(plan, operands, true));
+            auto const time = gpipe::simulate<std::int64_t>(forwards, [](gpipe::Action const& a) {
+                return std::int64_t{a.kind == gpipe::Kind::forward};
+            });
+            CHECK(time.makespan == std::int64_t(m + k - 1));
+        }
 }
 
 TEST_CASE("gradients of two cells on one device have slots, though another device has no cell") {

@@ -1,13 +1,9 @@
 // The bytes in use over time: at every instant those of an arena on which everything that is alive
 // is marked where the plan has it.
-#include <support/links.hpp>
-#include <support/random_chain.hpp>
-#include <support/schedules.hpp>
+#include <support/random_plan.hpp>
 
-#include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
-#include <gpipe/schedule/halves.hpp>
 
 #include <doctest/doctest.h>
 
@@ -28,7 +24,6 @@ using gpipe::Link;
 using gpipe::MemoryCurve;
 using gpipe::MemoryPlan;
 using gpipe::Programs;
-using gpipe::Reversal;
 using Times = gpipe::SimulatedTimes<std::int64_t>;
 
 constexpr std::size_t unit = gpipe::slot_alignment;
@@ -118,48 +113,6 @@ std::size_t check_usage(MemoryPlan const& plan, Times const& times) {
     return full;
 }
 
-Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t layers, std::size_t cells) {
-    Array<std::size_t> first(cells + 1, layers);
-    std::size_t at = 0;
-    for (std::size_t c = 0; c < cells; ++c) {
-        first[c] = at;
-        at += 1 + random() % (layers - at - (cells - 1 - c));
-    }
-    return first;
-}
-
-Array<Reversal> some_reversals(std::mt19937_64& random, Array<std::size_t> const& first) {
-    Array<Reversal> result(first.size() - 1);
-    for (std::size_t c = 0; c < result.size(); ++c) {
-        std::size_t const layers = first[c + 1] - first[c];
-        switch (random() % 5) {
-        case 0:
-            break;
-        case 4: { // some are dear: in the backward only, if the last is
-            Array<bool> dear(layers);
-            for (bool& d : dear) d = random() % 2 != 0;
-            dear[layers - 1] = true;
-            result[c] = gpipe::selective(dear);
-            break;
-        }
-        case 1:
-            result[c] = gpipe::keep_everything(layers);
-            break;
-        case 2:
-            result[c] = gpipe::equal_segments(layers, 1 + random() % layers);
-            break;
-        default:
-            result[c] = gpipe::revolve(layers, random() % layers);
-        }
-    }
-    return result;
-}
-Programs lowered(Programs const& schedule, Array<Reversal> const& reversals) {
-    Array<bool> again(schedule.cells(), true);
-    for (std::size_t c = 0; c < again.size(); ++c)
-        if (reversals[c].layers() > 0) again[c] = !reversals[c].steps[0].backward;
-    return recompute_if_not_held(schedule, again);
-}
 // A cost that differs from cell to cell.
 auto odd_cost(std::size_t n) {
     return [n](Action const& a) {
@@ -178,35 +131,19 @@ TEST_CASE("at every instant the curve is the sum of what is in use, under every 
         toy::each_of_catalogue(
             3, 6, m, [&](gpipe::schedule::Dynamic const& schedule, std::size_t k) {
                 Programs const plain = schedule.programs(k, m);
-                auto const chain =
-                    toy::random_chain(random, plain.cells() + random() % 6, {.most_bytes = 900});
-                auto const first = some_cut(random, chain.layers.size(), plain.cells());
-                auto const check = [&](Programs const& programs, Array<Reversal> const& reversals) {
-                    MemoryPlan const plan =
-                        gpipe::plan_memory(chain.shape(), first, programs, 1, 2, {}, {}, reversals);
-                    for (std::size_t const n : {0u, 1u}) {
-                        CAPTURE(schedule.name());
-                        CAPTURE(k);
-                        CAPTURE(m);
-                        // With all copies, if there are any.
-                        Times const times =
-                            n ? gpipe::simulate<std::int64_t>(plan.lowered, odd_cost(random() % 4))
+                for (int n = 0; n < 10; ++n) {
+                    MemoryPlan const plan = toy::some_plan(plain, n % 2, random).plan;
+                    CAPTURE(schedule.name());
+                    CAPTURE(k);
+                    CAPTURE(m);
+                    // With all copies, if there are any.
+                    Times const times =
+                        n < 5 ? gpipe::simulate<std::int64_t>(plan.lowered, odd_cost(random() % 4))
                               : gpipe::simulate<std::int64_t>(plan.lowered, gpipe::unit_cost);
-                        full += check_usage(plan, times);
-                        devices += k;
-                        ++plans;
-                    }
-                };
-                check(plain, {});
-                check(gpipe::checkpoint::ExceptLast::lower(plain), {});
-                check(gpipe::checkpoint::Always::lower(plain), {});
-                // Where cells are reversed, backwards are whole.
-                auto reversals = some_reversals(random, first);
-                Programs const whole = gpipe::join_halves(plain, Array<bool>(plain.cells()));
-                check(lowered(whole, reversals), reversals);
-                for (Reversal& reversal : reversals)
-                    reversal.offload = reversal.layers() > 0 && random() % 4 != 0;
-                check(lowered(whole, reversals), reversals);
+                    full += check_usage(plan, times);
+                    devices += k;
+                    ++plans;
+                }
             });
     CHECK(plans > 500);
     MESSAGE(full << " of " << devices << " devices in " << plans
@@ -222,7 +159,7 @@ TEST_CASE("where a device holds every micro-batch at once, its peak is all that 
                                        {.percent_integers = 0, .percent_splits = 0});
         for (auto& layer : chain.layers) layer.reads_input = true, layer.reads_output = false;
         chain.layers[0].parameters = chain.group({8});
-        auto const first = some_cut(random, chain.layers.size(), k);
+        auto const first = toy::some_cut(random, k, chain.layers.size());
         Programs const programs = gpipe::schedule::GPipe::programs(k, 1 + random() % 6);
         MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, 2);
         Times const times = gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost);
@@ -237,7 +174,7 @@ TEST_CASE("with transfers of which there are no times the peak is within the pla
         std::size_t const cells = 1 + random() % 4;
         std::size_t const m = 1 + random() % 4;
         auto const chain = toy::random_chain(random, cells + random() % 5, {});
-        auto const first = some_cut(random, chain.layers.size(), cells);
+        auto const first = toy::some_cut(random, cells, chain.layers.size());
         toy::each_lowering(cells, m, [&](Programs const& programs) {
             if (random() % 4) return;
             MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, 2, {},

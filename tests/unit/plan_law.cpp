@@ -1,18 +1,13 @@
 // What is proven keeps its values, and what loses one is refused: tables of random programs are
 // executed, as they are and with one thing wrong.
 #include <support/law.hpp>
-#include <support/links.hpp>
 #include <support/long_tests.hpp>
-#include <support/random_chain.hpp>
+#include <support/random_plan.hpp>
 
-#include <gpipe/checkpoint/offload.hpp>
-#include <gpipe/checkpoint/reversing.hpp>
-#include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/projection.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/table_proof.hpp>
-#include <gpipe/schedule/halves.hpp>
 
 #include <doctest/doctest.h>
 
@@ -22,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -35,7 +31,6 @@ using gpipe::MemoryPlan;
 using gpipe::Operand;
 using gpipe::Operands;
 using gpipe::Programs;
-using gpipe::Reversal;
 using gpipe::Step;
 using gpipe::StepTable;
 using gpipe::Use;
@@ -60,58 +55,19 @@ Programs some_schedule(Random& random) {
     });
     return all[random() % all.size()];
 }
-Reversal some_reversal(Random& random, std::size_t layers) {
-    Array<bool> dear(layers);
-    for (bool& each : dear) each = random() % 2 == 0;
-    Reversal const all[] = {gpipe::keep_everything(layers), gpipe::selective(dear),
-                            gpipe::every_segment(layers, 1 + random() % 3),
-                            gpipe::equal_segments(layers, 1), gpipe::revolve(layers, random() % 3)};
-    Reversal result = all[random() % std::size(all)];
-    result.offload = random() % 4 != 0;
-    return result;
-}
 
 // Programs over a chain of layers, with all that a table is made of.
-struct Case {
-    toy::RandomChain chain;
-    MemoryPlan plan;
+struct Case : toy::RandomPlan {
     Lowered forwards; // of an evaluation
     Operands of_forwards;
 };
 Case some_case(Random& random) {
-    using namespace gpipe;
-    Programs programs = some_schedule(random);
-    std::size_t const cells = programs.cells();
-    toy::Sizes sizes;
-    sizes.most_bytes = 700;
-    int const percents[] = {100, 100, 60, 20, 0}; // gradients everywhere ... nowhere
-    sizes.percent_parameters = percents[random() % 5];
-    std::size_t const length = cells + random() % (2 * cells + 1);
-    Case result{toy::random_chain(random, length, sizes), {}, {}, {}};
-    Array<std::size_t> first(cells + 1);
-    for (std::size_t c = 1; c <= cells; ++c) first[c] = first[c - 1] + 1;
-    for (std::size_t more = length - cells; more > 0; --more)
-        for (std::size_t c = 1 + random() % cells; c <= cells; ++c) ++first[c];
-    Array<Reversal> reversals;
-    if (random() % 3 == 0) {
-        reversals = Array<Reversal>(cells);
-        for (std::size_t c = 0; c < cells; ++c)
-            reversals[c] = some_reversal(random, first[c + 1] - first[c]);
-        programs = lower_reversed(join_halves(programs, Array<bool>(cells)), reversals);
-    } else {
-        Programs (*const lower[])(Programs const&) = {
-            &checkpoint::Never::lower, &checkpoint::ExceptLast::lower, &checkpoint::Always::lower};
-        programs = lower[random() % 3](programs);
-    }
-    auto const links = random() % 2 == 0
-                           ? toy::mixed_links(programs, random)
-                           : toy::same_links(programs, static_cast<Link>(random() % 3));
-    result.plan = plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {}, links,
-                              reversals);
+    Programs const schedule = some_schedule(random);
+    Case result{toy::some_plan(schedule, random() % 3 == 0, random), {}, {}};
     result.forwards = evaluation_of(result.plan.lowered);
     result.of_forwards = find_operands(result.forwards, result.plan.cells);
     result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
-                                       Located(result.plan, result.of_forwards, true));
+                                       gpipe::Located(result.plan, result.of_forwards, true));
     return result;
 }
 
@@ -202,6 +158,75 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
 
 namespace {
 
+// Of a failure all behind it is skipped: so who computes has its place in the linear order, a copy
+// that of who made what it brings, a fetch that of the first action that needs it.
+std::string wrong_ranks(Walked const& walked) {
+    Lowered const& lowered = walked.lowered;
+    Programs const computing = lowered.computing();
+    std::map<std::array<std::size_t, 3>, std::size_t> rank; // by cell, micro-batch and what it does
+    enum { forward, reversal, gradient };
+    auto const order = linear_order(computing);
+    Array<std::size_t> own(computing.size());
+    for (std::size_t r = 0; r < order.size(); ++r) {
+        gpipe::Action const& a = computing[order[r]];
+        own[order[r]] = r;
+        if (a.kind == Kind::forward) rank[{a.cell, a.micro_batch, forward}] = r;
+        if (gives_gradient(a.kind)) rank[{a.cell, a.micro_batch, gradient}] = r;
+        rank.insert({{a.cell, a.micro_batch, a.kind == Kind::forward ? forward : reversal}, r});
+    }
+    for (Step const& step : walked.table.steps) {
+        gpipe::Action const& a = lowered.programs[step.action];
+        bool const output = a.kind == Kind::send_output || a.kind == Kind::receive_input;
+        std::size_t const maker = !is_transfer(a.kind) ? a.cell
+                                  : output             ? lowered.edges[a.edge].from
+                                                       : lowered.edges[a.edge].to;
+        std::size_t const what = output || a.kind == Kind::offload ? forward
+                                 : a.kind == Kind::fetch           ? reversal
+                                                                   : gradient;
+        if (step.rank !=
+            (is_copy(a.kind) ? rank.at({maker, a.micro_batch, what}) : own[step.action]))
+            return std::string(name(a.kind));
+    }
+    return "";
+}
+// Where steps are not repeated, marks are there where somebody waits on another stream, and only
+// there.
+bool marks_serve(StepTable const& table) {
+    std::set<std::pair<std::size_t, std::size_t>> marks;
+    for (Step const& step : table.steps)
+        for (Wait const& wait : table.waits_of(step)) {
+            if (wait.stream == step.stream) return false;
+            marks.insert({wait.stream, wait.position});
+        }
+    return std::all_of(table.steps.begin(), table.steps.end(), [&](Step const& step) {
+        return step.publishes == (marks.count({step.stream, step.position}) > 0);
+    });
+}
+// A stream that copies is of one device, for one kind of copy.
+bool streams_serve(Lowered const& lowered) {
+    Programs const& programs = lowered.programs;
+    for (std::size_t s = 0; s < lowered.streams(); ++s)
+        for (gpipe::Action const& a : programs.program(s))
+            if (programs.device_of(a.cell) != lowered.device[s] ||
+                (s >= lowered.devices() && a.kind != programs.program(s)[0].kind))
+                return false;
+    return true;
+}
+// In pieces, too, every layer that learns runs backward once, from the last to the first.
+bool reversed_once(MemoryPlan const& plan, toy::ChainShape const& chain) {
+    for (std::size_t c = 0; c < plan.reversals.size(); ++c) {
+        gpipe::ReversalLayout const& r = plan.reversals[c];
+        std::size_t const lowest = std::max(plan.first[c], chain.lowest_learner);
+        std::size_t next = plan.first[c + 1];
+        for (gpipe::PlacedCall const& call : r.calls)
+            if (call.kind == gpipe::detail::CallKind::backward &&
+                plan.first[c] + call.layer != --next)
+                return false;
+        if (!r.calls.empty() && next != std::min(lowest, plan.first[c + 1])) return false;
+    }
+    return true;
+}
+
 // Values that others were to read, and nobody does.
 std::size_t unread(Operands const& operands) {
     std::vector<bool> read(operands.values.size());
@@ -224,6 +249,10 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
                    REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
                                                walked.operands, walked.repeats));
+                   REQUIRE(wrong_ranks(walked) == "");
+                   REQUIRE((walked.repeats || marks_serve(walked.table)));
+                   REQUIRE(streams_serve(walked.lowered));
+                   REQUIRE(reversed_once(walked.plan, chain));
                    if (!walked.evaluation) in_vain += unread(walked.operands);
                    auto const work = walked.work(), calls = walked.work(chain);
                    for (std::size_t n = 0; n < work.size(); ++n)
@@ -492,10 +521,7 @@ using Ranks = std::vector<std::vector<gpipe::RankStep>>;
 
 // Programs with copies wherever an edge goes from device to device, and edges that skip cells.
 Lowered some_edges(Random& random) {
-    Programs (*const lower[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
-                                                  &gpipe::checkpoint::ExceptLast::lower,
-                                                  &gpipe::checkpoint::Always::lower};
-    Programs const programs = lower[random() % 3](some_schedule(random));
+    Programs const programs = toy::lowerings[random() % 3](some_schedule(random));
     std::size_t const cells = programs.cells();
     std::vector<gpipe::Edge> all;
     for (std::uint32_t from = 0; from < cells; ++from)

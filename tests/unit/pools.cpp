@@ -1,5 +1,5 @@
 // Slots that values take in turns: who takes which, how many there are, and that nobody waits for
-// room but where patience allows it.
+// room but where patience allows it; and what that rests on, order and vector clocks.
 #include <support/links.hpp>
 #include <support/long_tests.hpp>
 
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+using gpipe::Action;
 using gpipe::Array;
 using gpipe::Holds;
 using gpipe::Kind;
@@ -24,10 +25,6 @@ using gpipe::Programs;
 using gpipe::schedule::GPipe;
 
 namespace {
-
-constexpr gpipe::Programs (*policies[])(Programs const&) = {&gpipe::checkpoint::Never::lower,
-                                                            &gpipe::checkpoint::ExceptLast::lower,
-                                                            &gpipe::checkpoint::Always::lower};
 
 // What reads the tensors of all edges, and whether recomputes leave outputs that nobody reads.
 struct Uses {
@@ -134,7 +131,7 @@ template <class F> void each_program(std::size_t most_devices, std::size_t most_
                                    CAPTURE(name);
                                    CAPTURE(k);
                                    CAPTURE(m);
-                                   for (auto const lower : policies)
+                                   for (auto const lower : toy::lowerings)
                                        f(lower(schedule.programs(k, m)));
                                });
     std::mt19937_64 random(1);
@@ -143,7 +140,7 @@ template <class F> void each_program(std::size_t most_devices, std::size_t most_
         int const percent_whole[] = {0, 30, 80};
         auto const schedule = toy::mixed_by_chance(1 + random() % most_cells, 1 + random() % 5,
                                                    percent_whole[random() % 3], random);
-        for (auto const lower : policies) f(lower(schedule));
+        for (auto const lower : toy::lowerings) f(lower(schedule));
     }
 }
 
@@ -228,7 +225,7 @@ TEST_CASE("one slot more than micro-batches in flight serves inputs and their gr
             CAPTURE(name);
             CAPTURE(k);
             CAPTURE(m);
-            for (auto const lower : policies) {
+            for (auto const lower : toy::lowerings) {
                 Programs const programs = lower(schedule.programs(k, m));
                 for (Uses const& uses :
                      {Uses{}, Uses{.taker_weighs = true}, Uses{.giver_reverses = true},
@@ -329,7 +326,7 @@ TEST_CASE("two slots of an outbox serve outputs and gradients of GPipe and 1F1B"
                 };
                 std::size_t const two = std::min<std::size_t>(2, m);
                 Programs const in_flight = toy::OneForwardOneBackward::programs(k, m);
-                for (auto const lower : policies) {
+                for (auto const lower : toy::lowerings) {
                     CHECK(most(lower(GPipe::programs(k, m)), {}) == two);
                     CHECK(most(lower(in_flight), {}) == two);
                     CHECK(most(lower(GPipe::programs(k, m)), {.gradient = false}) <= two);
@@ -351,7 +348,7 @@ TEST_CASE("no boundary needs more slots on the receiving side because of transfe
     for (std::size_t m = 1; m <= 9; ++m)
         toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             if (point++ % toy::one_of(1) != 0) return;
-            for (auto const lower : policies)
+            for (auto const lower : toy::lowerings)
                 for (Uses const& uses : {Uses{}, Uses{.taker_weighs = true}}) {
                     Programs const programs = lower(schedule.programs(k, m));
                     Slots const shared(programs, Link::shared, uses);
@@ -371,4 +368,75 @@ TEST_CASE("no boundary needs more slots on the receiving side because of transfe
         CAPTURE(name);
         CHECK(each.second <= (name == "DualPipeV" || name == "VHalf"));
     }
+}
+
+namespace {
+
+// What happens before what, from the definition: the transitive closure of the programs' order and
+// the needs. By pair [earlier][later].
+class Closure {
+  public:
+    explicit Closure(gpipe::Lowered const& lowered)
+        : size_(lowered.programs.size()), before_(size_ * size_) {
+        for (std::size_t s = 0; s < lowered.streams(); ++s)
+            for (std::size_t i = lowered.programs.begin(s); i < lowered.programs.end(s); ++i) {
+                if (i > lowered.programs.begin(s)) before_[(i - 1) * size_ + i] = true;
+                for (std::size_t const needed : lowered.needs[i])
+                    before_[needed * size_ + i] = true;
+            }
+        for (std::size_t by = 0; by < size_; ++by)
+            for (std::size_t i = 0; i < size_; ++i)
+                for (std::size_t j = 0; before_[i * size_ + by] && j < size_; ++j)
+                    if (before_[by * size_ + j]) before_[i * size_ + j] = true;
+    }
+    bool operator()(std::size_t earlier, std::size_t later) const {
+        return before_[earlier * size_ + later];
+    }
+    friend bool operator==(Closure const&, Closure const&) = default;
+
+  private:
+    std::size_t size_;
+    std::vector<char> before_;
+};
+
+} // namespace
+
+TEST_CASE("vector clocks know what the transitive closure knows") {
+    std::mt19937_64 random(3);
+    std::size_t point = 0;
+    for (int round = 0; round < 12; ++round)
+        for (std::size_t k = 2; k <= 4; ++k)
+            toy::each_lowering(k, 1 + random() % 4, [&](Programs const& programs) {
+                if (point++ % toy::one_of(1) != 0) return;
+                auto const lowered = toy::lower(programs, toy::mixed_links(programs, random),
+                                                toy::crossing_from(1, k));
+                gpipe::HappensBefore const clocks(lowered);
+                Closure const closure(lowered);
+                for (std::size_t i = 0; i < lowered.order.size(); ++i)
+                    for (std::size_t j = 0; j < lowered.order.size(); ++j)
+                        REQUIRE(clocks(i, j) == closure(i, j));
+            });
+}
+
+TEST_CASE("an order is by start, a transfer taking one unit of time") {
+    // F00 | F10 B10 | B00, with a send on either way.
+    auto const programs = gpipe::schedule::GPipe::programs(2, 1);
+    auto const lowered =
+        toy::lower(programs, toy::same_links(programs, Link::copied), toy::crossing_from(1, 2));
+    std::vector<Kind> kinds;
+    for (std::size_t const i : lowered.order) kinds.push_back(lowered.programs[i].kind);
+    CHECK(kinds == std::vector<Kind>{Kind::forward, Kind::send_output, Kind::forward,
+                                     Kind::backward, Kind::send_gradient, Kind::backward});
+    // While a copy runs, the device goes on: the second forward starts with the first send.
+    auto const two = gpipe::schedule::GPipe::programs(2, 2);
+    auto const both = toy::lower(two, toy::same_links(two, Link::staged), toy::crossing_from(1, 2));
+    std::vector<Action> first;
+    for (std::size_t const i : both.order) first.push_back(both.programs[i]);
+    first.resize(6);
+    CHECK(first == std::vector<Action>{{Kind::forward, 0, 0},
+                                       {Kind::forward, 0, 1},
+                                       {Kind::send_output, 0, 0},
+                                       {Kind::send_output, 0, 1},
+                                       {Kind::receive_input, 1, 0},
+                                       {Kind::forward, 1, 0}});
 }

@@ -1,19 +1,16 @@
-// Laws of programs: generators, linear order, happens-before, simulation.
-#include <support/executor.hpp>
+// Programs: their linear order, and what recomputes and unequal cells do to their time.
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/plan/happens_before.hpp>
-#include <gpipe/plan/lower.hpp>
 #include <gpipe/schedule/gpipe.hpp>
-#include <gpipe/schedule/verify.hpp>
+#include <gpipe/schedule/order.hpp>
+#include <gpipe/schedule/simulate.hpp>
+#include <gpipe/schedule/walk.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <tuple>
 #include <vector>
 
 using gpipe::Action;
@@ -53,46 +50,7 @@ std::vector<std::size_t> needs_of(Programs const& programs) {
     return needs;
 }
 
-// reaches[a][b]: whether a path of program order and needs leads from a to b. Warshall, 1962.
-std::vector<std::vector<bool>> reachability(Programs const& programs) {
-    std::size_t const n = programs.size();
-    std::vector<std::vector<bool>> reaches(n, std::vector<bool>(n));
-    auto const needs = needs_of(programs);
-    for (std::size_t d = 0; d < programs.devices(); ++d)
-        for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
-            if (i > programs.begin(d)) reaches[i - 1][i] = true;
-            if (needs[i] != no_action) reaches[needs[i]][i] = true;
-        }
-    for (std::size_t via = 0; via < n; ++via)
-        for (std::size_t a = 0; a < n; ++a)
-            for (std::size_t b = 0; b < n && reaches[a][via]; ++b)
-                if (reaches[via][b]) reaches[a][b] = true;
-    return reaches;
-}
-
 } // namespace
-
-TEST_CASE_TEMPLATE("a schedule holds each forward and backward once, on the device of its cell",
-                   Schedule, GPipe, GPipeAscending, OneForwardOneBackward) {
-    for (std::size_t k = 1; k <= 9; ++k)
-        for (std::size_t m = 1; m <= 11; ++m) {
-            CAPTURE(k);
-            CAPTURE(m);
-            Programs const programs = Schedule::programs(k, m);
-            REQUIRE(programs.devices() == k);
-            REQUIRE(programs.cells() == k);
-            REQUIRE(programs.micro_batches() == m);
-            REQUIRE(programs.size() == 2 * k * m);
-            std::map<std::tuple<Kind, std::size_t, std::size_t>, int> times;
-            for (std::size_t d = 0; d < k; ++d)
-                for (Action const& a : programs.program(d)) {
-                    CHECK(a.cell == d);
-                    ++times[{a.kind, a.cell, a.micro_batch}];
-                }
-            CHECK(times.size() == 2 * k * m);
-            for (auto const& [action, count] : times) CHECK(count == 1);
-        }
-}
 
 TEST_CASE("the paper's order runs backward in descending micro-batches, the other in ascending") {
     for (std::size_t k = 1; k <= 5; ++k)
@@ -140,43 +98,6 @@ TEST_CASE_TEMPLATE("the linear order holds every action once, behind what it nee
     });
 }
 
-TEST_CASE_TEMPLATE("happens-before is reachability over programs and needs", Schedule, GPipe,
-                   GPipeAscending, OneForwardOneBackward) {
-    std::size_t pairs = 0;
-    std::size_t ordered = 0;
-    each_case<Schedule>(4, 5, [&](Programs const& programs, std::size_t, std::size_t) {
-        gpipe::HappensBefore const happens_before(gpipe::lower(programs));
-        auto const reaches = reachability(programs);
-        std::size_t wrong = 0;
-        for (std::size_t a = 0; a < programs.size(); ++a)
-            for (std::size_t b = 0; b < programs.size(); ++b) {
-                ++pairs;
-                ordered += reaches[a][b];
-                wrong += happens_before(a, b) != reaches[a][b];
-            }
-        CHECK(wrong == 0);
-    });
-    MESSAGE(pairs << " pairs, " << ordered << " ordered");
-    CHECK(ordered > 0);
-    CHECK(ordered < pairs / 2);
-}
-
-TEST_CASE_TEMPLATE(
-    "at unit costs the makespan is 3 (M + K - 1) and the bubble (K - 1) / (M + K - 1)", Schedule,
-    GPipe, GPipeAscending, OneForwardOneBackward) {
-    for (std::int64_t k = 1; k <= 12; ++k)
-        for (std::int64_t m = 1; m <= 20; ++m) {
-            CAPTURE(k);
-            CAPTURE(m);
-            auto const programs =
-                Schedule::programs(static_cast<std::size_t>(k), static_cast<std::size_t>(m));
-            auto const times = gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost);
-            CHECK(times.makespan == 3 * (m + k - 1));
-            CHECK(times.busy == 3 * m * k);
-            CHECK(gpipe::bubble(programs) == gpipe::ratio(k - 1, m + k - 1));
-        }
-}
-
 TEST_CASE(
     "with a recompute before every backward GPipe takes 4 M + 3 (K - 1): it hides in the bubble") {
     for (std::int64_t k = 1; k <= 8; ++k)
@@ -219,45 +140,6 @@ TEST_CASE("with unequal cells GPipe takes sum F + (M - 1) max F, and the same fo
                 // The last cell turns round at once; a cell before it may still be busy with
                 // forwards when its first gradient arrives, but never later than this.
                 CHECK(time.makespan == sum_f + steps * most_f + sum_b + steps * most_b);
-            }
-}
-
-TEST_CASE_TEMPLATE("a latency of c between devices costs GPipe 2 c (K - 1)", Schedule, GPipe,
-                   GPipeAscending) {
-    for (std::int64_t k = 1; k <= 6; ++k)
-        for (std::int64_t m = 1; m <= 8; ++m)
-            for (std::int64_t c = 0; c <= 3; ++c) {
-                auto const programs =
-                    Schedule::programs(static_cast<std::size_t>(k), static_cast<std::size_t>(m));
-                auto const times = gpipe::simulate<std::int64_t>(programs, gpipe::unit_cost, c);
-                CHECK(times.makespan == 3 * (m + k - 1) + 2 * c * (k - 1));
-            }
-}
-
-TEST_CASE("no action starts before its device is free and its need has arrived, none later") {
-    each_case<OneForwardOneBackward>(5, 7, [](Programs const& programs, std::size_t, std::size_t) {
-        auto const times = gpipe::simulate<std::int64_t>(
-            programs, [](Action const& a) { return 1 + (a.cell * 5 + a.micro_batch * 3) % 7; }, 2);
-        auto const needs = needs_of(programs);
-        for (std::size_t d = 0; d < programs.devices(); ++d)
-            for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
-                std::int64_t earliest = i > programs.begin(d) ? times.end[i - 1] : 0;
-                if (needs[i] != no_action) {
-                    std::int64_t const away = programs.device_at(needs[i]) == d ? 0 : 2;
-                    earliest = std::max(earliest, times.end[needs[i]] + away);
-                }
-                CHECK(times.start[i] == earliest);
-            }
-    });
-}
-
-TEST_CASE("GPipe holds M micro-batches on every device, 1F1B min(M, K - k)") {
-    for (std::size_t k = 1; k <= 8; ++k)
-        for (std::size_t m = 1; m <= 12; ++m)
-            for (std::size_t d = 0; d < k; ++d) {
-                CHECK(gpipe::peak_micro_batches(GPipe::programs(k, m), d) == m);
-                CHECK(gpipe::peak_micro_batches(OneForwardOneBackward::programs(k, m), d) ==
-                      std::min(m, k - d));
             }
 }
 

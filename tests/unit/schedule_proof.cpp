@@ -175,20 +175,6 @@ TEST_CASE("an action anywhere else in its program is rejected exactly when an ex
     tally.print_some_rejected();
 }
 
-TEST_CASE("any two actions of a device swapped are rejected exactly when an execution goes wrong") {
-    Tally tally;
-    each_small_draft(8, [&](int form, Draft const& draft) {
-        for (std::size_t d = 0; d < draft.device.size(); ++d)
-            for (std::size_t i = 0; i < draft.device[d].size(); ++i)
-                for (std::size_t j = i + 1; j < draft.device[d].size(); ++j) {
-                    Draft mutant = draft;
-                    std::swap(mutant.device[d][i], mutant.device[d][j]);
-                    tally.add(form, mutant);
-                }
-    });
-    tally.print_some_rejected();
-}
-
 TEST_CASE("programs with several mistakes are rejected exactly when an execution goes wrong") {
     Tally tally;
     std::mt19937 random(7);

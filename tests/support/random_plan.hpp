@@ -1,0 +1,105 @@
+#pragma once
+
+#include "links.hpp"
+#include "random_chain.hpp"
+
+#include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/revolve.hpp>
+#include <gpipe/checkpoint/verify_reversal.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/schedule/halves.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <vector>
+
+// What a plan is made of, by chance.
+namespace toy {
+
+/// So many layers in so many cells.
+inline gpipe::Array<std::size_t> some_cut(std::mt19937_64& random, std::size_t cells,
+                                          std::size_t length) {
+    std::vector<std::size_t> cuts;
+    for (std::size_t i = 1; i < length; ++i) cuts.push_back(i);
+    std::shuffle(cuts.begin(), cuts.end(), random);
+    cuts.resize(cells - 1);
+    std::sort(cuts.begin(), cuts.end());
+    gpipe::Array<std::size_t> first(cells + 1);
+    std::copy(cuts.begin(), cuts.end(), first.begin() + 1);
+    first[cells] = length;
+    return first;
+}
+
+/// Any reversal of so many layers that is sound, step by step.
+inline gpipe::Reversal any_reversal(std::mt19937_64& random, std::size_t layers) {
+    using gpipe::Keep;
+    for (;;) {
+        gpipe::Reversal result{gpipe::Array<Keep>(layers), {}};
+        for (Keep& keep : result.forward) keep = static_cast<Keep>(random() % 3);
+        for (int tries = 0; tries < 200; ++tries) {
+            gpipe::Reversal longer{result.forward,
+                                   gpipe::Array<gpipe::ReversalStep>(result.steps.size() + 1)};
+            std::copy(result.steps.begin(), result.steps.end(), longer.steps.begin());
+            bool const backward = random() % 2 == 0;
+            longer.steps[result.steps.size()] = {
+                backward, backward ? Keep::nothing : static_cast<Keep>(random() % 3),
+                static_cast<std::uint32_t>(random() % layers)};
+            auto const verdict = gpipe::verify(longer);
+            if (verdict) return longer;
+            if (verdict.problem != gpipe::ReversalProblem::missing) continue;
+            result = longer;
+            tries = 0;
+        }
+    }
+}
+/// By a policy, or any; offloaded or not.
+inline gpipe::Reversal some_reversal(std::mt19937_64& random, std::size_t layers) {
+    gpipe::Array<bool> dear(layers);
+    for (bool& each : dear) each = random() % 2 == 0;
+    gpipe::Reversal const all[] = {gpipe::keep_everything(layers),
+                                   gpipe::selective(dear),
+                                   gpipe::every_segment(layers, 1 + random() % 3),
+                                   gpipe::equal_segments(layers, 1 + random() % layers),
+                                   gpipe::revolve(layers, random() % 3),
+                                   any_reversal(random, layers)};
+    gpipe::Reversal result = all[random() % std::size(all)];
+    result.offload = random() % 4 != 0;
+    return result;
+}
+
+/// A plan with what it is made of.
+struct RandomPlan {
+    RandomChain chain;
+    gpipe::Array<gpipe::Reversal> reversals; ///< by cell, or none
+    gpipe::MemoryPlan plan;
+};
+/// For programs without recomputes: a chain, a cut, links, and what runs again, `in_pieces` or by
+/// whole cells.
+inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt19937_64& random) {
+    std::size_t const cells = programs.cells();
+    Sizes sizes;
+    sizes.most_bytes = 700;
+    int const percents[] = {100, 100, 60, 20, 0}; // gradients everywhere ... nowhere
+    sizes.percent_parameters = percents[random() % 5];
+    std::size_t const length = cells + random() % (2 * cells + 1);
+    RandomPlan result{random_chain(random, length, sizes), {}, {}};
+    gpipe::Array<std::size_t> const first = some_cut(random, cells, length);
+    if (in_pieces) {
+        result.reversals = gpipe::Array<gpipe::Reversal>(cells);
+        for (std::size_t c = 0; c < cells; ++c)
+            result.reversals[c] = some_reversal(random, first[c + 1] - first[c]);
+        programs =
+            lower_reversed(join_halves(programs, gpipe::Array<bool>(cells)), result.reversals);
+    } else {
+        programs = lowerings[random() % 3](programs);
+    }
+    auto const links = random() % 2 == 0
+                           ? mixed_links(programs, random)
+                           : same_links(programs, static_cast<gpipe::Link>(random() % 3));
+    result.plan = gpipe::plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {},
+                                     links, result.reversals);
+    return result;
+}
+
+} // namespace toy
