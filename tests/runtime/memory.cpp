@@ -4,6 +4,7 @@
 #include "support/links.hpp"
 #include "support/live_bytes.hpp"
 #include "support/net.hpp"
+#include "support/skip_layers.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -282,6 +283,7 @@ TEST_CASE_TEMPLATE("P3 the arenas are all that a device is asked for, and a step
     every_line_is_used<Wide, Device>();
     every_line_is_used<Late, Device>();
     every_line_is_used<Equal, Device>();
+    every_line_is_used<toy::SkipNet<Real>, Device>();
 }
 
 TEST_CASE_TEMPLATE(
@@ -291,6 +293,7 @@ TEST_CASE_TEMPLATE(
     every_line_is_used_by_all<Wide, Device>();
     every_line_is_used_by_all<Late, Device>();
     every_line_is_used_by_all<Equal, Device>();
+    every_line_is_used_by_all<toy::SkipNet<Real>, Device>();
 }
 
 namespace {

@@ -118,6 +118,11 @@ namespace detail {
     auto const passed_bytes = [&](std::size_t i) {
         return splits(i) || layers[i].has_whole ? 0 : deferred_bytes(i);
     };
+    // Whether a recompute runs it.
+    auto const runs_again = [&](std::size_t i) {
+        return use.runs_again && (learner < count || last_cell) &&
+               (i + 1 < count || last_cell || layers[i].saved.count > 0 || use.rewrites_output);
+    };
     // Sums over the skips from or to a layer.
     auto const sum_over_skips = [&](auto f) {
         std::size_t bytes = 0;
@@ -131,7 +136,7 @@ namespace detail {
         return slot_bytes(skip.bytes * capacity);
     };
     auto const stash_bytes = [&](SkipPair const& skip, std::size_t i) {
-        return skip.from == first + i && !is_inside(skip) && use.runs_again ? value_bytes(skip) : 0;
+        return skip.from == first + i && !is_inside(skip) && runs_again(i) ? value_bytes(skip) : 0;
     };
     auto const unwanted_bytes = [&](SkipPair const& skip, std::size_t i) {
         return skip.to == first + i && !chain.wants_gradient(skip)

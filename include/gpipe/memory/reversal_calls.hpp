@@ -171,6 +171,13 @@ class ReversalBuilder {
         return tensor;
     }
     constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
+    // Whether what is built now is a forward that may run again.
+    constexpr bool runs_again(std::size_t i) const {
+        return again_ &&
+               (all_.backward > 0 || (use_.runs_again && (learner_ < count_ || last_cell_) &&
+                                      (i + 1 < count_ || last_cell_ || layers_[i].saved.count > 0 ||
+                                       use_.rewrites_output)));
+    }
     // The ends of the layer's skips.
     constexpr void add_skips(ReversalCall& call, std::size_t i) {
         std::size_t const layer = static_cast<std::size_t>(layers_ - chain_.layers) + i;
@@ -189,7 +196,8 @@ class ReversalBuilder {
             bool const leaves = layer - i + count_ <= skip.to || skip.from < layer - i;
             if (call.kind == CallKind::forward) {
                 if (stashes && !leaves) inside.value = make(Role::activation, skip.bytes);
-                if (stashes && leaves && again_) here.value = make(Role::scratch, skip.bytes);
+                if (stashes && leaves && runs_again(i))
+                    here.value = make(Role::scratch, skip.bytes);
                 if (!leaves) here.value = read(inside.value);
                 continue;
             }
@@ -301,7 +309,7 @@ class ReversalBuilder {
     Array<std::uint32_t> saved_of_;
     Array<std::uint32_t> gradient_of_; // of its output
     Array<ReversalSkip> skip_of_;      // by skip of the chain
-    bool again_ = false;               // whether what is built now may run again
+    bool again_ = false;               // behind what only the forward runs
 };
 
 } // namespace gpipe::detail
