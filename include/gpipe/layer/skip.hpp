@@ -70,7 +70,9 @@ template <class Tag, class... Ss> struct TaggedSkip {
         while (!is[place]) ++place;
         return place;
     }
-    using Tensor = typename SkipOf<typename List<Ss...>::template at<at()>>::Tensor;
+    // Of one that is not there any: who asks has said so.
+    using Tensor =
+        typename SkipOf<typename List<Ss..., Skip<Tag, void>>::template at<at()>>::Tensor;
 };
 template <class Tag> struct TaggedSkip<Tag> { static constexpr bool found = false; };
 
