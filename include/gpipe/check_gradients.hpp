@@ -147,8 +147,12 @@ template <class Device> class LayerCheck {
     }
 
     GradientRow row_of(Place place) {
-        GradientRow row =
-            empty_row((place.input ? "input " : "parameter ") + std::to_string(place.tensor));
+        std::size_t const inputs = probe_.own_inputs();
+        bool const popped = place.input && place.tensor >= inputs;
+        GradientRow row = empty_row((popped        ? "popped "
+                                     : place.input ? "input "
+                                                   : "parameter ") +
+                                    std::to_string(place.tensor - popped * inputs));
         double squares = 0;
         std::size_t const size = probe_.size(place);
         Place entry = place;
@@ -258,13 +262,21 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     Model const& model = machine.model();
     std::size_t const layers = elements.size();
     std::unique_ptr<Probe> before;
+    std::vector<std::vector<std::byte>> skips(Probe::parts * model.skips.size());
     for (std::size_t i = 0; i <= layers; ++i) {
         bool const loss = i == layers;
         auto probe =
-            std::make_unique<Probe>(machine, i, loss ? elements[i - 1].output : elements[i].input,
-                                    loss ? TensorTypes{} : elements[i].output,
+            std::make_unique<Probe>(machine, i, loss ? elements[i - 1].output() : elements[i].takes,
+                                    loss ? TensorTypes{} : elements[i].gives,
                                     loss ? TensorTypes{} : elements[i].parameters, sizes);
         if (before) probe->give(*before);
+        for (std::size_t s = 0; s < model.skips.size(); ++s)
+            for (std::size_t p = 0; p < Probe::parts; ++p) {
+                SkipPair const& skip = model.skips[s];
+                std::vector<std::byte>& tensor = skips[Probe::parts * s + p];
+                if (before && skip.from + 1 == i) tensor = before->stashed(p, skip.stash);
+                if (skip.to == i) probe->give_popped(p, skip.pop, tensor);
+            }
         for (std::size_t s = 0; s < report.samples; ++s) {
             auto const sample = [&](TensorPointer const& of) {
                 return of.data + s % samples * of.sample_bytes;

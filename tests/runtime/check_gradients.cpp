@@ -1,6 +1,7 @@
 #include <support/brief.hpp>
 #include <support/faulty.hpp>
 #include <support/net.hpp>
+#include <support/skip_layers.hpp>
 
 #include <gpipe/check_gradients.hpp>
 
@@ -400,4 +401,75 @@ TEST_CASE("a report prints as a table with a sentence") {
           "       1      0.5  5.0e-01  WRONG: backward gives something else\n"
           "1 of 2 tensors is wrong.\n");
     CHECK_FALSE(report.passed());
+}
+
+namespace {
+
+// Backwards that a skip passes by.
+template <class T> struct WritesNoPop : toy::Plus<T, 5, 0> {
+    void backward(auto& ctx, auto dy, auto dx) const {
+        auto const unused = gpipe::pop_gradient<toy::SkipTag<0>>(ctx);
+        static_assert(!gpipe::is_none<decltype(unused)>);
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = dy.data()[i];
+    }
+};
+template <class T> struct WritesHalfPop : toy::Plus<T, 5, 0> {
+    void backward(auto& ctx, auto dy, auto dx) const {
+        toy::Plus<T, 5, 0>::backward(ctx, dy, dx);
+        for (T& d : gpipe::pop_gradient<toy::SkipTag<0>>(ctx)) d /= 2;
+    }
+};
+template <class T> struct ForgetsStash : toy::Copy<T, 5, 0> {
+    void backward(auto&, auto, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = dy.data()[i];
+    }
+};
+template <class T> struct StashesTwice : toy::Copy<T, 5, 0> {
+    void forward(auto& ctx, auto x, auto y) const {
+        toy::Copy<T, 5, 0>::forward(ctx, x, y);
+        for (T& v : gpipe::stash<toy::SkipTag<0>>(ctx)) v *= 2;
+    }
+};
+template <class T, class Gives, class Takes>
+using Around = gpipe::Pipeline<toy::Linear<T, 5, 5>, Gives, toy::Tanh<T, 5>, Takes,
+                               toy::StrictLinear<T, 5, 3>>;
+
+template <class Net> gpipe::GradientReport report_of_skips() {
+    using T = typename Net::Output::Element;
+    gpipe::Training<Net, gpipe::Cells<3>, gpipe::MicroBatches<2>,
+                    gpipe::Loss<toy::MeanSquare<T, 3>>>
+        train(Net{}, {}, {}, {.samples = 6, .seed = 3});
+    return gpipe::check_gradients(train, toy::numbers<T>(6 * 5, 4), toy::numbers<T>(6 * 3, 5));
+}
+// The one fault in a net.
+template <class Net> std::string fault_of_skips() {
+    std::string all;
+    for (gpipe::GradientRow const& row : report_of_skips<Net>().rows)
+        if (!row.fault.empty())
+            all += std::to_string(row.layer) + ", " + row.tensor + ": " + std::string(row.fault);
+    return all;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("skips: what a layer pops is one of its inputs, what it stashes of its outputs",
+                   T, float, double) {
+    gpipe::GradientReport const sound = report_of_skips<toy::SkipNet<T>>();
+    INFO(sound);
+    CHECK(sound.faults() == 0);
+    std::size_t popped = 0;
+    for (gpipe::GradientRow const& row : sound.rows) popped += row.tensor == "popped 0";
+    CHECK(popped == 12); // integers have no gradient
+
+    using Gives = toy::Copy<T, 5, 0>;
+    using Takes = toy::Plus<T, 5, 0>;
+    CHECK(fault_of_skips<Around<T, Gives, Takes>>() == "");
+    CHECK(fault_of_skips<Around<T, Gives, WritesNoPop<T>>>() ==
+          "3, popped 0: backward does not write it");
+    CHECK(fault_of_skips<Around<T, Gives, WritesHalfPop<T>>>() ==
+          "3, popped 0: backward gives something else");
+    CHECK(fault_of_skips<Around<T, ForgetsStash<T>, Takes>>() ==
+          "1, input 0: backward gives something else");
+    CHECK(fault_of_skips<Around<T, StashesTwice<T>, Takes>>() ==
+          "1, input 0: backward gives something else");
 }

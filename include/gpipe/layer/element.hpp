@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/dtype.hpp>
+#include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <array>
@@ -54,9 +55,18 @@ struct TensorTypes {
 
 /// What the tensors of a layer consist of.
 struct LayerElements {
-    TensorTypes input;      ///< of a sample
-    TensorTypes output;     ///< of a sample
-    TensorTypes parameters; ///< whole
+    TensorTypes takes;                   ///< of a sample: its input, then what it pops
+    TensorTypes gives;                   ///< of a sample: its output, then what it stashes
+    TensorTypes parameters;              ///< whole
+    std::size_t inputs = 0, outputs = 0; ///< tensors of both that are no skips
+
+    /// Parts of these.
+    ///@{
+    constexpr TensorTypes input() const { return {takes.first, inputs}; }
+    constexpr TensorTypes output() const { return {gives.first, outputs}; }
+    constexpr TensorTypes popped() const { return {takes.first + inputs, takes.count - inputs}; }
+    constexpr TensorTypes stashed() const { return {gives.first + outputs, gives.count - outputs}; }
+    ///@}
 };
 
 namespace detail {
@@ -94,12 +104,21 @@ template <class Group> constexpr TensorTypes types_of() {
     return {types.data(), types.size()};
 }
 
+template <class Group, class Skips> struct WithSkips;
+template <class... Ts, class... Ss> struct WithSkips<Tensors<Ts...>, Skips<Ss...>> {
+    using type = Tensors<Ts..., typename SkipOf<Ss>::Tensor...>;
+};
+template <class Group, class Skips>
+using with_skips = typename WithSkips<as_tensors<Group>, Skips>::type;
+
 // For Pipeline::leaf_table.
 struct ElementsOf {
     using Value = LayerElements;
     template <class L> static constexpr Value of() {
-        return {types_of<typename L::Input>(), types_of<typename L::Output>(),
-                types_of<typename LayerTraits<L>::Parameters>()};
+        return {types_of<with_skips<typename L::Input, typename PopOf<L>::type>>(),
+                types_of<with_skips<typename L::Output, typename StashOf<L>::type>>(),
+                types_of<typename LayerTraits<L>::Parameters>(),
+                TensorGroup<typename L::Input>::count, TensorGroup<typename L::Output>::count};
     }
 };
 

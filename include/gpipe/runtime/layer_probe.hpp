@@ -101,6 +101,21 @@ template <class Device> class LayerProbe {
             call_.gradients = gradients_.there();
         }
         scratch_ = memory(scratch);
+        own_inputs_ = inputs_.count;
+        if (!is_loss()) {
+            SkipEnds const& ends = model.infos[layer].skips;
+            own_inputs_ -= ends.pops;
+            own_outputs_ = outputs_.count - ends.stashes;
+            for (std::uint32_t e = 0; e < ends.count(); ++e) {
+                bool const gives = e < ends.stashes;
+                TensorTypes const& types = gives ? outputs_ : inputs_;
+                std::size_t const t = gives ? own_outputs_ + e : own_inputs_ + e - ends.stashes;
+                skips_.push_back({{offset(types, t, false), gives ? Region::output : Region::input},
+                                  {offset(types, t, true),
+                                   gives ? Region::output_gradient : Region::input_gradient}});
+            }
+            call_.skips = skips_.data();
+        }
         std::size_t first = 0;
         for (std::size_t p = 0; p < parts; ++p) {
             Part& part = parts_[p];
@@ -122,7 +137,9 @@ template <class Device> class LayerProbe {
     LayerProbe& operator=(LayerProbe const&) = delete;
 
     bool is_loss() const { return layer_ == machine_.model().layers.size(); }
+    /// The loss's, or the layer's; behind its own what it pops.
     TensorTypes inputs() const { return inputs_; }
+    std::size_t own_inputs() const { return own_inputs_; }
     TensorTypes parameters() const { return parameter_types_; }
     std::size_t samples() const { return parts_[parts - 1].first + parts_[parts - 1].samples; }
     /// Whether it gives numbers that carry a gradient, and so has a backward.
@@ -155,8 +172,18 @@ template <class Device> class LayerProbe {
         std::vector<double> unused;
         for (std::size_t p = 0; p < parts; ++p) {
             before.forward(p, unused);
-            std::memcpy(parts_[p].x.here(), before.parts_[p].y.here(), parts_[p].x.size());
+            std::memcpy(parts_[p].x.here(), before.parts_[p].y.here(),
+                        offset(inputs_, own_inputs_, false));
         }
+    }
+    /// What forward() has left of a skip, by its end.
+    std::vector<std::byte> stashed(std::size_t p, std::uint32_t end) {
+        std::size_t const t = own_outputs_ + end;
+        std::byte const* const y = parts_[p].y.here();
+        return {y + offset(outputs_, t, false), y + offset(outputs_, t + 1, false)};
+    }
+    void give_popped(std::size_t p, std::uint32_t end, std::vector<std::byte> const& tensor) {
+        std::memcpy(parts_[p].x.here() + skips_[end].value.offset, tensor.data(), tensor.size());
     }
     void upload() {
         for (Part& part : parts_) {
@@ -364,9 +391,11 @@ template <class Device> class LayerProbe {
     Machine<Device>& machine_;
     std::size_t layer_;
     TensorTypes inputs_, outputs_, parameter_types_;
+    std::size_t own_inputs_ = 0, own_outputs_ = 0; // the others are skips
     std::size_t device_ = 0;
     StepFrame shared_;
     Call call_;
+    std::vector<SkipPlace> skips_;
     Memory state_, parameters_, gradients_, scratch_;
     Part parts_[parts];
 };

@@ -28,10 +28,16 @@ GPIPE_INLINE std::string shapes(TensorTypes types) {
     return types.count > 0 ? text : "-";
 }
 
+// With those of skips behind a plus.
+GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& skips) {
+    return shapes(types) + (skips.count > 0 ? " + " + shapes(skips) : "");
+}
+
 } // namespace detail
 
-/// What a training consists of, as text: its layers with what a sample is at their ends, their
-/// parameters, and their cells; then the bytes of each device by what they are for, as planned.
+/// What a training consists of, as text: its layers with what a sample is at their ends (with that
+/// of skips behind a plus), their parameters, and their cells; then the bytes of each device by
+/// what they are for, as planned.
 [[gnu::cold]] GPIPE_INLINE std::string summary(Array<LayerInfo> const& layers,
                                                Array<LayerElements> const& elements,
                                                MemoryPlan const& plan) {
@@ -46,9 +52,11 @@ GPIPE_INLINE std::string shapes(TensorTypes types) {
             for (std::size_t t = 0; t < layer.parameters.count; ++t)
                 own += layer.parameters.bytes[t];
             chain.add({std::to_string(i), trace::short_name(layer.name, 40), std::to_string(c),
-                       std::to_string(programs.device_of(c)), detail::shapes(elements[i].input),
-                       detail::shapes(elements[i].output), trace::grouped(layer.parameter_elements),
-                       trace::grouped(own), detail::shapes(elements[i].parameters)});
+                       std::to_string(programs.device_of(c)),
+                       detail::shapes(elements[i].input(), elements[i].popped()),
+                       detail::shapes(elements[i].output(), elements[i].stashed()),
+                       trace::grouped(layer.parameter_elements), trace::grouped(own),
+                       detail::shapes(elements[i].parameters)});
             parameters += layer.parameter_elements;
             bytes += own;
         }

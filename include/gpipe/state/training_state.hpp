@@ -72,8 +72,8 @@ struct StateAccess {
         std::size_t const states = machine.model().states;
         for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
             LayerState const& layer = layers[i];
-            state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input) + " -> " +
-                                   in_words(layer.output));
+            state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
+                                   in_words(layer.output()));
             for (std::size_t t = 0; t < layer.parameters.count; ++t) {
                 TensorType const& type = layer.parameters.first[t];
                 UpdateRow const& row = machine.tensor(next++);
