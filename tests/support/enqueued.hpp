@@ -39,10 +39,28 @@ struct Ranges {
     }
 };
 
+/// The tensors of a layer's skips.
+template <class Skips> struct RangesOfSkips;
+template <class... Ss, class... Ps, bool reads>
+struct RangesOfSkips<gpipe::detail::LayerSkips<gpipe::Skips<Ss...>, gpipe::Skips<Ps...>, reads>> {
+    template <class S> using Tag = typename gpipe::detail::SkipOf<S>::tag;
+    template <class Context> static void add_to(Ranges& ranges, Context& context) {
+        constexpr bool forward = Context::role == gpipe::Phase::forward;
+        if constexpr (forward)
+            (ranges.add(gpipe::stash<Tag<Ss>>(context)), ...);
+        else
+            (ranges.add(gpipe::stash_gradient<Tag<Ss>>(context)), ...);
+        if constexpr (forward || reads) (ranges.add(gpipe::pop<Tag<Ps>>(context)), ...);
+        if constexpr (!forward && Context::role != gpipe::Phase::weight_gradient)
+            (ranges.add(gpipe::pop_gradient<Tag<Ps>>(context)), ...);
+    }
+};
+
 /// What a call of a layer may touch; in backward its gradients, too.
 template <class Context, class... Tensors> Ranges of_layer(Context& context, Tensors... tensors) {
     Ranges ranges;
     (ranges.add(tensors), ...);
+    RangesOfSkips<typename Context::SkipTypes>::add_to(ranges, context);
     ranges.add(context.parameters());
     ranges.add(context.saved());
     ranges.add(context.state(), 1);

@@ -198,13 +198,16 @@ template <class T, std::size_t N, int tag> struct Copy {
 };
 
 /// Seven skips one in the other, two of a layer, one without a gradient, one from below the lowest
-/// learner; and a block with a skip of its own, twice.
-template <class T>
-using SkipNet =
-    gpipe::Pipeline<Copy<T, 5, 0>, Give<T, 5, 1>, Signs<T, 5, 3>, Give<T, 5, 4>, Linear<T, 5, 5>,
-                    Give<T, 5, 6>, Tanh<T, 5>, Swap<T, 5, 6, 8>, Plus<T, 5, 7>, Times<T, 5, 5>,
-                    gpipe::Repeat<2, Give<T, 5, 1>, Times<T, 5, 2>, Plus<T, 5, 1>>, Times<T, 5, 8>,
-                    Plus<T, 5, 4>, BySigns<T, 5, 3>, Times<T, 5, 2>, Plus<T, 5, 1>, Plus<T, 5, 0>,
-                    StrictLinear<T, 5, 3>>;
+/// learner; and a block with a skip of its own, twice. Each layer wrapped in W.
+template <class T, template <class> class W>
+using SkipNetOf =
+    gpipe::Pipeline<W<Copy<T, 5, 0>>, W<Give<T, 5, 1>>, W<Signs<T, 5, 3>>, W<Give<T, 5, 4>>,
+                    W<Linear<T, 5, 5>>, W<Give<T, 5, 6>>, W<Tanh<T, 5>>, W<Swap<T, 5, 6, 8>>,
+                    W<Plus<T, 5, 7>>, W<Times<T, 5, 5>>,
+                    gpipe::Repeat<2, W<Give<T, 5, 1>>, W<Times<T, 5, 2>>, W<Plus<T, 5, 1>>>,
+                    W<Times<T, 5, 8>>, W<Plus<T, 5, 4>>, W<BySigns<T, 5, 3>>, W<Times<T, 5, 2>>,
+                    W<Plus<T, 5, 1>>, W<Plus<T, 5, 0>>, W<StrictLinear<T, 5, 3>>>;
+template <class L> using Bare = L;
+template <class T> using SkipNet = SkipNetOf<T, Bare>;
 
 } // namespace toy
