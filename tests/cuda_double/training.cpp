@@ -185,7 +185,7 @@ TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on t
                 for (std::size_t cells = 1; cells <= 4; ++cells)
                     for (std::size_t gpus = 1; gpus <= cells; ++gpus)
                         for (std::size_t w = 0; w < 4; ++w) {
-                            if (point++ % toy::one_of(7) != 0) continue;
+                            if (point++ % toy::one_of(19) != 0) continue;
                             Way way{w % 2 == 0, w / 2 * 2, (cells + gpus) % 2 == 0};
                             if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                             std::uint64_t const order = (cells + gpus + micro_batches) % 4;
@@ -220,7 +220,7 @@ TEST_CASE("P1 every schedule there is gives on streams what it gives on the host
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (std::size_t gpus : {std::size_t{1}, (cells + 1) / 2, cells})
                     for (std::size_t w = 0; w < 4; ++w) {
-                        if (point++ % toy::one_of(23) != 0) continue;
+                        if (point++ % toy::one_of(43) != 0) continue;
                         Way way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
                         if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                         cuda_double::Session session(session_options(way, gpus, point % 4));
@@ -327,7 +327,7 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (Way const& way : {Way{true, 0, true}, Way{false, 0, true}, Way{true, 2, true}})
                 for (std::size_t cells : {2, 4}) {
-                    if (turn++ % toy::one_of(8) != 0) continue;
+                    if (turn++ % toy::one_of(13) != 0) continue;
                     for (std::size_t n = 0;; ++n) {
                         cuda_double::Session session(session_options(way, 2));
                         cuda_double::drop_call(n);

@@ -70,7 +70,6 @@ TEST_CASE_TEMPLATE("P1 losses, gradients and parameters after three steps are th
                     INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells, ", ",
                          toy::describe(run));
                     CHECK(expected.differs(train) == "");
-                    CHECK(train.steps() == 3);
                 }
     }
 }

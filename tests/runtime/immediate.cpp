@@ -1,5 +1,5 @@
 // update::Immediate: the same training, and steps that overlap.
-#include "support/net.hpp"
+#include "support/expected.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -40,58 +40,15 @@ typename T::Options options(gpipe::schedule::Dynamic schedule, std::size_t cells
     return o;
 }
 
-// Steps of several sizes by the plain loop, and by a training that has one or two under way.
-struct Expected {
-    std::vector<std::size_t> sizes{13, 7, 13, 1, 13};
-    toy::Watch watch;
-    Plain plain;
-    std::vector<double> losses;
-
-    Expected(std::size_t micro_batches, Backward order)
-        : plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, 7, micro_batches, order) {
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            plain.optimizer().learning_rate = rate(i);
-            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(i));
-            losses.push_back(plain.step(data.inputs, data.targets));
-        }
-    }
-    // Each step has its own, changed as soon as the step has been started.
-    static float rate(std::size_t i) { return 1e-2f / static_cast<float>(i + 1); }
-
-    template <class T> std::string differs(T& train, bool overlaps) const {
-        std::vector<double> found;
-        std::vector<typename T::Pending> before;
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-            train.optimizer().learning_rate = rate(i);
-            toy::Data<Real> data(sizes[i], static_cast<std::uint32_t>(i));
-            auto step = train.start(data.inputs, data.targets);
-            for (Real& value : data.inputs) value = 1e6f; // they are the caller's again
-            for (Real& value : data.targets) value = 1e6f;
-            train.optimizer().learning_rate = 1e6f;
-            if (!overlaps) {
-                found.push_back(step.result().loss);
-            } else if (before.empty()) {
-                before.push_back(std::move(step));
-            } else {
-                found.push_back(before[0].result().loss);
-                before[0] = std::move(step);
-            }
-        }
-        if (overlaps) found.push_back(before[0].result().loss);
-        if (found != losses) return "losses";
-        if (train.steps() != sizes.size()) return "steps";
-        return toy::difference(train, plain);
-    }
-};
-
 } // namespace
 
 TEST_CASE_TEMPLATE("with immediate updates every schedule trains as the plain loop does, one step "
                    "at a time or two",
                    Device, Host, Deferred, Remote) {
     std::size_t const micro_batches = 8;
-    Expected const descending(micro_batches, Backward::descending);
-    Expected const ascending(micro_batches, Backward::ascending);
+    std::vector<std::size_t> const sizes{13, 7, 13, 1, 13};
+    toy::Expected<Real> const descending(micro_batches, Backward::descending, sizes);
+    toy::Expected<Real> const ascending(micro_batches, Backward::ascending, sizes);
     std::size_t point = 0;
     toy::each_of_catalogue(
         L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {

@@ -95,7 +95,7 @@ TEST_CASE_TEMPLATE("P2 the masks of dropout are the same for any K, M, schedule,
         for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
             for (std::size_t cells : {1, 2, 4, 6})
                 for (std::size_t micro_batches : {1, 2, 3, 7, 10, 12}) {
-                    if (point++ % toy::one_of(1) != 0) continue;
+                    if (point++ % toy::one_of(5) != 0) continue;
                     Masks masks;
                     draw<Device>(masks, cells, micro_batches, 4, 10, schedule.policy,
                                  checkpointing.policy, runs[n++ % runs.size()]);

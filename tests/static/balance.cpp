@@ -1,9 +1,11 @@
 // Cuts are constants.
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check.hpp>
+#include <gpipe/balance/metrics.hpp>
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -72,6 +74,108 @@ static_assert(gpipe::first_invalid_cost(Costs<2>{1, std::numeric_limits<double>:
                                         2) == 1);
 static_assert(gpipe::first_invalid_cost(
                   Costs<2>{std::numeric_limits<double>::quiet_NaN(), 1}.data(), 2) == 0);
+
+// Long chains are cut within the default limits of every compiler.
+
+// Whole numbers from 1 to 2^12: the sums of squares below are exact in doubles.
+template <std::size_t L> constexpr Costs<L> random_costs() {
+    Costs<L> costs{};
+    std::uint64_t seed = 1;
+    for (double& c : costs) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        c = static_cast<double>((seed >> 52) + 1);
+    }
+    return costs;
+}
+
+// 4,096 layers in 256 cells. No smaller bottleneck: under the next smaller whole number, cells
+// filled one after the other are too few.
+template <std::size_t L> constexpr std::size_t cells_needed(Costs<L> const& costs, double limit) {
+    std::size_t needed = 1;
+    double cell = 0;
+    double const* const cost = costs.data();
+    for (std::size_t l = 0; l < L; ++l) {
+        if (cell + cost[l] > limit) {
+            ++needed;
+            cell = 0;
+        }
+        cell += cost[l];
+    }
+    return needed;
+}
+template <std::size_t L, std::size_t K> struct Large {
+    static constexpr Costs<L> costs = random_costs<L>();
+    static constexpr std::array<std::size_t, K + 1> first = [] {
+        std::array<std::size_t, K + 1> cut{};
+        gpipe::cut_by_bottleneck(costs.data(), L, K, cut.data());
+        return cut;
+    }();
+    static constexpr double bottleneck = gpipe::bottleneck(costs.data(), first.data(), K);
+};
+static_assert(Large<4096, 256>::first[0] == 0 && Large<4096, 256>::first[256] == 4096);
+static_assert(Large<4096, 256>::bottleneck > 0x1p12); // no layer alone decides
+static_assert(cells_needed(Large<4096, 256>::costs, Large<4096, 256>::bottleneck) <= 256);
+static_assert(cells_needed(Large<4096, 256>::costs, Large<4096, 256>::bottleneck - 1) > 256);
+static_assert(sizes<256>(equal_costs<4096>(0.1))[0] == 16);
+static_assert(sizes<256>(equal_costs<4096>(0.1))[255] == 16);
+
+// Least variance up to layers * cells == 8,192, and ties by variance up to the limit: the sum of
+// squares of whole numbers against the plain dynamic programme, which reaches 1,024.
+template <std::size_t L, std::size_t K> constexpr double plain_least_squares() {
+    Costs<L> const costs = random_costs<L>();
+    double sums[L + 1]{};
+    for (std::size_t l = 0; l < L; ++l) sums[l + 1] = sums[l] + costs[l];
+    constexpr std::size_t places = L - K + 1;
+    double best[2][places]{};
+    for (std::size_t p = 0; p < places; ++p) {
+        double const cell = sums[L] - sums[K - 1 + p];
+        best[0][p] = cell * cell;
+    }
+    for (std::size_t k = K - 1; k-- > 0;) {
+        double const* const rest = best[(K - 2 - k) % 2];
+        double* const least = best[(K - 1 - k) % 2];
+        for (std::size_t p = 0; p < (k == 0 ? 1 : places); ++p) {
+            double minimum = std::numeric_limits<double>::max();
+            for (std::size_t q = p; q < places; ++q) {
+                double const cell = sums[k + 1 + q] - sums[k + p];
+                double const sum = cell * cell + rest[q];
+                if (sum < minimum) minimum = sum;
+            }
+            least[p] = minimum;
+        }
+    }
+    return best[(K - 1) % 2][0];
+}
+template <std::size_t L, std::size_t K, class Objective> constexpr double squares() {
+    Costs<L> const costs = random_costs<L>();
+    std::array<std::size_t, K + 1> first{};
+    Objective::cut(costs.data(), L, K, first.data());
+    double sum = 0;
+    std::size_t l = 0;
+    for (std::size_t k = 0; k < K; ++k) {
+        double cell = 0;
+        for (; l < first[k + 1]; ++l) cell += costs[l];
+        sum += cell * cell;
+    }
+    return sum;
+}
+static_assert(squares<256, 4, LeastVariance>() == plain_least_squares<256, 4>());
+static_assert(squares<128, 8, LeastVariance>() == plain_least_squares<128, 8>());
+static_assert(squares<64, 16, LeastVariance>() == plain_least_squares<64, 16>());
+static_assert(squares<32, 32, LeastVariance>() == plain_least_squares<32, 32>());
+static_assert(squares<2048, 4, LeastVariance>() <= squares<2048, 4, Bottleneck>());
+static_assert(squares<1024, 8, LeastVariance>() <= squares<1024, 8, Bottleneck>());
+static_assert(squares<512, 16, LeastVariance>() <= squares<512, 16, Bottleneck>());
+static_assert(squares<256, 32, LeastVariance>() <= squares<256, 32, Bottleneck>());
+
+// The widest search for ties: one layer above all others leaves the rest free.
+template <std::size_t L> constexpr Costs<L> one_giant() {
+    Costs<L> costs = random_costs<L>();
+    costs[L / 2] = 0x1p40;
+    return costs;
+}
+static_assert(sizes<8>(one_giant<512>()) == sizes<8, LeastVariance>(one_giant<512>()));
+static_assert(sizes<16>(one_giant<256>()) == sizes<16, LeastVariance>(one_giant<256>()));
 
 } // namespace
 

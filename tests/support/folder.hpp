@@ -26,6 +26,8 @@ struct Folder {
         return {std::istreambuf_iterator<char>(file), {}};
     }
     void write(std::string const& name, std::string const& content) const {
+        // A file that is cut to nothing and written again goes to the disk when it is closed.
+        std::filesystem::remove(*this / name);
         std::ofstream(*this / name, std::ios::binary) << content;
     }
 };

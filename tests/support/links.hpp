@@ -16,8 +16,7 @@
 // Programs and links for tests of what crosses between devices that share no memory.
 namespace toy {
 
-/// Cells on devices by chance; every device runs all forwards cell by cell, then all backwards
-/// back.
+/// Cells on devices by chance.
 struct Scattered {
     using policy_kind = gpipe::policy::Schedule;
     static gpipe::Programs programs(std::size_t cells, std::size_t micro_batches) {
@@ -25,16 +24,7 @@ struct Scattered {
         std::size_t const devices = 1 + random() % cells;
         gpipe::Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
         for (std::size_t c = 0; c < cells; ++c) result.place(c, random() % devices);
-        for (std::size_t d = 0; d < devices; ++d) {
-            for (std::size_t c = 0; c < cells; ++c)
-                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
-                    result.add(gpipe::forward(c, m));
-            for (std::size_t c = cells; c-- > 0;)
-                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
-                    result.add(gpipe::backward(c, m));
-            result.next_device();
-        }
-        return result;
+        return forth_and_back(result);
     }
 };
 

@@ -53,19 +53,24 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         for (std::size_t& b : bytes) b = 1 + below(sizes.most_bytes);
         return bytes;
     };
+    // Of all tensors of a boundary, of none, or of the first of two.
+    auto const gradient_of = [&](std::vector<std::size_t> boundary, bool carries) {
+        if (boundary.size() > 1 && happens(20)) boundary[1] = 0;
+        return carries ? boundary : std::vector<std::size_t>(boundary.size());
+    };
     std::vector<std::size_t> boundary = some(2);
     bool carries = happens(80);
+    std::vector<std::size_t> gradient = gradient_of(boundary, carries);
     for (std::size_t i = 0; i < length; ++i) {
         LayerInfo layer;
         layer.name = "layer";
         layer.input = chain.group(boundary);
-        layer.input_gradient =
-            chain.group(carries ? boundary : std::vector<std::size_t>(boundary.size()));
+        layer.input_gradient = chain.group(gradient);
         boundary = some(2);
         carries = !happens(sizes.percent_integers);
+        gradient = gradient_of(boundary, carries);
         layer.output = chain.group(boundary);
-        layer.output_gradient =
-            chain.group(carries ? boundary : std::vector<std::size_t>(boundary.size()));
+        layer.output_gradient = chain.group(gradient);
         layer.output_carries_gradient = carries;
         if (happens(sizes.percent_saved)) layer.saved = chain.group(some(2));
         if (happens(sizes.percent_scratch)) layer.scratch = chain.group(some(2));

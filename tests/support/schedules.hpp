@@ -35,23 +35,28 @@ struct OneForwardOneBackward {
     }
 };
 
-/// All forwards, then all backwards ascending, with the cells dealt to half as many devices in
-/// turn: device d owns cells d, d + D, ...
+/// Every device runs all forwards of the cells that it has, one by one, then all backwards back.
+constexpr gpipe::Programs forth_and_back(gpipe::Programs placed) {
+    for (std::size_t d = 0; d < placed.devices(); ++d) {
+        for (std::size_t c = 0; c < placed.cells(); ++c)
+            for (std::size_t m = 0; m < placed.micro_batches() && placed.device_of(c) == d; ++m)
+                placed.add(gpipe::forward(c, m));
+        for (std::size_t c = placed.cells(); c-- > 0;)
+            for (std::size_t m = 0; m < placed.micro_batches() && placed.device_of(c) == d; ++m)
+                placed.add(gpipe::backward(c, m));
+        placed.next_device();
+    }
+    return placed;
+}
+
+/// That with the cells dealt to half as many devices in turn: device d owns cells d, d + D, ...
 struct Dealt {
     using policy_kind = gpipe::policy::Schedule;
     static constexpr gpipe::Programs programs(std::size_t cells, std::size_t micro_batches) {
         std::size_t const devices = (cells + 1) / 2;
         gpipe::Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
         for (std::size_t c = 0; c < cells; ++c) result.place(c, c % devices);
-        for (std::size_t d = 0; d < devices; ++d) {
-            for (std::size_t c = d; c < cells; c += devices)
-                for (std::size_t m = 0; m < micro_batches; ++m) result.add(gpipe::forward(c, m));
-            for (std::size_t c = cells; c-- > 0;)
-                for (std::size_t m = 0; m < micro_batches && c % devices == d; ++m)
-                    result.add(gpipe::backward(c, m));
-            result.next_device();
-        }
-        return result;
+        return forth_and_back(result);
     }
 };
 

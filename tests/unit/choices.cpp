@@ -20,17 +20,8 @@ namespace {
 template <std::size_t devices, std::size_t cells, std::size_t micro_batches> struct Other {
     using policy_kind = gpipe::policy::Schedule;
     static constexpr Programs programs(std::size_t, std::size_t) {
-        Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
-        for (std::size_t d = 0; d < devices; ++d) {
-            for (std::size_t c = 0; c < cells; ++c)
-                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
-                    result.add(gpipe::forward(c, m));
-            for (std::size_t c = cells; c-- > 0;)
-                for (std::size_t m = 0; m < micro_batches && result.device_of(c) == d; ++m)
-                    result.add(gpipe::backward(c, m));
-            result.next_device();
-        }
-        return result;
+        return toy::forth_and_back(
+            Programs(devices, cells, micro_batches, 2 * cells * micro_batches));
     }
 };
 struct Needs7 : Other<2, 2, 6> {

@@ -2,9 +2,9 @@
 // they hold recomputes or not.
 #include <support/executor.hpp>
 #include <support/long_tests.hpp>
-#include <support/mutants.hpp>
 #include <support/schedules.hpp>
 
+#include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/gpipe.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -21,23 +21,52 @@ using gpipe::Kind;
 using gpipe::Problem;
 using gpipe::Programs;
 using gpipe::verify;
-using toy::Draft;
 
 namespace {
+
+// Programs that can be changed at any place.
+struct Draft {
+    explicit Draft(Programs const& programs) : shape(programs), device(toy::actions_of(programs)) {}
+
+    Programs programs() const { return toy::with_actions(shape, device); }
+    gpipe::Verdict verdict() const { return verify(programs()); }
+    toy::Outcome execute() const {
+        Programs const plain = programs();
+        return toy::Executor(plain).run();
+    }
+    // The same with the action at `from` of device d moved to `to`.
+    Draft moved(std::size_t d, std::size_t from, std::size_t to) const {
+        Draft result = *this;
+        auto& actions = result.device[d];
+        Action const action = actions[from];
+        actions.erase(actions.begin() + std::ptrdiff_t(from));
+        actions.insert(actions.begin() + std::ptrdiff_t(to), action);
+        return result;
+    }
+
+    Programs shape; // without its actions
+    std::vector<std::vector<Action>> device;
+};
+
+// The forms that a schedule's programs take.
+std::string const forms[] = {"as they are", "with recomputes"};
 
 // Calls f(form, draft) for all schedules and forms up to a number of (cell, micro-batch) pairs, so
 // few that every execution can be looked at.
 template <class F> void each_small_draft(std::size_t most_pairs, F f) {
     if (toy::long_tests()) most_pairs = 2 * most_pairs;
     if (toy::one_of(1) > 1) most_pairs = most_pairs * 2 / 3; // sanitizers take their time
-    toy::each_schedule(4, 6, 3, [&](auto const& schedule, std::size_t k, std::size_t m) {
-        if (k * schedule.cells_per_device() * m > most_pairs) return;
-        std::string const name(schedule.name());
-        CAPTURE(name);
-        CAPTURE(k);
-        CAPTURE(m);
-        toy::each_form(schedule.programs(k, m), f);
-    });
+    for (std::size_t m = 1; m <= 6; ++m)
+        toy::each_of_catalogue(4, most_pairs / m, m,
+                               [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                                   std::string const name(schedule.name());
+                                   CAPTURE(name);
+                                   CAPTURE(k);
+                                   CAPTURE(m);
+                                   Programs const programs = schedule.programs(k, m);
+                                   f(0, Draft(programs));
+                                   f(1, Draft(gpipe::checkpoint::ExceptLast::lower(programs)));
+                               });
 }
 
 // What verify() and the executor say of mutants, by form.
@@ -54,8 +83,8 @@ struct Tally {
     }
     void print() const {
         for (int form = 0; form < 2; ++form)
-            MESSAGE(toy::forms[form] << ": " << rejected[form] << " rejected, " << accepted[form]
-                                     << " accepted");
+            MESSAGE(forms[form] << ": " << rejected[form] << " rejected, " << accepted[form]
+                                << " accepted");
         CHECK(wrong == 0);
     }
     void print_all_rejected() const {
@@ -80,7 +109,7 @@ TEST_CASE("what a schedule yields is sound in every form, and so says the execut
     std::size_t programs = 0;
     std::size_t states = 0;
     each_small_draft(18, [&](int form, Draft const& draft) {
-        INFO(toy::forms[form]);
+        INFO(forms[form]);
         auto const verdict = draft.verdict();
         CHECK_MESSAGE(verdict, sentence(verdict.problem));
         toy::Outcome const outcome = draft.execute();
@@ -264,22 +293,23 @@ TEST_CASE("a recompute behind its backward is rejected") {
 }
 
 TEST_CASE("the verdict counts what is in flight") {
-    toy::each_schedule(4, 9, 3, [](auto const& schedule, std::size_t k, std::size_t m) {
-        Programs const programs = schedule.programs(k, m);
-        std::size_t peak = 0;
-        for (std::size_t d = 0; d < k; ++d)
-            for (std::size_t at = 0; at <= programs.size(d); ++at) {
-                std::size_t begun = 0;
-                std::size_t ended = 0;
-                for (std::size_t i = 0; i < at; ++i) {
-                    Kind const kind = programs.program(d)[i].kind;
-                    begun += kind == Kind::forward;
-                    ended += kind == Kind::backward || kind == Kind::weight_gradient;
+    for (std::size_t m = 1; m <= 9; ++m)
+        toy::each_of_catalogue(4, 12, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            Programs const programs = schedule.programs(k, m);
+            std::size_t peak = 0;
+            for (std::size_t d = 0; d < k; ++d)
+                for (std::size_t at = 0; at <= programs.size(d); ++at) {
+                    std::size_t begun = 0;
+                    std::size_t ended = 0;
+                    for (std::size_t i = 0; i < at; ++i) {
+                        Kind const kind = programs.program(d)[i].kind;
+                        begun += kind == Kind::forward;
+                        ended += kind == Kind::backward || kind == Kind::weight_gradient;
+                    }
+                    peak = begun - ended > peak ? begun - ended : peak;
                 }
-                peak = begun - ended > peak ? begun - ended : peak;
-            }
-        CHECK(verify(programs).peak == peak);
-    });
+            CHECK(verify(programs).peak == peak);
+        });
 }
 
 TEST_CASE("every problem has a sentence of its own") {
