@@ -1,12 +1,12 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/plan/walk_order.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 
 namespace gpipe {
@@ -45,13 +45,19 @@ class SweepFlaw : public std::logic_error {
   public:
     /// Says so.
     SweepFlaw(SweepVerdict const& found, Value const& value)
-        : std::logic_error("gpipe: a table is planned wrongly at action " +
-                           std::to_string(found.action) + ": " + std::string(sentence(found.flaw)) +
-                           " (" + std::string(name(value.holds)) + " " +
-                           std::to_string(value.owner) + " of micro-batch " +
-                           std::to_string(value.micro_batch) + ")"),
-          verdict(found) {}
+        : SweepFlaw(found, value, sentence(found.flaw), name(value.holds)) {}
     SweepVerdict verdict; ///< what the sweep has found
+
+  private:
+    SweepFlaw(SweepVerdict const& found, Value const& value, std::string_view what,
+              std::string_view of)
+        : std::logic_error(detail::Message("gpipe: a table is planned wrongly at action %u: %.*s "
+                                           "(%.*s %u of micro-batch %u)",
+                                           found.action, static_cast<int>(what.size()), what.data(),
+                                           static_cast<int>(of.size()), of.data(), value.owner,
+                                           value.micro_batch)
+                               .text),
+          verdict(found) {}
 };
 
 /// Where an operand lies: an address of any kind, one past its last byte. Empty: nowhere.
