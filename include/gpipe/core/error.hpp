@@ -8,6 +8,19 @@
 
 namespace gpipe::detail {
 
+/// A message in the form of printf, of up to 500 characters: for exceptions that carry more.
+struct Message {
+    /// Writes it.
+    [[gnu::cold, gnu::noinline, gnu::format(printf, 2, 3)]] explicit Message(char const* format,
+                                                                             ...) {
+        std::va_list arguments;
+        va_start(arguments, format);
+        std::vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+    }
+    char text[512]; ///< with a zero behind it
+};
+
 /// Throws Exception with a message in the form of printf, of up to 500 characters. One call and a
 /// constant per message: composing strings in place costs every translation unit compile time.
 template <class Exception>

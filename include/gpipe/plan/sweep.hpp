@@ -1,12 +1,12 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/plan/walk_order.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 
 namespace gpipe {
@@ -45,13 +45,19 @@ class SweepFlaw : public std::logic_error {
   public:
     /// Says so.
     SweepFlaw(SweepVerdict const& found, Value const& value)
-        : std::logic_error("gpipe: a table is planned wrongly at action " +
-                           std::to_string(found.action) + ": " + std::string(sentence(found.flaw)) +
-                           " (" + std::string(name(value.holds)) + " " +
-                           std::to_string(value.owner) + " of micro-batch " +
-                           std::to_string(value.micro_batch) + ")"),
-          verdict(found) {}
+        : SweepFlaw(found, value, sentence(found.flaw), name(value.holds)) {}
     SweepVerdict verdict; ///< what the sweep has found
+
+  private:
+    SweepFlaw(SweepVerdict const& found, Value const& value, std::string_view what,
+              std::string_view of)
+        : std::logic_error(detail::Message("gpipe: a table is planned wrongly at action %u: %.*s "
+                                           "(%.*s %u of micro-batch %u)",
+                                           found.action, static_cast<int>(what.size()), what.data(),
+                                           static_cast<int>(of.size()), of.data(), value.owner,
+                                           value.micro_batch)
+                               .text),
+          verdict(found) {}
 };
 
 /// Where an operand lies: an address of any kind, one past its last byte. Empty: nowhere.
@@ -70,7 +76,7 @@ namespace detail {
 //
 // It either proves needs that are given, or finds them: the least that make the table sound. What
 // it demands counts from then on, else others would demand it again.
-template <class SpanOf> class Sweep {
+class Sweep {
   public:
     // Needs that are to be proven, or else where those go that are found.
     struct Asked {
@@ -80,9 +86,9 @@ template <class SpanOf> class Sweep {
     };
 
     // `own`: of the walk. `before`: of the walk in the one before it, if that may be under way.
-    constexpr Sweep(Walk const& walk, Operands const& operands, SpanOf const& span_of, Asked own,
-                    Asked before = {})
-        : walk_(walk), operands_(operands), span_of_(span_of), own_(own), before_(before),
+    constexpr Sweep(Walk const& walk, Operands const& operands, Array<Span> const& spans, Asked own,
+                    Asked before)
+        : walk_(walk), operands_(operands), spans_(spans), own_(own), before_(before),
           size_(walk.order.size()), streams_(walk.streams), values_(operands.values.size()),
           rounds_(before ? 2 : 1), clocks_(rounds_ * size_ * streams_), last_(streams_, none),
           length_(streams_), states_(rounds_ * values_), room_(values_ + 2),
@@ -193,11 +199,14 @@ template <class SpanOf> class Sweep {
         demanded_count_ = 0;
     }
 
+    constexpr Span const& span_of(Operand const& operand) const {
+        return spans_.data()[&operand - operands_.all.data()];
+    }
     constexpr void read(std::uint32_t i, Operand const& operand) {
         State& state = states_[operand.value + round_ * values_];
         std::uint32_t const writer = operands_.values[operand.value].writer;
         if (!state.there) return fail(Flaw::unwritten, i, operand.value);
-        if (span_of_(i, operand).begin != state.at) return fail(Flaw::misplaced, i, operand.value);
+        if (span_of(operand).begin != state.at) return fail(Flaw::misplaced, i, operand.value);
         std::size_t const made = writer + round_ * size_;
         if (!sure(made)) {
             if (!finds_) return fail(Flaw::unordered, i, operand.value);
@@ -219,7 +228,7 @@ template <class SpanOf> class Sweep {
     }
     constexpr void write(std::uint32_t i, Operand const& operand) {
         std::size_t const value = operand.value + round_ * values_;
-        Span const span = span_of_(i, operand);
+        Span const& span = span_of(operand);
         State& state = states_[value];
         state.there = true;
         state.at = span.begin;
@@ -281,7 +290,7 @@ template <class SpanOf> class Sweep {
 
     Walk const& walk_;
     Operands const& operands_;
-    SpanOf const& span_of_;
+    Array<Span> const& spans_; // by operand
     Asked own_, before_;
     std::size_t size_;
     std::size_t streams_;
@@ -304,38 +313,54 @@ template <class SpanOf> class Sweep {
     SweepVerdict verdict_;
 };
 
+// One list, so that whoever asks shares the sweep's code.
+template <class SpanOf>
+constexpr Array<Span> spans_of(Walk const& walk, Operands const& operands, SpanOf const& span_of) {
+    Array<Span> spans(operands.all.size());
+    Span* at = spans.data();
+    for (std::size_t i = 0; i < walk.order.size(); ++i)
+        for (Operand const& operand : operands[i]) *at++ = span_of(i, operand);
+    return spans;
+}
+[[gnu::cold]] GPIPE_INLINE constexpr Needs found_needs(Walk const& walk, Operands const& operands,
+                                                       Array<Span> const& spans, Needs const* own) {
+    Needs found(walk.order.size(), own ? walk.streams : walk.order.size());
+    Sweep::Asked const finds{nullptr, &found};
+    Sweep sweep(walk, operands, spans, own ? Sweep::Asked{own} : finds,
+                own ? finds : Sweep::Asked{});
+    SweepVerdict const verdict = sweep.run();
+    if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
+    return found;
+}
+[[gnu::cold]] GPIPE_INLINE constexpr SweepVerdict proven(Walk const& walk, Operands const& operands,
+                                                         Needs const& needs,
+                                                         Array<Span> const& spans,
+                                                         Needs const* before) {
+    return Sweep(walk, operands, spans, {&needs}, {before}).run();
+}
+
 } // namespace detail
 
 /// What actions have to wait for, beside what their streams have done before: the writers of what
 /// they read, and those who use what lies where they write, span_of(action, operand) being a Span.
 /// Of all that no more than it takes. Throws SweepFlaw if they read what is not there.
 template <class SpanOf>
-[[gnu::cold]] constexpr Needs find_needs(Walk const& walk, Operands const& operands,
-                                         SpanOf const& span_of) {
-    Needs found(walk.order.size(), walk.order.size());
-    SweepVerdict const verdict =
-        detail::Sweep<SpanOf>(walk, operands, span_of, {nullptr, &found}).run();
-    if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
-    return found;
+constexpr Needs find_needs(Walk const& walk, Operands const& operands, SpanOf const& span_of) {
+    return detail::found_needs(walk, operands, detail::spans_of(walk, operands, span_of), nullptr);
 }
 /// What actions of a walk with these needs have to wait for in the walk before, if that may still
 /// be under way. Throws as find_needs().
 template <class SpanOf>
-[[gnu::cold]] constexpr Needs find_needs_before(Walk const& walk, Operands const& operands,
-                                                Needs const& needs, SpanOf const& span_of) {
-    Needs found(walk.order.size(), walk.streams);
-    SweepVerdict const verdict =
-        detail::Sweep<SpanOf>(walk, operands, span_of, {&needs}, {nullptr, &found}).run();
-    if (!verdict) throw SweepFlaw(verdict, operands.values[verdict.value]);
-    return found;
+constexpr Needs find_needs_before(Walk const& walk, Operands const& operands, Needs const& needs,
+                                  SpanOf const& span_of) {
+    return detail::found_needs(walk, operands, detail::spans_of(walk, operands, span_of), &needs);
 }
 /// Proves that with these needs no execution loses a value; with `before`, of walk behind walk,
 /// each of which may begin while the one before it is under way.
 template <class SpanOf>
-[[gnu::cold]] constexpr SweepVerdict prove(Walk const& walk, Operands const& operands,
-                                           Needs const& needs, SpanOf const& span_of,
-                                           Needs const* before = nullptr) {
-    return detail::Sweep<SpanOf>(walk, operands, span_of, {&needs}, {before}).run();
+constexpr SweepVerdict prove(Walk const& walk, Operands const& operands, Needs const& needs,
+                             SpanOf const& span_of, Needs const* before = nullptr) {
+    return detail::proven(walk, operands, needs, detail::spans_of(walk, operands, span_of), before);
 }
 
 } // namespace gpipe

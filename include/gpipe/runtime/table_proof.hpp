@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string>
+#include <string_view>
 
 namespace gpipe {
 
@@ -193,11 +193,14 @@ GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
     if (verdict) return;
     Action const& a = lowered.programs[verdict.action];
     Value const& value = operands.values[verdict.value];
+    std::string_view const kind = name(a.kind);
+    std::string_view const flaw = sentence(verdict.flaw);
+    std::string_view const holds = name(value.holds);
     detail::throw_error<std::logic_error>(
-        "gpipe: the table that would be walked is wrong at the %s of cell %u, micro-batch %u: %s "
-        "(%s %u of micro-batch %u)",
-        std::string(name(a.kind)).c_str(), a.cell, a.micro_batch,
-        std::string(sentence(verdict.flaw)).c_str(), std::string(name(value.holds)).c_str(),
+        "gpipe: the table that would be walked is wrong at the %.*s of cell %u, micro-batch %u: "
+        "%.*s (%.*s %u of micro-batch %u)",
+        static_cast<int>(kind.size()), kind.data(), a.cell, a.micro_batch,
+        static_cast<int>(flaw.size()), flaw.data(), static_cast<int>(holds.size()), holds.data(),
         value.owner, value.micro_batch);
 }
 
