@@ -6,6 +6,7 @@
 #include "layers.hpp"
 
 #include <gpipe/layer/stash.hpp>
+#include <gpipe/pipeline.hpp>
 
 #include <cstddef>
 
