@@ -2,8 +2,12 @@
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -109,4 +113,319 @@ TEST_CASE_TEMPLATE("P1 skips: wherever the chain is cut", Device, Host, Deferred
                 CHECK((schedule.order == Backward::descending ? descending : ascending)
                           .differs(train) == "");
             }
+}
+
+// What torchgpipe's tests of skips pin down (behaviours H and J; I and what does not compile:
+// compile_fail/skips.cpp, static/skips.cpp). H3: a layer that declares a stash is handed the view
+// to write, as it is its output; that it forgets to is no other mistake than forgetting that. H6, a
+// stash of nothing, is not part of this library yet, nor are replicas (H9); there is no tracker
+// whose threads could share it. J4: what is stashed once is popped once, by type, so nothing can be
+// exhausted. J6: cuda_double/skips.cpp.
+namespace {
+
+template <class N, class Device = Host>
+using TrainOf = toy::Training<N, toy::MeanSquare<Real, 1>, gpipe::SGD, Device>;
+template <class T>
+typename T::Options small(std::size_t cells, std::size_t micro_batches,
+                          gpipe::checkpoint::Dynamic checkpointing = {}) {
+    typename T::Options o;
+    o.samples = 6;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.checkpointing = checkpointing;
+    return o;
+}
+
+struct Foo;
+template <class T> struct Number {
+    using Input = gpipe::Tensor<T, 1>;
+    using Output = gpipe::Tensor<T, 1>;
+    void backward(auto&, auto, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = dy.data()[i];
+    }
+};
+struct Stashes42 : Number<Real> {
+    using Stash = gpipe::Skip<Foo, gpipe::Tensor<Real>>;
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            gpipe::stash<Foo>(ctx).data()[i] = 42;
+            y.data()[i] = 2 * x.data()[i];
+        }
+    }
+};
+struct Doubles : Number<Real> {
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = 2 * x.data()[i];
+    }
+};
+struct Pops : Number<Real> {
+    using Pop = gpipe::Skip<Foo, gpipe::Tensor<Real>>;
+    void forward(auto& ctx, auto, auto y) const {
+        for (std::size_t i = 0; i < y.size(); ++i) y.data()[i] = gpipe::pop<Foo>(ctx).data()[i];
+    }
+    void backward(auto& ctx, auto, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) {
+            gpipe::pop_gradient<Foo>(ctx).data()[i] = dy.data()[i];
+            dx.data()[i] = 0;
+        }
+    }
+};
+
+} // namespace
+
+TEST_CASE("H2 H8 what is stashed is popped, with a pipeline and without one") {
+    using N = gpipe::Pipeline<Stashes42, Doubles, Doubles, Pops>;
+    auto const x = toy::numbers<Real>(6, 1);
+    for (std::size_t cells : {1, 2, 4}) {
+        TrainOf<N> train(N{}, {}, {}, small<TrainOf<N>>(cells, 3));
+        CHECK((train.plan().lowered.edges.size() == cells - 1) ==
+              (cells == 1)); // a skip is one more
+        std::vector<Real> y(6);
+        train.predict(x, y);
+        CHECK(y == std::vector<Real>(6, 42));
+        train.step(x, x);
+        CHECK(train.evaluate(x, std::vector<Real>(6, 42)).loss == 0);
+    }
+}
+
+namespace {
+
+// One channel, three weights.
+template <std::size_t N> struct Conv {
+    using Input = gpipe::Tensor<Real, N>;
+    using Output = gpipe::Tensor<Real, N>;
+    using Parameters = gpipe::Tensor<Real, 3>;
+    void initialize(auto& ctx) const {
+        auto numbers = ctx.random(0);
+        for (Real& w : ctx.parameters()) w = static_cast<Real>(numbers.normal(0.5));
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const w = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i)
+                y(s, i) = w[0] * x(s, (i + N - 1) % N) + w[1] * x(s, i) + w[2] * x(s, (i + 1) % N);
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto const w = ctx.parameters();
+        auto const dw = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i) {
+                dw[0] += dy(s, i) * x(s, (i + N - 1) % N);
+                dw[1] += dy(s, i) * x(s, i);
+                dw[2] += dy(s, i) * x(s, (i + 1) % N);
+                dx(s, i) =
+                    w[0] * dy(s, (i + 1) % N) + w[1] * dy(s, i) + w[2] * dy(s, (i + N - 1) % N);
+            }
+    }
+};
+// The first one's input skips to behind the third.
+struct First : Conv<48> {
+    using Stash = gpipe::Skip<Foo, gpipe::Tensor<Real, 48>>;
+    void forward(auto& ctx, auto x, auto y) const {
+        Conv<48>::forward(ctx, x, y);
+        std::copy(x.begin(), x.end(), gpipe::stash<Foo>(ctx).begin());
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        Conv<48>::backward(ctx, x, dy, dx);
+        auto const skip = gpipe::stash_gradient<Foo>(ctx);
+        for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] += skip.data()[i];
+    }
+};
+struct Third : Conv<48> {
+    using Pop = gpipe::Skip<Foo, gpipe::Tensor<Real, 48>>;
+    static constexpr bool backward_reads_pops = false;
+    void forward(auto& ctx, auto x, auto y) const {
+        Conv<48>::forward(ctx, x, y);
+        auto const skip = gpipe::pop<Foo>(ctx);
+        for (std::size_t i = 0; i < y.size(); ++i) y.data()[i] += skip.data()[i];
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        Conv<48>::backward(ctx, x, dy, dx);
+        std::copy(dy.begin(), dy.end(), gpipe::pop_gradient<Foo>(ctx).begin());
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "H7 H11 conv, conv, conv and a skip: outputs and gradients are those of the plain net for "
+    "every cut and checkpointing, and the summary shows the skip") {
+    // Below the three a layer whose parameters' gradients show those of the net's input.
+    using N = gpipe::Pipeline<toy::Linear<Real, 5, 48>, First, Conv<48>, Third,
+                              toy::StrictLinear<Real, 48, 3>>;
+    using T = toy::Training<N, Loss, gpipe::SGD, Host>;
+    toy::Data<Real> const data(30);
+    for (std::vector<std::size_t> const& cut :
+         {std::vector<std::size_t>{5}, {2, 3}, {3, 2}, {2, 1, 2}})
+        for (toy::NamedCheckpointing const& c : toy::checkpointings) {
+            toy::Reference<N, Loss, gpipe::SGD> plain(N{}, {}, gpipe::SGD{1e-3f}, 1, 3,
+                                                      Backward::descending);
+            T::Options o;
+            o.samples = 30;
+            o.seed = 1;
+            o.cells = cut.size();
+            o.micro_batches = 3;
+            o.checkpointing = c.policy;
+            toy::hand = cut;
+            T train(N{}, {}, gpipe::SGD{1e-3f}, o);
+            toy::hand.clear();
+            INFO(c.name, ", K = ", cut.size());
+            std::vector<Real> outputs(30 * 3);
+            train.predict(data.inputs, outputs);
+            auto const expected = plain.predict(data.inputs);
+            CHECK(std::memcmp(outputs.data(), expected.data(), expected.size()) == 0);
+            CHECK(train.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+            CHECK(toy::difference(train, plain) == "");
+            CHECK(train.summary().find("48 float + 48 float") != std::string::npos);
+        }
+}
+
+namespace {
+
+// Where a tensor was stashed, and where it was popped, by phase.
+std::vector<std::pair<gpipe::Phase, void const*>> stashed, popped;
+struct Notes : Stashes42 {
+    void forward(auto& ctx, auto x, auto y) const {
+        Stashes42::forward(ctx, x, y);
+        stashed.emplace_back(ctx.phase(), gpipe::stash<Foo>(ctx).data());
+    }
+};
+struct NotesPops : Pops {
+    void forward(auto& ctx, auto x, auto y) const {
+        Pops::forward(ctx, x, y);
+        popped.emplace_back(ctx.phase(), gpipe::pop<Foo>(ctx).data());
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "J2 J3 a skip within a cell is no edge; one between cells is written once, and read where it "
+    "was written however often it is popped; then its slot is another's") {
+    using Line = toy::Linear<Real, 1, 1>;
+    using N = gpipe::Pipeline<Line, Notes, Doubles, toy::Scale<Real, 1>, NotesPops, Line>;
+    auto const x = toy::numbers<Real>(6, 1);
+    for (std::vector<std::size_t> const& cut : {std::vector<std::size_t>{5, 1}, {3, 2, 1}}) {
+        toy::hand = cut;
+        auto o = small<TrainOf<N>>(cut.size(), 2, gpipe::checkpoint::Always{});
+        o.schedule = gpipe::schedule::OneForwardOneBackward{};
+        o.device.threads = 1;
+        TrainOf<N> train(N{}, {}, {}, o);
+        toy::hand.clear();
+        stashed.clear();
+        popped.clear();
+        train.step(x, x);
+        bool const crosses = cut.size() == 3;
+        CHECK(train.plan().lowered.edges.size() == cut.size() - 1 + crosses);
+        CHECK((train.plan().skip_edges[0] == gpipe::Operands::none) == !crosses);
+        REQUIRE(stashed.size() == 4); // two forwards, and as many again
+        REQUIRE(popped.size() == 4);
+        for (auto const& [phase, at] : popped) {
+            std::size_t same = 0;
+            for (auto const& [stashed_in, where] : stashed)
+                same += where == at && (!crosses || stashed_in == gpipe::Phase::forward);
+            CHECK(same > 0);
+        }
+        for (auto const& [phase, at] : stashed)
+            for (auto const& [popped_in, where] : popped)
+                CHECK((!crosses || phase == gpipe::Phase::forward || at != where));
+    }
+}
+
+namespace {
+
+// y = 2 x + z, z what it pops: of integers, without a gradient.
+template <class T> struct Joins : Number<Real> {
+    using Pop = gpipe::Skip<Foo, gpipe::Tensor<T>>;
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const z = gpipe::pop<Foo>(ctx);
+        for (std::size_t i = 0; i < x.size(); ++i)
+            y.data()[i] = 2 * x.data()[i] + static_cast<Real>(z.data()[i]);
+    }
+    void backward(auto& ctx, auto, auto dy, auto dx) const {
+        auto const dz = gpipe::pop_gradient<Foo>(ctx);
+        static_assert(gpipe::is_none<decltype(dz)> == std::is_integral_v<T>);
+        for (std::size_t i = 0; i < dy.size(); ++i) {
+            dx.data()[i] = 2 * dy.data()[i];
+            if constexpr (!std::is_integral_v<T>) dz.data()[i] = dy.data()[i];
+        }
+    }
+};
+// y = x + b, and stashes y.
+template <class T> struct Adds : Number<Real> {
+    using Parameters = gpipe::Tensor<Real>;
+    using Stash = gpipe::Skip<Foo, gpipe::Tensor<T>>;
+    void initialize(auto&) const {}
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            y.data()[i] = x.data()[i] + ctx.parameters().data()[0];
+            gpipe::stash<Foo>(ctx).data()[i] = static_cast<T>(y.data()[i]);
+        }
+    }
+    void backward(auto& ctx, auto, auto dy, auto dx) const {
+        auto const dz = gpipe::stash_gradient<Foo>(ctx);
+        static_assert(gpipe::is_none<decltype(dz)> == std::is_integral_v<T>);
+        for (std::size_t i = 0; i < dy.size(); ++i) {
+            dx.data()[i] = dy.data()[i];
+            if constexpr (!std::is_integral_v<T>) dx.data()[i] += dz.data()[i];
+            ctx.gradients().data()[0] += dx.data()[i];
+        }
+    }
+};
+// The gradient of each sample's output is 1.
+struct Sum {
+    using Target = gpipe::Tensor<Real, 1>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto, auto dy) const {
+        gpipe::LossValue<> value;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            value.sum += y.data()[i];
+            if constexpr (!gpipe::is_none<decltype(dy)>) dy.data()[i] = 1;
+        }
+        value.weight = 1;
+        return value;
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "J5 twice a tensor and once what a skip brings: gradients 2 and 1, and only 2 if "
+    "the skip carries none",
+    T, Real, int) {
+    using N = gpipe::Pipeline<Adds<T>, Joins<T>>;
+    using Train = toy::Training<N, Sum, gpipe::SGD, Host>;
+    auto const x = toy::numbers<Real>(6, 1);
+    for (std::size_t cells : {1, 2}) {
+        Train train(N{}, {}, {}, small<Train>(cells, 1));
+        train.step(x, x);
+        CHECK(train.template gradient<Real>(0, 0)[0] == 6 * (std::is_integral_v<T> ? 2 : 3));
+    }
+}
+
+TEST_CASE_TEMPLATE("P1 skips: so it is where updates are immediate, and steps overlap", Device,
+                   Host, Deferred, Remote) {
+    using T =
+        gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                        gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Device>;
+    std::vector<std::size_t> const sizes{13, 7, 13};
+    Expected descending(8, Backward::descending, sizes);
+    Expected ascending(8, Backward::ascending, sizes);
+    std::size_t point = 0;
+    toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        for (auto const& run : toy::runs<Device>()) {
+            if (point++ % toy::one_of(7) != 0) continue;
+            typename T::Options o;
+            o.samples = 13;
+            o.seed = 7;
+            o.cells = k;
+            o.micro_batches = 8;
+            o.schedule = schedule;
+            o.device = run;
+            T train(Net{}, {}, Adam{1e-2f}, o);
+            INFO(schedule.name(), ", K = ", k, ", ", toy::describe(run));
+            CHECK((schedule.name() == "GPipe" ? descending : ascending).differs(train) == "");
+        }
+    });
 }
