@@ -72,6 +72,7 @@ inline gpipe::Reversal some_reversal(std::mt19937_64& random, std::size_t layers
 struct RandomPlan {
     RandomChain chain;
     gpipe::Array<gpipe::Reversal> reversals; ///< by cell, or none
+    gpipe::Array<gpipe::Link> links;         ///< see plan_bytes()
     gpipe::MemoryPlan plan;
 };
 /// Links between cells, and behind them those of a chain's skips: each that goes from device to
@@ -104,7 +105,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     sizes.percent_parameters = percents[random() % 5];
     sizes.percent_skips = percent_skips;
     std::size_t const length = cells + random() % (2 * cells + 1);
-    RandomPlan result{random_chain(random, length, sizes), {}, {}};
+    RandomPlan result{random_chain(random, length, sizes), {}, {}, {}};
     gpipe::Array<std::size_t> const first = some_cut(random, cells, length);
     if (in_pieces) {
         result.reversals = gpipe::Array<gpipe::Reversal>(cells);
@@ -115,9 +116,9 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     } else {
         programs = lowerings[random() % 3](programs);
     }
-    auto const links = links_of(programs, first, result.chain.shape(), random);
+    result.links = links_of(programs, first, result.chain.shape(), random);
     result.plan = gpipe::plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {},
-                                     links, result.reversals);
+                                     result.links, result.reversals);
     return result;
 }
 

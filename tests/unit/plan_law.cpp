@@ -125,6 +125,18 @@ struct Walked {
     }
 };
 
+// What goes from device to device does so as it is told.
+bool links_serve(toy::RandomPlan const& test) {
+    std::size_t const cells = test.plan.lowered.programs.cells();
+    for (std::size_t c = 1; c < cells; ++c)
+        if (test.plan.lowered.edges[c - 1].link != test.links[c]) return false;
+    for (std::size_t s = 0; s < test.chain.skips.size(); ++s)
+        if (std::uint32_t const e = test.plan.skip_edges[s];
+            e != Operands::none && test.plan.lowered.edges[e].link != test.links[cells + s])
+            return false;
+    return true;
+}
+
 // Calls f(walked, by_stream, random) for tables of random programs: of a step, of one behind which
 // the next begins, of an evaluation; on any number of lanes, or every program a stream.
 template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
@@ -132,6 +144,7 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
         CAPTURE(n);
         Random random(seed + n);
         Case const test = some_case(random);
+        REQUIRE(links_serve(test));
         toy::Arenas const arenas(test.plan);
         for (int const flavour : {0, 1, 2}) {
             bool const evaluation = flavour == 2;
