@@ -299,6 +299,10 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
 /// Where the layout of the cell that begins with layer `first` has a tensor that stays inside.
 inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first,
                              TensorName const& name) {
+    if (is_skip(name)) {
+        gpipe::SkipPlace const& skip = layout.skips[name.layer];
+        return is_skip_gradient(name) ? skip.gradient : skip.value;
+    }
     if (name.what == TensorName::loss_scratch) return layout.loss_scratch;
     if (name.what == TensorName::unwanted || name.layer < first) return layout.input_gradient;
     gpipe::LayerPlaces const& places = layout.places[name.layer - first];
