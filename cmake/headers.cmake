@@ -70,6 +70,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/check.hpp
     include/gpipe/layer/check_layer.hpp
+    include/gpipe/layer/check_skip.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
     include/gpipe/layer/element.hpp
@@ -79,6 +80,9 @@ set(GPIPE_HEADERS
     include/gpipe/layer/item.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
+    include/gpipe/layer/skip.hpp
+    include/gpipe/layer/skip_pairs.hpp
+    include/gpipe/layer/stash.hpp
     include/gpipe/layer/step_state.hpp
     include/gpipe/layer/tensor.hpp
     include/gpipe/layer/thunk.hpp

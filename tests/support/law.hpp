@@ -3,12 +3,14 @@
 #include <support/random_chain.hpp>
 
 #include <gpipe/memory/locate.hpp>
+#include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/table.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <span>
 #include <string>
@@ -92,145 +94,185 @@ std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t actio
 }
 /// The same at the addresses of its step.
 inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
-                                     gpipe::Located const& located, gpipe::Step const& step) {
+                                     gpipe::Located const& located, gpipe::StepTable const& table,
+                                     gpipe::Step const& step) {
     return by_operands(operands, step.action, [&](gpipe::Operand const& operand) {
         gpipe::Value const& value = operands.values[operand.value];
         gpipe::Location const& place = located[operand.value];
         bool const behind =
             value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent;
         return std::pair<std::byte const*, std::size_t>(
-            step[operand.region] + (behind ? plan.layouts[value.owner].kept : 0),
+            table.address(step, operand) + (behind ? plan.layouts[value.owner].kept : 0),
             place.end - place.begin);
     });
 }
 
+/// The functions of a layer, and what else a cell calls: only to be told apart.
+///@{
+template <int> void nothing(gpipe::Call const&, gpipe::Frame const&) {}
+inline constexpr gpipe::CallFunction forward_function = &nothing<0>, whole_function = &nothing<1>,
+                                     halves_function = &nothing<2>, first_half = &nothing<3>,
+                                     second_half = &nothing<4>, loss_function = &nothing<5>;
+///@}
+
+/// A model of layers that only exist as values.
+inline gpipe::Model model_of(ChainShape const& chain) {
+    gpipe::Model model;
+    model.layers = gpipe::Array<gpipe::LayerParts>(chain.size);
+    model.infos = gpipe::Array<LayerInfo>(chain.size);
+    for (std::size_t i = 0; i < chain.size; ++i) {
+        LayerInfo const& info = model.infos[i] = chain.layers[i];
+        gpipe::LayerFunctions& functions = model.layers[i].functions;
+        functions.forward = forward_function;
+        functions.backward = functions.lowest_backward =
+            info.has_whole ? whole_function : halves_function;
+        functions.input_gradient = info.splits ? first_half : functions.backward;
+        if (!info.splits || info.deferred.count > 0)
+            functions.lowest_input_gradient = functions.input_gradient;
+        if (info.splits) functions.weight_gradient = second_half;
+    }
+    model.skips = chain.skips;
+    model.loss.train = model.loss.evaluate = loss_function;
+    return model;
+}
+
 /// What a step does call by call, by the definition of a layer's functions and with no word from
-/// plan/: a second opinion on what actions read and write.
+/// plan/: a second opinion on what actions read and write. Where: as the engine's calls say.
 class Definition {
   public:
-    Definition(ChainShape const& chain, gpipe::MemoryPlan const& plan, bool evaluation)
-        : chain_(chain), plan_(plan), evaluation_(evaluation) {}
+    Definition(ChainShape const& chain, gpipe::MemoryPlan const& plan,
+               gpipe::StepTable const& table)
+        : chain_(chain), plan_(plan), table_(table),
+          calls_(make_calls(model_of(chain), plan, gpipe::Array<gpipe::LayerMemory>(chain.size),
+                            chain.lowest_learner)) {}
 
-    std::vector<Work> operator()(gpipe::Step const& step, std::size_t edge) const {
-        using gpipe::Kind, gpipe::Region;
-        std::size_t const c = step.cell;
-        std::size_t const first = plan_.first[c], last = plan_.first[c + 1];
+    std::vector<Work> operator()(gpipe::Step const& step) const {
         std::vector<Work> result;
         if (is_transfer(step.kind)) {
-            bool const output = step.kind <= Kind::receive_input;
-            std::size_t const giver = plan_.first[plan_.lowered.edges[edge].to] - 1;
-            TensorName const name{output ? TensorName::output : TensorName::gradient, giver};
-            result = {{{piece(step, name, {0, Region::input})},
-                       {piece(step, name, {0, Region::output})}}};
-        } else if (is_offload(step.kind)) {
-            bool const out = step.kind == Kind::offload;
-            std::size_t const kept = plan_.pools.pool(gpipe::Holds::retained, c).bytes;
-            std::size_t const input =
-                plan_.cells[c].input_moves ? plan_.lowered.edges[c - 1].bytes : 0;
-            result = {{{{step[out ? Region::retained : Region::input], kept},
-                        {step[Region::input] + (out ? 0 : kept), input}},
-                       {{step[out ? Region::output : Region::retained], kept},
-                        {step[Region::output] + (out ? kept : 0), input}},
-                       true}};
-        } else if (gpipe::ReversalLayout const& r = plan_.reversals[c]; !r.calls.empty()) {
-            bool const back = gives_gradient(step.kind), again = step.kind == Kind::recompute;
-            std::size_t const end = back ? r.calls.size() : again ? r.recompute_end : r.backward;
-            for (std::size_t n = back ? r.backward : again ? r.start : 0; n < end; ++n)
-                result.push_back(placed(step, r.calls[n]));
-            if (evaluation_ && last == chain_.size)
-                result.push_back(placed(step, r.calls[r.backward]));
+            TensorName const name = brought(step);
+            result = {{{piece(step, name, step[gpipe::Region::input])},
+                       {piece(step, name, step[gpipe::Region::output])}}};
         } else {
-            bool const rewrites = plan_.rewrites_output(c);
-            auto calls = calls_of(chain_, first, last, step.kind, rewrites);
-            if (evaluation_ && last == chain_.size) calls.push_back(call_of_loss(chain_));
-            for (LayerCall const& call : calls) {
-                Work work;
-                for (TensorName const& name : call.reads)
-                    work.reads.push_back(piece(step, name, place(step, name)));
-                for (TensorName const& name : call.writes)
-                    work.writes.push_back(piece(step, name, place(step, name)));
-                result.push_back(work);
-            }
+            gpipe::Frame const frame = frame_of(step);
+            gpipe::Calls::Range const calls = calls_[step.calls];
+            for (gpipe::Call const* call = calls.first; call < calls.last; ++call)
+                if (is_offload(step.kind)) {
+                    std::size_t const bytes = *static_cast<std::size_t const*>(call->layer);
+                    result.push_back(
+                        {{{call->x.in(frame), bytes}}, {{call->y.in(frame), bytes}}, true});
+                } else {
+                    for (LayerCall const& one : functions_of(step, *call))
+                        result.push_back(work_of(step, frame, *call, one));
+                }
         }
         for (Work& work : result)
             for (auto* const pieces : {&work.reads, &work.writes})
                 std::erase_if(*pieces, [](Piece const& one) { return one.bytes == 0; });
-        if (evaluation_) return result;
+        if (table_.evaluation) return result;
         gpipe::Offloads const& offloads = plan_.lowered.offloads;
-        if (step.kind == Kind::fetch) result[0].reads.push_back(turn(step.cell, step.micro_batch));
+        if (step.kind == gpipe::Kind::fetch)
+            result.insert(result.begin(), Work{{turn(step.cell, step.micro_batch)}});
         if (std::size_t const next = offloads.behind(step.action); next != offloads.none) {
             gpipe::Action const& reversal = plan_.lowered.programs[next];
             result.push_back({{}, {turn(reversal.cell, reversal.micro_batch)}});
         }
         return result;
     }
+    /// Whether the engine calls what the definition says, in cells that keep every layer whole.
+    bool calls_all(gpipe::Step const& step) const {
+        if (is_copy(step.kind) || !plan_.reversals[step.cell].calls.empty()) return true;
+        std::size_t const last = plan_.first[step.cell + 1];
+        auto expected = calls_of(chain_, plan_.first[step.cell], last, step.kind,
+                                 plan_.rewrites_output(step.cell));
+        if (table_.evaluation && last == chain_.size) expected.push_back(call_of_loss(chain_));
+        std::vector<LayerCall> made;
+        gpipe::Calls::Range const calls = calls_[step.calls];
+        for (gpipe::Call const* call = calls.first; call < calls.last; ++call)
+            for (LayerCall const& one : functions_of(step, *call)) made.push_back(one);
+        return made == expected;
+    }
 
   private:
+    gpipe::Frame frame_of(gpipe::Step const& step) const {
+        gpipe::Frame frame;
+        std::copy(std::begin(step.base), std::end(step.base), frame.base);
+        frame.skips = table_.skips.data() + step.first_skip;
+        return frame;
+    }
     // That a fetch may begin.
     Piece turn(std::size_t cell, std::size_t micro_batch) const {
         return {nullptr, 0,
                 static_cast<std::uint32_t>(16 * (1 + plan_.first[cell] + 64 * micro_batch))};
     }
-    Piece piece(gpipe::Step const& step, TensorName const& name, gpipe::Place const& place) const {
-        std::size_t const bytes = bytes_of(chain_, name, plan_.capacity);
+    Piece piece(gpipe::Step const& step, TensorName const& name, std::byte const* at) const {
         std::size_t const what = 1 + name.what + 16 * (name.layer + 64 * step.micro_batch);
-        return {step[place.region] + place.offset, bytes,
+        return {at, bytes_of(chain_, name, plan_.capacity),
                 is_scratch(name) ? 0 : static_cast<std::uint32_t>(what)};
     }
-    // Of a cell that keeps every layer whole.
-    gpipe::Place place(gpipe::Step const& step, TensorName const& name) const {
-        using gpipe::Region;
-        std::size_t const first = plan_.first[step.cell], top = plan_.first[step.cell + 1] - 1;
-        bool const leaves = name.layer == top && top + 1 < chain_.size;
-        if (name.what == TensorName::again ||
-            (name.what == TensorName::output && name.layer == top))
-            return {0, Region::output};
-        if (name.what == TensorName::output && name.layer < first) return {0, Region::input};
-        if (name.what == TensorName::gradient && (leaves || name.layer < first))
-            return {0, leaves ? Region::output_gradient : Region::input_gradient};
-        return place_of(plan_.layouts[step.cell], first, name);
+    // By a transfer.
+    TensorName brought(gpipe::Step const& step) const {
+        bool const output = step.kind <= gpipe::Kind::receive_input;
+        for (std::size_t s = 0; s < chain_.skips.size(); ++s)
+            if (plan_.skip_edges[s] == step.calls)
+                return {output ? TensorName::skip : TensorName::skip_gradient, s};
+        return {output ? TensorName::output : TensorName::gradient,
+                plan_.first[plan_.lowered.edges[step.calls].to] - 1};
     }
-    // Of one that is reversed piece by piece.
-    Work placed(gpipe::Step const& step, gpipe::PlacedCall const& call) const {
-        using Name = TensorName;
+    // One, or two halves.
+    std::vector<LayerCall> functions_of(gpipe::Step const& step, gpipe::Call const& call) const {
+        std::size_t const last = plan_.first[step.cell + 1], i = call.index;
+        if (call.function == loss_function) return {call_of_loss(chain_)};
+        std::vector<LayerCall> result;
+        if (call.function == forward_function) {
+            bool const in_vain = step.kind == gpipe::Kind::recompute && i + 1 == last &&
+                                 last < chain_.size && !plan_.rewrites_output(step.cell);
+            bool const again = step.kind != gpipe::Kind::forward;
+            result.push_back(detail::call_forward(chain_, i, last, again, in_vain));
+        }
+        if (call.function == whole_function) detail::call_whole(chain_, i, result);
+        if (call.function == first_half || call.function == halves_function)
+            detail::call_first_half(chain_, i, result);
+        if (call.function == second_half || call.function == halves_function)
+            detail::call_second_half(chain_, i, result);
+        return result;
+    }
+    Work work_of(gpipe::Step const& step, gpipe::Frame const& frame, gpipe::Call const& call,
+                 LayerCall const& names) const {
         Work work;
-        std::size_t const i = plan_.first[step.cell] + call.layer;
-        auto const read = [&](gpipe::Place const& at, Name::What what, std::size_t layer) {
-            work.reads.push_back(piece(step, {what, layer}, at));
-        };
-        auto const write = [&](gpipe::Place const& at, Name::What what, std::size_t layer) {
-            work.writes.push_back(piece(step, {what, layer}, at));
-        };
-        if (call.kind == gpipe::detail::CallKind::loss) {
-            read(call.y, Name::output, i - 1);
-            write(call.dy, Name::gradient, i - 1);
-            write(call.scratch, Name::loss_scratch, i - 1);
-            return work;
+        for (TensorName const& name : names.reads)
+            work.reads.push_back(piece(step, name, address(frame, call, name)));
+        for (TensorName const& name : names.writes) {
+            work.writes.push_back(piece(step, name, address(frame, call, name)));
+            if (name.what == TensorName::saved && !call.saving) work.writes.back().what = 0;
         }
-        LayerInfo const& layer = chain_.layers[i];
-        write(call.scratch, Name::forward_scratch, i);
-        if (call.kind == gpipe::detail::CallKind::forward) {
-            if (i > 0) read(call.x, Name::output, i - 1);
-            write(call.y, Name::output, i);
-            if (call.saving) write(call.saved, Name::saved, i);
-            return work;
-        }
-        bool const lowest = i == chain_.lowest_learner;
-        if (layer.reads_input && i > 0) read(call.x, Name::output, i - 1);
-        if (layer.reads_output) read(call.y, Name::output, i);
-        read(call.saved, Name::saved, i);
-        read(call.dy, Name::gradient, i);
-        if (!lowest)
-            write(call.dx, Name::gradient, i - 1);
-        else if (!layer.accepts_none && (layer.has_whole || layer.deferred.count > 0))
-            write(call.dx, Name::unwanted, i);
-        if (!layer.has_whole) write(call.deferred, Name::deferred, i);
         return work;
+    }
+    std::byte* address(gpipe::Frame const& frame, gpipe::Call const& call,
+                       TensorName const& name) const {
+        bool const below = name.layer + 1 == call.index && call.function != loss_function;
+        switch (name.what) {
+        case TensorName::output:
+        case TensorName::again:
+            return (below ? call.x : call.y).in(frame);
+        case TensorName::gradient:
+        case TensorName::unwanted:
+            return (below || name.what == TensorName::unwanted ? call.dx : call.dy).in(frame);
+        case TensorName::saved:
+            return call.saved.in(frame);
+        case TensorName::deferred:
+            return call.deferred.in(frame);
+        default:
+            if (!is_skip(name)) return call.scratch.in(frame);
+        }
+        gpipe::SkipPair const& skip = chain_.skips[name.layer];
+        gpipe::SkipPlace const& end = call.skips[call.index == skip.from ? skip.stash : skip.pop];
+        return gpipe::SkipPlace::in(frame, is_skip_gradient(name) ? end.gradient : end.value);
     }
 
     ChainShape chain_;
     gpipe::MemoryPlan const& plan_;
-    bool evaluation_;
+    gpipe::StepTable const& table_;
+    gpipe::Calls calls_;
 };
 
 /// Whether all that is done of an action lies in what `whole`, its operands, says. A block that is

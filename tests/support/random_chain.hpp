@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <random>
 #include <utility>
@@ -20,6 +21,7 @@ using gpipe::LayerInfo;
 struct RandomChain {
     std::deque<std::vector<std::size_t>> storage;
     std::vector<LayerInfo> layers;
+    std::vector<gpipe::SkipPair> skips;
     GroupSizes loss_scratch;
 
     GroupSizes group(std::vector<std::size_t> bytes) {
@@ -27,8 +29,12 @@ struct RandomChain {
         return {storage.back().data(), storage.back().size()};
     }
     ChainShape shape() const {
-        return {layers.data(), layers.size(), gpipe::lowest_learner(layers.data(), layers.size()),
-                loss_scratch};
+        return {layers.data(),
+                layers.size(),
+                gpipe::lowest_learner(layers.data(), layers.size()),
+                loss_scratch,
+                {},
+                {skips.data(), skips.size()}};
     }
 };
 
@@ -42,7 +48,31 @@ struct Sizes {
     int percent_splits = 50;   ///< of all layers: a backward in two halves
     int percent_deferred = 50; ///< of those: something left by the first half for the second
     int percent_whole = 50;    ///< likewise: a whole backward, too
+    int percent_skips = 0;     ///< one more skip from a layer, and then again
 };
+
+/// Skips from any layer to any behind it, half of them not far.
+inline void add_skips(RandomChain& chain, std::mt19937_64& random, Sizes sizes) {
+    auto const below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+    auto const happens = [&](int percent) { return static_cast<int>(below(100)) < percent; };
+    std::size_t const length = chain.layers.size(), most = 63;
+    for (std::size_t from = 0; from + 1 < length; ++from)
+        while (happens(sizes.percent_skips) && chain.skips.size() < most) {
+            std::size_t const behind = length - 1 - from;
+            std::size_t const to =
+                from + 1 + below(happens(50) ? std::min<std::size_t>(behind, 3) : behind);
+            std::size_t const bytes = 1 + below(sizes.most_bytes);
+            chain.skips.push_back({static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(to),
+                                   chain.layers[from].skips.stashes++, 0, bytes,
+                                   happens(80) ? bytes : 0});
+        }
+    std::shuffle(chain.skips.begin(), chain.skips.end(), random);
+    for (gpipe::SkipPair& skip : chain.skips) {
+        gpipe::SkipEnds& ends = chain.layers[skip.to].skips;
+        skip.pop = ends.stashes + ends.pops++;
+        ends.backward_reads = ends.pops > 1 ? ends.backward_reads : happens(50);
+    }
+}
 
 inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Sizes sizes) {
     auto const below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
@@ -84,6 +114,7 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         chain.layers.push_back(layer);
     }
     if (happens(50)) chain.loss_scratch = chain.group(some(2));
+    if (sizes.percent_skips > 0) add_skips(chain, random, sizes);
     return chain;
 }
 
@@ -92,7 +123,7 @@ inline bool learns(ChainShape const& chain, std::size_t layer) {
     return layer >= chain.lowest_learner;
 }
 
-/// A tensor (or group) of one micro-batch, by what it is of which layer.
+/// A tensor (or group) of one micro-batch, by what it is of which layer, or of which skip.
 struct TensorName {
     enum What {
         output,   ///< of the layer; the input of the next
@@ -101,9 +132,13 @@ struct TensorName {
         unwanted, ///< the gradient of the lowest learner's input
         saved,
         deferred,
+        skip,          ///< what is stashed, and popped
+        skip_gradient, ///< of that
         forward_scratch,
         backward_scratch,
         weight_scratch,
+        skip_again,    ///< what a recompute stashes for another cell
+        skip_unwanted, ///< the gradient of what was stashed below the lowest learner
         loss_scratch,
     };
     What what = output;
@@ -113,8 +148,20 @@ struct TensorName {
     friend auto operator<=>(TensorName const&, TensorName const&) = default;
 };
 inline bool is_scratch(TensorName const& name) { return name.what >= TensorName::forward_scratch; }
+inline bool is_skip_gradient(TensorName const& name) {
+    return name.what == TensorName::skip_gradient || name.what == TensorName::skip_unwanted;
+}
+inline bool is_skip(TensorName const& name) {
+    return name.what == TensorName::skip || name.what == TensorName::skip_again ||
+           is_skip_gradient(name);
+}
 
 inline std::size_t bytes_of(ChainShape const& chain, TensorName const& name, std::size_t samples) {
+    if (is_skip(name)) {
+        gpipe::SkipPair const& skip = chain.skips[name.layer];
+        return gpipe::slot_bytes((is_skip_gradient(name) ? skip.gradient_bytes : skip.bytes) *
+                                 samples);
+    }
     LayerInfo const& layer = chain.layers[name.layer];
     GroupSizes const& group = name.what == TensorName::output || name.what == TensorName::again
                                   ? layer.output
@@ -132,10 +179,29 @@ inline std::size_t bytes_of(ChainShape const& chain, TensorName const& name, std
 struct LayerCall {
     std::vector<TensorName> reads;
     std::vector<TensorName> writes;
+
+    friend bool operator==(LayerCall const&, LayerCall const&) = default;
 };
 
 namespace detail {
 
+// A forward of layer i in a cell of layers up to `last`. `again`: there was one before; `in_vain`:
+// and nobody reads its output.
+inline LayerCall call_forward(ChainShape const& chain, std::size_t i, std::size_t last, bool again,
+                              bool in_vain) {
+    LayerCall call;
+    if (i > 0) call.reads.push_back({TensorName::output, i - 1});
+    call.writes.push_back({in_vain ? TensorName::again : TensorName::output, i});
+    call.writes.push_back({TensorName::saved, i});
+    call.writes.push_back({TensorName::forward_scratch, i});
+    for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+        if (chain.skips[s].to == i) call.reads.push_back({TensorName::skip, s});
+        bool const gone = again && chain.skips[s].to >= last;
+        if (chain.skips[s].from == i)
+            call.writes.push_back({gone ? TensorName::skip_again : TensorName::skip, s});
+    }
+    return call;
+}
 // A backward of layer i, or a half of it: what any of them reads.
 inline LayerCall reads_backward(ChainShape const& chain, std::size_t i) {
     LayerInfo const& layer = chain.layers[i];
@@ -144,6 +210,12 @@ inline LayerCall reads_backward(ChainShape const& chain, std::size_t i) {
     if (layer.reads_output) call.reads.push_back({TensorName::output, i});
     call.reads.push_back({TensorName::gradient, i});
     call.reads.push_back({TensorName::saved, i});
+    for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+        gpipe::SkipPair const& skip = chain.skips[s];
+        if (skip.to == i && layer.skips.backward_reads) call.reads.push_back({TensorName::skip, s});
+        if (skip.from == i && skip.gradient_bytes > 0)
+            call.reads.push_back({TensorName::skip_gradient, s});
+    }
     return call;
 }
 inline void write_input_gradient(ChainShape const& chain, std::size_t i, LayerCall& call) {
@@ -151,6 +223,13 @@ inline void write_input_gradient(ChainShape const& chain, std::size_t i, LayerCa
         call.writes.push_back({TensorName::gradient, i - 1});
     else if (!chain.layers[i].accepts_none)
         call.writes.push_back({TensorName::unwanted, i});
+    for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+        gpipe::SkipPair const& skip = chain.skips[s];
+        if (skip.to == i && skip.gradient_bytes > 0)
+            call.writes.push_back(
+                {learns(chain, skip.from) ? TensorName::skip_gradient : TensorName::skip_unwanted,
+                 s});
+    }
 }
 inline void call_first_half(ChainShape const& chain, std::size_t i, std::vector<LayerCall>& calls) {
     // Of the lowest learner nobody wants anything but what its second half reads.
@@ -200,12 +279,7 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
             again && !last_cell && !rewrites && chain.layers[last - 1].saved.count == 0;
         for (std::size_t i = first; i < last - leaves_out; ++i) {
             bool const in_vain = again && !last_cell && !rewrites && i + 1 == last;
-            LayerCall call;
-            if (i > 0) call.reads.push_back({TensorName::output, i - 1});
-            call.writes.push_back({in_vain ? TensorName::again : TensorName::output, i});
-            call.writes.push_back({TensorName::saved, i});
-            call.writes.push_back({TensorName::forward_scratch, i});
-            calls.push_back(call);
+            calls.push_back(detail::call_forward(chain, i, last, again, in_vain));
         }
         return calls;
     }
@@ -225,6 +299,10 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
 /// Where the layout of the cell that begins with layer `first` has a tensor that stays inside.
 inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first,
                              TensorName const& name) {
+    if (is_skip(name)) {
+        gpipe::SkipPlace const& skip = layout.skips[name.layer];
+        return is_skip_gradient(name) ? skip.gradient : skip.value;
+    }
     if (name.what == TensorName::loss_scratch) return layout.loss_scratch;
     if (name.what == TensorName::unwanted || name.layer < first) return layout.input_gradient;
     gpipe::LayerPlaces const& places = layout.places[name.layer - first];

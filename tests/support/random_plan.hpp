@@ -72,18 +72,40 @@ inline gpipe::Reversal some_reversal(std::mt19937_64& random, std::size_t layers
 struct RandomPlan {
     RandomChain chain;
     gpipe::Array<gpipe::Reversal> reversals; ///< by cell, or none
+    gpipe::Array<gpipe::Link> links;         ///< see plan_bytes()
     gpipe::MemoryPlan plan;
 };
+/// Links between cells, and behind them those of a chain's skips: each that goes from device to
+/// device like one of the cells'.
+inline gpipe::Array<gpipe::Link> links_of(gpipe::Programs const& programs,
+                                          gpipe::Array<std::size_t> const& first,
+                                          ChainShape const& chain, std::mt19937_64& random) {
+    bool const mixed = random() % 2 == 0;
+    auto const link = mixed ? gpipe::Link::shared : static_cast<gpipe::Link>(random() % 3);
+    auto const of_cells = mixed ? mixed_links(programs, random) : same_links(programs, link);
+    gpipe::Array<gpipe::Link> result(of_cells.size() + chain.skips.size());
+    std::copy(of_cells.begin(), of_cells.end(), result.begin());
+    auto const device_of = [&](std::size_t layer) {
+        auto const behind = std::upper_bound(first.begin(), first.end(), layer);
+        return programs.device_of(static_cast<std::size_t>(behind - first.begin()) - 1);
+    };
+    for (std::size_t s = 0; s < chain.skips.size(); ++s)
+        if (device_of(chain.skips[s].from) != device_of(chain.skips[s].to))
+            result[of_cells.size() + s] = mixed ? static_cast<gpipe::Link>(random() % 3) : link;
+    return result;
+}
 /// For programs without recomputes: a chain, a cut, links, and what runs again, `in_pieces` or by
 /// whole cells.
-inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt19937_64& random) {
+inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt19937_64& random,
+                            int percent_skips = 0) {
     std::size_t const cells = programs.cells();
     Sizes sizes;
     sizes.most_bytes = 700;
     int const percents[] = {100, 100, 60, 20, 0}; // gradients everywhere ... nowhere
     sizes.percent_parameters = percents[random() % 5];
+    sizes.percent_skips = percent_skips;
     std::size_t const length = cells + random() % (2 * cells + 1);
-    RandomPlan result{random_chain(random, length, sizes), {}, {}};
+    RandomPlan result{random_chain(random, length, sizes), {}, {}, {}};
     gpipe::Array<std::size_t> const first = some_cut(random, cells, length);
     if (in_pieces) {
         result.reversals = gpipe::Array<gpipe::Reversal>(cells);
@@ -94,11 +116,9 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     } else {
         programs = lowerings[random() % 3](programs);
     }
-    auto const links = random() % 2 == 0
-                           ? mixed_links(programs, random)
-                           : same_links(programs, static_cast<gpipe::Link>(random() % 3));
+    result.links = links_of(programs, first, result.chain.shape(), random);
     result.plan = gpipe::plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {},
-                                     links, result.reversals);
+                                     result.links, result.reversals);
     return result;
 }
 

@@ -302,3 +302,20 @@ TEST_CASE("gradients of two cells on one device have slots, though another devic
         CHECK(own.cells[c].gradient_inside);
     }
 }
+
+TEST_CASE("a skip of more bytes than there are addresses is refused as any tensor") {
+    std::mt19937_64 random(7);
+    auto chain = toy::random_chain(random, 2, {.most_bytes = 4});
+    chain.skips = {{0, 1, 0, 0, 0, 0}};
+    chain.layers[0].skips.stashes = chain.layers[1].skips.pops = 1;
+    auto const first = toy::some_cut(random, 2, 2);
+    auto const plan = [&](std::size_t bytes, std::size_t gradient) {
+        chain.skips[0].bytes = bytes;
+        chain.skips[0].gradient_bytes = gradient;
+        return gpipe::plan_bytes(chain.shape(), first, gpipe::schedule::GPipe::programs(2, 2), 1,
+                                 std::size_t{1} << 46);
+    };
+    CHECK_NOTHROW(plan(4, 4));
+    CHECK_THROWS_AS(plan(std::size_t{1} << 18, 4), std::invalid_argument);
+    CHECK_THROWS_AS(plan(4, std::size_t{1} << 18), std::invalid_argument);
+}

@@ -63,7 +63,8 @@ struct Case : toy::RandomPlan {
 };
 Case some_case(Random& random) {
     Programs const schedule = some_schedule(random);
-    Case result{toy::some_plan(schedule, random() % 3 == 0, random), {}, {}};
+    Case result{
+        toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0), {}, {}};
     result.forwards = evaluation_of(result.plan.lowered);
     result.of_forwards = find_operands(result.forwards, result.plan.cells);
     result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
@@ -105,14 +106,13 @@ struct Walked {
     std::vector<std::vector<toy::Work>> work() const {
         std::vector<std::vector<toy::Work>> result;
         for (Step const& step : table.steps)
-            result.push_back(toy::by_operands(plan, operands, located, step));
+            result.push_back(toy::by_operands(plan, operands, located, table, step));
         return result;
     }
     std::vector<std::vector<toy::Work>> work(toy::ChainShape const& chain) const {
-        toy::Definition const definition(chain, plan, evaluation);
+        toy::Definition const definition(chain, plan, table);
         std::vector<std::vector<toy::Work>> result;
-        for (Step const& step : table.steps)
-            result.push_back(definition(step, lowered.programs[step.action].edge));
+        for (Step const& step : table.steps) result.push_back(definition(step));
         return result;
     }
     // All micro-batches, or as many as there are samples; two or three walks of what repeats.
@@ -125,6 +125,18 @@ struct Walked {
     }
 };
 
+// What goes from device to device does so as it is told.
+bool links_serve(toy::RandomPlan const& test) {
+    std::size_t const cells = test.plan.lowered.programs.cells();
+    for (std::size_t c = 1; c < cells; ++c)
+        if (test.plan.lowered.edges[c - 1].link != test.links[c]) return false;
+    for (std::size_t s = 0; s < test.chain.skips.size(); ++s)
+        if (std::uint32_t const e = test.plan.skip_edges[s];
+            e != Operands::none && test.plan.lowered.edges[e].link != test.links[cells + s])
+            return false;
+    return true;
+}
+
 // Calls f(walked, by_stream, random) for tables of random programs: of a step, of one behind which
 // the next begins, of an evaluation; on any number of lanes, or every program a stream.
 template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
@@ -132,6 +144,7 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
         CAPTURE(n);
         Random random(seed + n);
         Case const test = some_case(random);
+        REQUIRE(links_serve(test));
         toy::Arenas const arenas(test.plan);
         for (int const flavour : {0, 1, 2}) {
             bool const evaluation = flavour == 2;
@@ -263,7 +276,11 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                    REQUIRE((walked.repeats || marks_serve(walked.table)));
                    REQUIRE(streams_serve(walked.lowered));
                    REQUIRE(reversed_once(walked.plan, chain));
+                   toy::Definition const definition(chain, walked.plan, walked.table);
+                   for (Step const& step : walked.table.steps) REQUIRE(definition.calls_all(step));
                    if (!walked.evaluation) in_vain += unread(walked.operands);
+                   for (std::uint32_t const e : walked.plan.skip_edges)
+                       seen[e == Operands::none ? "skips within cells" : "skips"] += 1;
                    auto const work = walked.work(), calls = walked.work(chain);
                    for (std::size_t n = 0; n < work.size(); ++n) {
                        Step const& step = walked.table.steps[n];
@@ -289,7 +306,7 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                    }
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
-    CHECK(seen.size() == 4 + 11);
+    CHECK(seen.size() == 6 + 11);
     // An input may come back to a micro-batch that has nothing to run again.
     CHECK(100 * in_vain <= seen["fetch"]);
     for (auto const& each : seen)
@@ -308,6 +325,7 @@ enum class Mutation {
     swap,
     copy,
     operand,
+    skip,
 };
 std::string const mutations[] = {"wait dropped",
                                  "wait for the walk before dropped",
@@ -317,7 +335,8 @@ std::string const mutations[] = {"wait dropped",
                                  "address of another micro-batch",
                                  "two steps of a stream swapped",
                                  "copy dropped",
-                                 "operand dropped"};
+                                 "operand dropped",
+                                 "address of a skip moved"};
 
 // Makes one thing wrong with a table, if there is any of that kind.
 class Mutator {
@@ -374,15 +393,16 @@ class Mutator {
             inside = is_inside(operand);
             Step const& other = table_.steps[random_() % table_.steps.size()];
             return somewhere && other.kind == step.kind && other.cell == step.cell &&
-                   std::exchange(step[operand.region], other[operand.region]) !=
-                       other[operand.region];
+                   move(step, operand, table_.address(other, operand));
         }
         case Mutation::swap:
             return swap_with_next(n);
         case Mutation::copy:
             return is_copy(step.kind) && remove(n);
-        default:
+        case Mutation::operand:
             return reads && !walked_.evaluation && forget(step.action, operand);
+        default:
+            return operand.skip > 0 && somewhere && move(step, operand, elsewhere(operand));
         }
     }
     std::size_t bytes(Operand const& operand) const {
@@ -393,7 +413,7 @@ class Mutator {
         gpipe::Value const& value = walked_.operands.values[operand.value];
         if (!is_of_edge(value.holds)) return walked_.plan.layouts[value.owner].adjacent;
         return value.holds == gpipe::Holds::gradient &&
-               walked_.plan.cells[walked_.lowered.edges[value.owner].to].gradient_inside;
+               walked_.plan.gradient_lies_inside(walked_.lowered.edges[value.owner]);
     }
     // Anywhere in its arena.
     std::byte* elsewhere(Operand const& operand) {
@@ -408,8 +428,8 @@ class Mutator {
             value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
         return at - (behind ? walked_.plan.layouts[value.owner].kept : 0);
     }
-    static bool move(Step& step, Operand const& operand, std::byte* to) {
-        return std::exchange(step[operand.region], to) != to;
+    bool move(Step& step, Operand const& operand, std::byte* to) {
+        return std::exchange(table_.address(step, operand), to) != to;
     }
     void drop_wait(Step const& step, std::size_t dropped) {
         Wait* const waits = table_.waits.data() + step.first_wait;

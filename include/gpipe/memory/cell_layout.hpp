@@ -37,7 +37,8 @@ struct LayerPlaces {
 /// gradients among that).
 ///
 /// The tensor of a skip within the cell lies on the stack as if the layer that stashes it had saved
-/// it; its gradient, from the one backward to the other, above all other temporaries.
+/// it, if a backward reads it; else, from the one forward to the other, above all other
+/// temporaries, and there its gradient does, from the one backward to the other.
 struct CellLayout {
     Array<LayerPlaces> places; ///< one per layer of the cell
     /// By skip of the chain. Of one to another cell what nobody wants: the tensor as a recompute
@@ -118,10 +119,10 @@ namespace detail {
     auto const passed_bytes = [&](std::size_t i) {
         return splits(i) || layers[i].has_whole ? 0 : deferred_bytes(i);
     };
-    // Whether a recompute runs it.
+    // Whether a recompute runs it, in any cell but the last.
     auto const runs_again = [&](std::size_t i) {
-        return use.runs_again && (learner < count || last_cell) &&
-               (i + 1 < count || last_cell || layers[i].saved.count > 0 || use.rewrites_output);
+        return use.runs_again && learner < count &&
+               (i + 1 < count || layers[i].saved.count > 0 || use.rewrites_output);
     };
     // Sums over the skips from or to a layer.
     auto const sum_over_skips = [&](auto f) {
@@ -135,11 +136,22 @@ namespace detail {
     auto const value_bytes = [&](SkipPair const& skip) {
         return slot_bytes(skip.bytes * capacity);
     };
+    auto const is_kept = [&](SkipPair const& skip) {
+        return is_inside(skip) && learns(skip.to - first) &&
+               layers[skip.to - first].skips.backward_reads;
+    };
     auto const stash_bytes = [&](SkipPair const& skip, std::size_t i) {
         return skip.from == first + i && !is_inside(skip) && runs_again(i) ? value_bytes(skip) : 0;
     };
+    // Whether a function of it is called that writes gradients. Of the lowest learner nobody wants
+    // anything but what its second half reads.
+    auto const writes_gradients = [&](std::size_t i) {
+        LayerInfo const& layer = layers[i];
+        return first + i != chain.lowest_learner || !layer.splits || layer.deferred.count > 0 ||
+               (layer.has_whole && (!apart || use.mixes));
+    };
     auto const unwanted_bytes = [&](SkipPair const& skip, std::size_t i) {
-        return skip.to == first + i && !chain.wants_gradient(skip)
+        return skip.to == first + i && !chain.wants_gradient(skip) && writes_gradients(i)
                    ? slot_bytes(skip.gradient_bytes * capacity)
                    : 0;
     };
@@ -165,9 +177,8 @@ namespace detail {
         for (std::size_t s = 0; s < chain.skips.size(); ++s) {
             SkipPair const& skip = chain.skips[s];
             if (skip.from != first + i || !is_inside(skip)) continue;
-            std::size_t const taker = skip.to - first;
-            layout.skips[s].value =
-                push(value_bytes(skip), splits(taker) && layers[taker].skips.backward_reads);
+            if (is_kept(skip))
+                layout.skips[s].value = push(value_bytes(skip), splits(skip.to - first));
             if (!splits(i) || !chain.wants_gradient(skip)) continue;
             layout.skips[s].gradient = {layout.deferred, Region::deferred};
             layout.deferred += slot_bytes(skip.gradient_bytes * capacity);
@@ -214,10 +225,8 @@ namespace detail {
     // What layer i writes as its input gradient, where that is the output gradient of no layer of
     // the cell that learns.
     auto const input_gradient = [&](std::size_t i) {
-        LayerInfo const& layer = layers[i];
-        bool const writes =
-            !layer.splits || layer.deferred.count > 0 || (layer.has_whole && (!apart || use.mixes));
-        bool const discarded = first + i == chain.lowest_learner && !layer.accepts_none && writes;
+        bool const discarded =
+            first + i == chain.lowest_learner && !layers[i].accepts_none && writes_gradients(i);
         return discarded || (use.holds_gradient && i == 0)
                    ? layers[i].input_gradient.slots(capacity)
                    : 0;
@@ -325,29 +334,36 @@ namespace detail {
             places.output_gradient = {lies_low(i) ? m.low_base : layout.temporary - own,
                                       Region::temporary};
     }
-    // Each as low as those let it that wait at the same time.
+    // Each as low as those let it that wait at the same time: first tensors, then gradients.
     std::size_t const base = layout.temporary;
-    auto const waits = [&](std::size_t s) {
-        SkipPair const& skip = chain.skips[s];
-        return is_inside(skip) && chain.wants_gradient(skip) && !splits(skip.from - first);
-    };
-    auto const end_of = [&](std::size_t s) {
-        return layout.skips[s].gradient.offset +
-               slot_bytes(chain.skips[s].gradient_bytes * capacity);
-    };
-    for (std::size_t s = 0; s < chain.skips.size(); ++s) {
-        if (!waits(s)) continue;
-        Place& place = layout.skips[s].gradient = {base, Region::temporary};
-        for (std::size_t t = 0; t < s; ++t) {
-            bool const meet = waits(t) && chain.skips[t].from <= chain.skips[s].to &&
-                              chain.skips[s].from <= chain.skips[t].to &&
-                              layout.skips[t].gradient.offset < end_of(s) &&
-                              place.offset < end_of(t);
-            if (!meet) continue;
-            place.offset = end_of(t);
-            t = static_cast<std::size_t>(-1); // all of them again
+    for (bool const gradients : {false, true}) {
+        auto const waits = [&](std::size_t s) {
+            SkipPair const& skip = chain.skips[s];
+            bool const here = gradients ? chain.wants_gradient(skip) && !splits(skip.from - first)
+                                        : !is_kept(skip);
+            return is_inside(skip) && here;
+        };
+        auto const place = [&](std::size_t s) -> Place& {
+            return gradients ? layout.skips[s].gradient : layout.skips[s].value;
+        };
+        auto const end_of = [&](std::size_t s) {
+            SkipPair const& skip = chain.skips[s];
+            return place(s).offset +
+                   slot_bytes((gradients ? skip.gradient_bytes : skip.bytes) * capacity);
+        };
+        for (std::size_t s = 0; s < chain.skips.size(); ++s) {
+            if (!waits(s)) continue;
+            place(s) = {base, Region::temporary};
+            for (std::size_t t = 0; t < s; ++t) {
+                bool const meet = waits(t) && chain.skips[t].from <= chain.skips[s].to &&
+                                  chain.skips[s].from <= chain.skips[t].to &&
+                                  place(t).offset < end_of(s) && place(s).offset < end_of(t);
+                if (!meet) continue;
+                place(s).offset = end_of(t);
+                t = static_cast<std::size_t>(-1); // all of them again
+            }
+            layout.temporary = std::max(layout.temporary, end_of(s));
         }
-        layout.temporary = std::max(layout.temporary, end_of(s));
     }
     return layout;
 }

@@ -37,6 +37,9 @@ GPIPE_INLINE constexpr bool countable(ChainShape const& chain, std::size_t micro
             add(*group, capacity, live);
         handles(layer.handles);
     }
+    for (SkipPair const& skip : chain.skips)
+        for (std::size_t const* sample : {&skip.bytes, &skip.gradient_bytes})
+            add({sample, 1}, capacity, live);
     add(chain.loss_scratch, capacity, live);
     handles(chain.loss_handles);
     add(staging.inputs, staging.samples, staging.steps);

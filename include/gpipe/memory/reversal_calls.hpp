@@ -171,12 +171,11 @@ class ReversalBuilder {
         return tensor;
     }
     constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
-    // Whether what is built now is a forward that may run again.
+    // Whether what is built now is a forward that may run again, in any cell but the last.
     constexpr bool runs_again(std::size_t i) const {
-        return again_ &&
-               (all_.backward > 0 || (use_.runs_again && (learner_ < count_ || last_cell_) &&
-                                      (i + 1 < count_ || last_cell_ || layers_[i].saved.count > 0 ||
-                                       use_.rewrites_output)));
+        return again_ && (all_.backward > 0 ||
+                          (use_.runs_again && learner_ < count_ &&
+                           (i + 1 < count_ || layers_[i].saved.count > 0 || use_.rewrites_output)));
     }
     // The ends of the layer's skips.
     constexpr void add_skips(ReversalCall& call, std::size_t i) {
