@@ -20,7 +20,7 @@ struct BudgetProblem {
     std::size_t states = 0;   ///< see plan_memory()
     std::size_t capacity = 0; ///< samples of a micro-batch
     Staging staging{};        ///< see plan_memory()
-    Array<Link> links{};      ///< likewise, by boundary
+    Array<Link> links{};      ///< likewise
 
     /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
