@@ -291,10 +291,6 @@ std::string outcome(Expected const& expected, std::size_t cells, std::size_t gpu
     }
 }
 
-} // namespace
-
-namespace {
-
 // Whether a call can be left out because others imply it. Steps are held apart by marks on the hub,
 // which is the first stream and is waited for by the first event; mostly the streams' own order and
 // the gradients that come back do that already. And a device has the step's state although none of

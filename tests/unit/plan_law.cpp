@@ -167,10 +167,6 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
     }
 }
 
-} // namespace
-
-namespace {
-
 // Of a failure all behind it is skipped: so who computes has its place in the linear order, a copy
 // that of who made what it brings, a fetch that of the first action that needs it.
 std::string wrong_ranks(Walked const& walked) {
@@ -250,11 +246,29 @@ bool gives_output(Step const& step, std::vector<toy::Work> const& calls,
     return false;
 }
 
-// Values that others were to read, and nobody does.
-std::size_t unread(Operands const& operands) {
+// By value, whether anybody reads it.
+std::vector<bool> read_values(Operands const& operands) {
     std::vector<bool> read(operands.values.size());
     for (Operand const& operand : operands.all)
         if (operand.use == Use::read) read[operand.value] = true;
+    return read;
+}
+// A forward is told to save nothing where nobody reads what it keeps.
+bool saves_what_is_read(Walked const& walked) {
+    std::vector<bool> const read = read_values(walked.operands);
+    for (Step const& step : walked.table.steps)
+        for (Operand const& operand : walked.operands[step.action])
+            if (step.kind == Kind::forward &&
+                walked.operands.values[operand.value].holds == gpipe::Holds::kept &&
+                read[operand.value] ==
+                    (step.calls == gpipe::detail::calls_at(step.cell, gpipe::CallList::pass)))
+                return false;
+    return true;
+}
+
+// Values that others were to read, and nobody does.
+std::size_t unread(Operands const& operands) {
+    std::vector<bool> const read = read_values(operands);
     std::size_t count = 0;
     for (std::uint32_t v = 0; v < read.size(); ++v) {
         gpipe::Value const& value = operands.values[v];
@@ -278,6 +292,7 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                    REQUIRE(reversed_once(walked.plan, chain));
                    toy::Definition const definition(chain, walked.plan, walked.table);
                    for (Step const& step : walked.table.steps) REQUIRE(definition.calls_all(step));
+                   REQUIRE((walked.evaluation || saves_what_is_read(walked)));
                    if (!walked.evaluation) in_vain += unread(walked.operands);
                    for (std::uint32_t const e : walked.plan.skip_edges)
                        seen[e == Operands::none ? "skips within cells" : "skips"] += 1;
