@@ -136,7 +136,8 @@ class ReversalBuilder {
         return learns(i) && layers_[i].reads_output;
     }
 
-    constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even, std::size_t time) {
+    [[gnu::noinline]] constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even,
+                                                  std::size_t time) {
         std::size_t const bytes = sizes.slots(use_.capacity);
         if (bytes == 0) return no_tensor;
         all_.tensors[all_.tensor_count] = {role, Region::temporary, even, bytes, time, time};
@@ -153,7 +154,9 @@ class ReversalBuilder {
         if (tensor != no_tensor) all_.tensors[tensor].end = all_.call_count;
         return tensor;
     }
-    constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
+    [[gnu::noinline]] constexpr void put(ReversalCall const& call) {
+        all_.calls[all_.call_count++] = call;
+    }
 
     // Returns the output.
     constexpr std::uint32_t forward(std::size_t i, Keep keep, std::uint32_t x) {
