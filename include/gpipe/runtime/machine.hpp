@@ -324,7 +324,7 @@ template <DeviceRuntime Device> class Machine {
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
         }
-        MemoryPlan plan = problem(capacity).plan(programs_, reversals_);
+        MemoryPlan plan = problem(capacity).plan(programs_, reversals_, work.reversing);
         for (LayerInfo const& layer : model_.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];
