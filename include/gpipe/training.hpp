@@ -16,7 +16,6 @@
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/core/clock.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
@@ -18,7 +19,6 @@
 #include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -197,7 +197,6 @@ template <DeviceRuntime Device> class Machine {
     }
 
   private:
-    using Clock = std::chrono::steady_clock;
     static constexpr std::size_t slots = Engine<Device>::slots;
 
     template <class Surround>
@@ -226,10 +225,9 @@ template <DeviceRuntime Device> class Machine {
                 }
             }
             bool const timed = lane_choice_.trying();
-            auto const begin = timed ? Clock::now() : Clock::time_point{};
+            double const begin = timed ? detail::seconds_now() : 0;
             run(lane_plan().training, batch, arguments);
-            lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count()
-                                    : 0);
+            lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
             count_step(slot);
             outcome.tell(engine_.totals(slot));
         }
