@@ -38,6 +38,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/checked.hpp
+    include/gpipe/core/clock.hpp
     include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <thread>
 
@@ -14,6 +13,8 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#else
+#include <chrono>
 #endif
 
 namespace gpipe::detail {

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/step_protocol.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,7 +21,6 @@ namespace gpipe {
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     using Protocol = detail::StepProtocol<Device>;
-    using Clock = std::chrono::steady_clock;
 
   public:
     /// Steps that may have been started and not finished.
@@ -194,7 +193,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
         for (ActionTime& time : run.times) time = {};
         run.preemptions.store(0, std::memory_order_relaxed);
-        if (!run.times.empty()) run.origin = Clock::now();
+        if (!run.times.empty()) run.origin = detail::seconds_now();
         return run;
     }
     // `done`: whether all its work is, not only its calls.
@@ -358,9 +357,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                                      kind, std::current_exception()});
     }
 
-    static double seconds_in(Run const& run) {
-        return std::chrono::duration<double>(Clock::now() - run.origin).count();
-    }
+    static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }
 
     using Protocol::device_, Protocol::exchange_, Protocol::tables_, Protocol::torn_;
 

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/core/clock.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
@@ -18,7 +19,6 @@
 #include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -200,7 +200,6 @@ template <DeviceRuntime Device> class Machine {
     }
 
   private:
-    using Clock = std::chrono::steady_clock;
     static constexpr std::size_t slots = Engine<Device>::slots;
 
     template <class Surround>
@@ -229,10 +228,9 @@ template <DeviceRuntime Device> class Machine {
                 }
             }
             bool const timed = lane_choice_.trying();
-            auto const begin = timed ? Clock::now() : Clock::time_point{};
+            double const begin = timed ? detail::seconds_now() : 0;
             run(lane_plan().training, batch, arguments);
-            lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count()
-                                    : 0);
+            lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
             count_step(slot);
             outcome.tell(engine_.totals(slot));
         }
@@ -327,7 +325,7 @@ template <DeviceRuntime Device> class Machine {
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
         }
-        MemoryPlan plan = problem(capacity).plan(programs_, reversals_);
+        MemoryPlan plan = problem(capacity).plan(programs_, reversals_, work.reversing);
         for (LayerInfo const& layer : model_.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];

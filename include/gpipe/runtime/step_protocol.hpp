@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -55,10 +54,10 @@ struct Run {
     FirstFailure failure;             ///< the first, if any
     std::uint64_t base = 0;           ///< what positions count from
     bool follows = false; ///< whether the run before may be under way, over the same table
-    std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
-    Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
-    std::chrono::steady_clock::time_point origin; ///< what they count from
-    std::atomic<std::uint64_t> preemptions = 0;   ///< of all lanes, where actions are timed
+    std::atomic<bool> updated = false;          ///< whether a device has updated its parameters
+    Array<ActionTime> times;                    ///< by action; empty where nobody wants to know
+    double origin = 0;                          ///< what they count from
+    std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
 
     /// Whether any layer or update threw.
     bool failed() const { return failure.exists(); }
