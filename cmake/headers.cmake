@@ -115,6 +115,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/plan/edge.hpp
+    include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
     include/gpipe/plan/happens_before.hpp
     include/gpipe/plan/lower.hpp
