@@ -779,7 +779,7 @@ struct Anywhere {
     // Something that a few streams read, before one action hands it on to the next walk.
     void add_lasting(Random& random) {
         std::size_t const size = walk.order.size(), v = operands.values.size();
-        std::size_t const last = size / 2 + random() % (size - size / 2);
+        std::size_t const last = size - 1 - random() % std::min<std::size_t>(size, 3);
         Operands more = operands;
         more.values = Array<gpipe::Value>(v + 1);
         std::copy(operands.values.begin(), operands.values.end(), more.values.begin());

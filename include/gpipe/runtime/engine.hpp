@@ -226,7 +226,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             for (; step != end; ++step) {
                 near = step;
                 if (step->waits | step->waits_before) wait(run, table, *step);
-                if (ends_step(step->kind)) {
+                if (ends_step(step->kind)) [[unlikely]] {
                     this->end(run, *step);
                 } else if (run.ranges[step->micro_batch].count > 0) {
                     // On a device that does not enqueue all memory is the host's, and copies are
