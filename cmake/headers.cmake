@@ -38,6 +38,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/checked.hpp
+    include/gpipe/core/clock.hpp
     include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
@@ -114,6 +115,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/plan/edge.hpp
+    include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
     include/gpipe/plan/happens_before.hpp
     include/gpipe/plan/lower.hpp

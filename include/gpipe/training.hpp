@@ -17,7 +17,6 @@
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -414,7 +413,7 @@ template <class Net, class... Policies> class Training {
         Checkpointed const checkpointed = Chosen::checkpointed();
         return plan(Chosen::shape(layers), Chosen::cut(cell_count, Net::costs()),
                     checkpointed.programs, OptimizerFunctor_::states, samples,
-                    Chosen::staging(samples), {}, checkpointed.reversals);
+                    Chosen::staging(samples), {}, checkpointed.reversals, any_reversing);
     }
     friend struct detail::StateAccess;
     friend struct detail::GradientAccess;
@@ -583,9 +582,9 @@ template <class Net, class... Policies> class Training {
                                 splits, {layers.data(), layers.size(), first.data()});
         }
         work.budget.constant = Chosen::constant;
-        if constexpr (BudgetPolicy<Checkpointing> ||
-                      std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-            work.fit = &fitted_programs;
+        constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+        if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
+        if constexpr (any || reverses_cells<Checkpointing>) work.reversing = any_reversing;
         return work;
     }
 

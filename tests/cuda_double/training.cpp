@@ -273,6 +273,44 @@ TEST_CASE("P1 with immediate updates, too") {
 
 namespace {
 
+using Dropped = Enqueued<toy::Dropout<Real, 6>>;
+template <std::size_t from, std::size_t to> using Dense = Enqueued<toy::Linear<Real, from, to>>;
+using Dropping =
+    gpipe::Pipeline<Dense<5, 6>, Dropped, Dense<6, 6>, Dropped, Dense<6, 6>, Dropped, Dense<6, 3>>;
+
+// Losses of three steps, and the first parameters behind them.
+template <class Update> std::vector<Real> dropping(gpipe::schedule::Dynamic const& schedule) {
+    using T = gpipe::Training<Dropping, gpipe::Balance<2, 2, 2, 1>, gpipe::MicroBatches<4>,
+                              gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                              Update, Cuda>;
+    cuda_double::Session session({.devices = 2});
+    auto o = typename T::Options{};
+    o.samples = 8;
+    o.schedule = schedule;
+    o.device.gpus = {0, 1, 0, 1};
+    T train({}, {}, Adam{1e-2f}, o);
+    std::vector<Real> result(5 * 6);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        toy::Data<Real> const data(8, i);
+        result.push_back(static_cast<Real>(train.step(data.inputs, data.targets).loss));
+    }
+    train.read_parameter(0, 0, std::span(result).first(5 * 6));
+    return result;
+}
+
+} // namespace
+
+TEST_CASE("P2 layers that run after an immediate commit draw the numbers of their own step") {
+    toy::each_of_catalogue(4, 4, 4, [](gpipe::schedule::Dynamic schedule, std::size_t devices) {
+        CAPTURE(schedule.name());
+        if (devices * schedule.cells_per_device() == 4)
+            CHECK(dropping<gpipe::update::AfterCommit>(schedule) ==
+                  dropping<gpipe::update::Immediate>(schedule));
+    });
+}
+
+namespace {
+
 // One training of two steps, an evaluation and a prediction; what went wrong, or nothing.
 std::string outcome(Expected const& expected, std::size_t cells, std::size_t gpus,
                     gpipe::schedule::Dynamic const& schedule,
@@ -290,10 +328,6 @@ std::string outcome(Expected const& expected, std::size_t cells, std::size_t gpu
         return error.what();
     }
 }
-
-} // namespace
-
-namespace {
 
 // Whether a call can be left out because others imply it. Steps are held apart by marks on the hub,
 // which is the first stream and is waited for by the first event; mostly the streams' own order and

@@ -304,9 +304,9 @@ TEST_CASE(
     "J2 J3 a skip within a cell is no edge; one between cells is written once, and read where it "
     "was written however often it is popped; then its slot is another's") {
     using Line = toy::Linear<Real, 1, 1>;
-    using N = gpipe::Pipeline<Line, Notes, Doubles, toy::Scale<Real, 1>, NotesPops, Line>;
+    using N = gpipe::Pipeline<Line, Notes, Doubles, toy::Scale<Real, 1>, NotesPops, Doubles, Line>;
     auto const x = toy::numbers<Real>(6, 1);
-    for (std::vector<std::size_t> const& cut : {std::vector<std::size_t>{5, 1}, {3, 2, 1}}) {
+    for (std::vector<std::size_t> const& cut : {std::vector<std::size_t>{6, 1}, {3, 3, 1}}) {
         toy::hand = cut;
         auto o = small<TrainOf<N>>(cut.size(), 2, gpipe::checkpoint::Always{});
         o.schedule = gpipe::schedule::OneForwardOneBackward{};

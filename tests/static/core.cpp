@@ -1,4 +1,4 @@
-// core/: policies in any order, lists, ratios, bytes, arrays in constant evaluation.
+// core/: policies in any order, lists, ratios, bytes, version, arrays in constant evaluation.
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/dynamic.hpp>
@@ -6,10 +6,19 @@
 #include <gpipe/core/ratio.hpp>
 #include <gpipe/core/type_list.hpp>
 #include <gpipe/core/type_name.hpp>
+#include <gpipe/core/version.hpp>
 
 #include <cstddef>
 #include <type_traits>
 #include <utility>
+
+// One number that grows with the version, for #if.
+#if GPIPE_VERSION < 100 || GPIPE_VERSION >= 1000000
+#error GPIPE_VERSION is no number that #if can compare
+#endif
+static_assert(GPIPE_VERSION / 10000 == GPIPE_VERSION_MAJOR);
+static_assert(GPIPE_VERSION / 100 % 100 == GPIPE_VERSION_MINOR);
+static_assert(GPIPE_VERSION % 100 == GPIPE_VERSION_PATCH);
 
 namespace {
 

@@ -3,6 +3,7 @@
 #include <support/random_chain.hpp>
 
 #include <gpipe/memory/locate.hpp>
+#include <gpipe/plan/ending.hpp>
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/table.hpp>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <iterator>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -73,6 +75,8 @@ struct Piece {
     /// read that gives way.
     bool over = false;
     bool gives_way = false;
+    /// It is there from walk to walk: who writes it takes this walk's away, and leaves the next's.
+    bool lasts = false;
 };
 /// What is done at one time, be it an action or a call in it. It takes a while.
 struct Work {
@@ -88,7 +92,8 @@ std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t actio
         auto const [at, bytes] = where(operand);
         bool const of_cell = !is_of_edge(operands.values[operand.value].holds);
         (operand.use == gpipe::Use::read ? work.reads : work.writes)
-            .push_back({at, bytes, operand.value + 1, operand.use == gpipe::Use::over, of_cell});
+            .push_back({at, bytes, operand.value + 1, operand.use == gpipe::Use::over, of_cell,
+                        is_lasting(operands.values[operand.value].holds)});
     }
     return {work};
 }
@@ -138,16 +143,18 @@ inline gpipe::Model model_of(ChainShape const& chain) {
 
 /// What a step does call by call, by the definition of a layer's functions and with no word from
 /// plan/: a second opinion on what actions read and write. Where: as the engine's calls say.
+/// `ending`: of a training.
 class Definition {
   public:
     Definition(ChainShape const& chain, gpipe::MemoryPlan const& plan,
-               gpipe::StepTable const& table)
-        : chain_(chain), plan_(plan), table_(table),
+               gpipe::StepTable const& table, gpipe::Ending const* ending)
+        : chain_(chain), plan_(plan), table_(table), ending_(ending),
           calls_(make_calls(model_of(chain), plan, gpipe::Array<gpipe::LayerMemory>(chain.size),
                             chain.lowest_learner)) {}
 
     std::vector<Work> operator()(gpipe::Step const& step) const {
         std::vector<Work> result;
+        if (ends_step(step.kind)) return {end(step)};
         if (is_transfer(step.kind)) {
             TensorName const name = brought(step);
             result = {{{piece(step, name, step[gpipe::Region::input])},
@@ -176,11 +183,26 @@ class Definition {
             gpipe::Action const& reversal = plan_.lowered.programs[next];
             result.push_back({{}, {turn(reversal.cell, reversal.micro_batch)}});
         }
+        if (is_copy(step.kind)) return result;
+        Work all; // the calls take their time between
+        if (ending_->updates[step.device]) all.reads.push_back(lasting(parameters, step.device));
+        if (ending_->copies_state) all.reads.push_back(lasting(state, step.device));
+        // Gradients are added in the program's order (promise P1).
+        auto const adds = [](gpipe::Kind kind) { return gives_gradient(kind) || ends_backward(kind); };
+        gpipe::Programs const& programs = plan_.lowered.programs;
+        for (std::size_t i = step.action; i-- > 0 && adds(step.kind);)
+            if (programs[i].cell == step.cell && adds(programs[i].kind)) {
+                all.reads.push_back(token(done, i));
+                break;
+            }
+        result.insert(result.begin(), all);
+        all.writes.push_back(token(done, step.action));
+        result.push_back(all);
         return result;
     }
     /// Whether the engine calls what the definition says, in cells that keep every layer whole.
     bool calls_all(gpipe::Step const& step) const {
-        if (is_copy(step.kind) || !plan_.reversals[step.cell].calls.empty()) return true;
+        if (!computes(step.kind) || !plan_.reversals[step.cell].calls.empty()) return true;
         std::size_t const last = plan_.first[step.cell + 1];
         auto expected = calls_of(chain_, plan_.first[step.cell], last, step.kind,
                                  plan_.rewrites_output(step.cell));
@@ -198,6 +220,73 @@ class Definition {
         std::copy(std::begin(step.base), std::end(step.base), frame.base);
         frame.skips = table_.skips.data() + step.first_skip;
         return frame;
+    }
+    enum Token { done = 11, committed, squares, parameters, state };
+    static Piece token(Token token, std::size_t number) {
+        return {nullptr, 0, static_cast<std::uint32_t>(token + 16 * number)};
+    }
+    static Piece lasting(Token token, std::size_t device) {
+        Piece result = Definition::token(token, device);
+        result.lasts = true;
+        return result;
+    }
+    // What an action behind the layers' does: nothing before it knows that it may.
+    Work end(gpipe::Step const& step) const {
+        using gpipe::Kind;
+        gpipe::Programs const& programs = plan_.lowered.programs;
+        std::size_t const last = programs.device_of(programs.cells() - 1), d = step.device;
+        std::size_t const revoked = plan_.devices.size();
+        Work work;
+        auto const reads_all = [&](auto which) {
+            for (std::size_t i = 0; i < programs.size(); ++i)
+                if (computes(programs[i].kind) && which(programs[i]))
+                    work.reads.push_back(token(done, i));
+        };
+        auto const reads = [&](Token what, std::size_t of) {
+            work.reads.push_back(token(what, of));
+        };
+        auto const here = [&](gpipe::Action const& a) { return programs.device_of(a.cell) == d; };
+        auto const learners = [&](Token what) {
+            for (std::size_t e = 0; e < revoked; ++e)
+                if (ending_->updates[e]) reads(what, e);
+        };
+        switch (step.kind) {
+        case Kind::commit:
+            reads_all([&](gpipe::Action const& a) {
+                bool const loss = a.cell + 1 == programs.cells() && gives_gradient(a.kind);
+                return loss || (ending_->copies_state && here(a)) ||
+                       (!ending_->immediate && !ending_->calls_enqueue);
+            });
+            if (ending_->squares && !ending_->immediate) learners(squares);
+            work.writes = {token(committed, last)};
+            if (ending_->copies_state) work.writes.push_back(lasting(state, last));
+            return work;
+        case Kind::revoke:
+            learners(squares);
+            if (ending_->copies_state)
+                for (std::size_t e = 0; e < revoked; ++e) reads(committed, e);
+            work.writes = {token(committed, revoked)};
+            return work;
+        case Kind::take_state:
+            reads_all(here);
+            reads(committed, last);
+            if (!taken_.insert(d).second) {
+                reads(committed, revoked);
+                return work;
+            }
+            work.writes = {token(committed, d), lasting(state, d)};
+            return work;
+        case Kind::sum_squares:
+            reads_all(here);
+            work.writes = {token(squares, d)};
+            return work;
+        default:
+            reads_all(here);
+            if (ending_->squares) ending_->immediate ? reads(squares, d) : learners(squares);
+            reads(committed, ending_->copies_state ? d : last);
+            work.writes = {lasting(parameters, d)};
+            return work;
+        }
     }
     // That a fetch may begin.
     Piece turn(std::size_t cell, std::size_t micro_batch) const {
@@ -272,7 +361,9 @@ class Definition {
     ChainShape chain_;
     gpipe::MemoryPlan const& plan_;
     gpipe::StepTable const& table_;
+    gpipe::Ending const* ending_;
     gpipe::Calls calls_;
+    mutable std::set<std::size_t> taken_; // devices that have taken the state
 };
 
 /// Whether all that is done of an action lies in what `whole`, its operands, says. A block that is
@@ -312,7 +403,11 @@ class Law {
             streams_[table.steps[n].stream].push_back(n);
             micro_batch_.push_back(table.steps[n].micro_batch);
             for (Work const& w : work_[n])
-                for (Piece const& piece : w.writes) values_ = std::max(values_, piece.what + 1);
+                for (auto const* const pieces : {&w.reads, &w.writes})
+                    for (Piece const& piece : *pieces) {
+                        values_ = std::max(values_, piece.what + 1);
+                        if (piece.lasts) lasting_.push_back(piece.what);
+                    }
         }
         for (std::size_t n = 0; n < table.steps.size(); ++n) {
             auto const add = [&](gpipe::Wait const& wait, bool before) {
@@ -335,8 +430,9 @@ class Law {
     /// slowed 1 to 1000 times.
     std::string run(std::mt19937_64& random, std::vector<std::size_t> const& micro_batches,
                     bool slow) const {
-        Run run{arenas_.empty, std::vector<bool>(values_ * micro_batches.size()),
+        Run run{arenas_.empty, std::vector<bool>(values_ * (micro_batches.size() + 1)),
                 std::vector<State>(streams_.size())};
+        for (std::uint32_t const what : lasting_) run.there[what] = true;
         std::size_t left = micro_batches.size() * waits_.size();
         std::vector<double> weight(streams_.size(), 1);
         if (slow)
@@ -450,12 +546,14 @@ class Law {
                     }))
                     return false;
             }
+        for (Piece const& piece : work.writes)
+            if (piece.lasts) run.there[walk * values_ + piece.what] = false;
         if (!ends) return reads_find(true); // has not written over it
         std::size_t u = 0;
         for (bool const over : {false, true})
             for (Piece const& piece : work.writes) {
                 if (piece.over != over) continue;
-                if (piece.bytes == 0) run.there[walk * values_ + piece.what] = true;
+                if (piece.bytes == 0) run.there[(walk + piece.lasts) * values_ + piece.what] = true;
                 each(piece, [&](Content& held) {
                     held = work.moves ? state.carried[u++] : piece.what == 0 ? 0 : is(piece);
                     return true;
@@ -469,6 +567,7 @@ class Law {
     std::vector<std::vector<std::size_t>> streams_;
     std::vector<std::vector<Target>> waits_;
     std::vector<std::uint32_t> micro_batch_;
+    std::vector<std::uint32_t> lasting_; // values
     std::uint32_t values_ = 0;
 };
 

@@ -33,12 +33,7 @@ struct Idle {
     static constexpr Programs programs(std::size_t, std::size_t) {
         Programs result(2, 2, 1, 4);
         result.place(1, 0);
-        for (gpipe::Action const& a : {gpipe::forward(0, 0), gpipe::forward(1, 0),
-                                       gpipe::backward(1, 0), gpipe::backward(0, 0)})
-            result.add(a);
-        result.next_device();
-        result.next_device();
-        return result;
+        return toy::forth_and_back(result);
     }
 };
 // Drops the last action of the last device.

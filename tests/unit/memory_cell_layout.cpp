@@ -1,5 +1,5 @@
-// How much room the layout of a cell takes, against an oracle of its own: which tensor lives when.
-// (That nothing overlaps: unit/plan_law.cpp.)
+// The layout of a cell against an oracle of its own, which tensor lives when: who overlaps, and how
+// much room it takes.
 #include <support/long_tests.hpp>
 #include <support/random_chain.hpp>
 
@@ -84,6 +84,24 @@ template <class Counts> std::size_t most_live(std::vector<Tensor> const& tensors
     return most;
 }
 
+bool overlap(Tensor const& x, Tensor const& y, bool adjacent) {
+    auto const memory = [&](Region region) {
+        return adjacent && region == Region::kept ? Region::temporary : region;
+    };
+    return memory(x.place.region) == memory(y.place.region) &&
+           x.place.offset < y.place.offset + y.bytes && y.place.offset < x.place.offset + x.bytes;
+}
+// Whether no two that are live at once do; nor a weight gradient's with what another micro-batch
+// keeps meanwhile.
+bool apart(std::vector<Tensor> const& tensors, bool adjacent) {
+    for (Tensor const& x : tensors)
+        for (Tensor const& y : tensors)
+            if (((&x != &y && x.from <= y.to && y.from <= x.to) ||
+                 (x.writer == Kind::weight_gradient && y.place.region == Region::kept)) &&
+                overlap(x, y, adjacent))
+                return false;
+    return true;
+}
 bool stays(Tensor const& tensor) { return tensor.writer != tensor.last_use; }
 
 struct Found {
@@ -129,6 +147,7 @@ void check_layout(ChainShape const& chain, std::size_t first, std::size_t last, 
         CAPTURE(goes_on);
         bool const halves = way.size() == 3;
         auto const tensors = tensors_of(chain, first, last, use, way, layout);
+        REQUIRE(apart(tensors, use.adjacent));
         std::size_t room[gpipe::region_count] = {}; // by region: of all tensors there
         for (Tensor const& tensor : tensors) {
             REQUIRE(tensor.place.offset % gpipe::slot_alignment == 0);
@@ -202,8 +221,8 @@ void report(std::string const& what, Found const& found) {
 
 } // namespace
 
-TEST_CASE(
-    "blocks are full, and no cell of a random chain is half as high again as its live bytes") {
+TEST_CASE("nothing that lives overlaps, blocks are full, and no cell is half as high again as its "
+          "live bytes") {
     for (int const percent_skips : {0, 40}) {
         std::mt19937_64 random(1);
         Found found;

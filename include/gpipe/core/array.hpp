@@ -3,6 +3,8 @@
 #include <gpipe/core/version.hpp>
 
 #include <cstddef>
+#include <new>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -35,7 +37,14 @@ template <class T> class Array {
         other.data_ = data; // which goes with it
         return *this;
     }
-    constexpr ~Array() { delete[] data_; }
+    // At run time without the branch of `delete[]`: functions that plan end with a dozen of these.
+    constexpr ~Array() {
+        if (__builtin_is_constant_evaluated() || !std::is_trivially_destructible_v<T> ||
+            alignof(T) > __STDCPP_DEFAULT_NEW_ALIGNMENT__)
+            delete[] data_;
+        else
+            ::operator delete[](data_);
+    }
     ///@}
 
     /// As std::vector.

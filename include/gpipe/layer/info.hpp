@@ -17,7 +17,7 @@ struct GroupSizes {
     std::size_t count = 0;              ///< tensors
 
     /// The bytes of the group's slots with room for `capacity` samples; 1 for whole tensors.
-    constexpr std::size_t slots(std::size_t capacity) const {
+    [[gnu::noinline]] constexpr std::size_t slots(std::size_t capacity) const {
         std::size_t total = 0;
         for (std::size_t i = 0; i < count; ++i) total += slot_bytes(bytes[i] * capacity);
         return total;

@@ -86,6 +86,7 @@ class Located {
             begin_[d + 1] = begin_[d] + plan.devices[d].total();
         for (std::size_t v = 0; v < locations_.size(); ++v) {
             Value const& value = operands.values[v];
+            if (!has_bytes(value.holds)) continue;
             std::size_t slot = 0;
             if (!evaluation)
                 slot = plan.pools.of(v);

@@ -25,9 +25,10 @@ class BytePlanner {
   public:
     constexpr BytePlanner(ChainShape const& chain, Array<std::size_t> const& first,
                           Programs const& programs, std::size_t capacity, Array<Link> const& links,
-                          Array<Reversal> const& reversals)
-        : chain_(chain), programs_(programs), reversals_(reversals), cells_(programs.cells()),
-          micro_batches_(programs.micro_batches()), recomputes_(cells_), mixes_(cells_) {
+                          Array<Reversal> const& reversals, Reversing const& reversing)
+        : chain_(chain), programs_(programs), reversals_(reversals), reversing_(reversing),
+          cells_(programs.cells()), micro_batches_(programs.micro_batches()), recomputes_(cells_),
+          mixes_(cells_) {
         plan_.first = first;
         plan_.capacity = capacity;
         plan_.cells = Array<CellValues>(cells_);
@@ -137,7 +138,7 @@ class BytePlanner {
         if (!learns(c)) return false;
         CellUse use;
         use.capacity = plan_.capacity;
-        return lay_out_reversal(chain_, plan_.first[c], plan_.first[c + 1], use, reversals_[c])
+        return reversing_.lay_out(chain_, plan_.first[c], plan_.first[c + 1], use, reversals_[c])
                    .retained > 0;
     }
     constexpr bool moves_input(std::size_t c) const {
@@ -159,8 +160,11 @@ class BytePlanner {
             inputs = inputs || plan_.cells[c].input_moves;
             offloads[c] = plan_.cells[c].input_moves || moves_retained(c);
         }
-        plan_.lowered = put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
-                                      linear_order(programs_), offloads);
+        Offloads chosen;
+        if (!reversals_.empty()) chosen = reversing_.offloads(programs_, offloads);
+        plan_.lowered =
+            put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
+                          linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));
         // One micro-batch: nothing follows that would need the room. But for devices of two cells.
         bool alone = micro_batches_ == 1;
         for (std::size_t c = 1; c < cells_; ++c)
@@ -248,7 +252,7 @@ class BytePlanner {
                                                   recomputes_[c]};
             if (cell.retained) {
                 ReversalLayout& reversal = plan_.reversals[c];
-                reversal = lay_out_reversal(chain_, first, last, use, reversals_[c]);
+                reversal = reversing_.lay_out(chain_, first, last, use, reversals_[c]);
                 layout.kept = reversal.kept;
                 layout.temporary = reversal.temporary;
                 layout.adjacent = adjacent;
@@ -287,6 +291,7 @@ class BytePlanner {
     ChainShape const& chain_;
     Programs const& programs_;
     Array<Reversal> const& reversals_;
+    Reversing const& reversing_;
     std::size_t cells_;
     std::size_t micro_batches_;
     Array<bool> recomputes_; // by cell
@@ -301,19 +306,21 @@ class BytePlanner {
 /// tensor. `links[c]`: how the tensors before cell c get there; behind these, by skip, how its
 /// tensor does; empty: all are shared.
 /// `reversals[c]`: how cell c is reversed piece by piece; one that is_whole(), or none at all: its
-/// forward or recompute keeps every layer whole. Throws std::invalid_argument where there are more
+/// forward or recompute keeps every layer whole. `reversing`: may be none where there are no
+/// reversals. Throws std::invalid_argument where there are more
 /// bytes than can be counted.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
            std::size_t states, std::size_t capacity, Staging const& staging = {},
-           Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
+           Array<Link> const& links = {}, Array<Reversal> const& reversals = {},
+           Reversing const& reversing = any_reversing) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     if (!countable(chain, programs.micro_batches(), states, capacity, staging))
         throw std::invalid_argument("gpipe: a plan for micro-batches of so many samples has more "
                                     "bytes than memory has addresses");
     MemoryPlan plan =
-        detail::BytePlanner(chain, first, programs, capacity, links, reversals).take();
+        detail::BytePlanner(chain, first, programs, capacity, links, reversals, reversing).take();
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
@@ -416,9 +423,10 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs const& programs,
             std::size_t states, std::size_t capacity, Staging const& staging = {},
-            Array<Link> const& links = {}, Array<Reversal> const& reversals = {}) {
+            Array<Link> const& links = {}, Array<Reversal> const& reversals = {},
+            Reversing const& reversing = any_reversing) {
     MemoryPlan plan =
-        plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
+        plan_bytes(chain, first, programs, states, capacity, staging, links, reversals, reversing);
     plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
     return plan;
 }

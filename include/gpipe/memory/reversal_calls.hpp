@@ -154,7 +154,8 @@ class ReversalBuilder {
     constexpr std::uint32_t add(Role role, GroupSizes const& sizes, bool even, std::size_t time) {
         return add(role, sizes.slots(use_.capacity), even, time);
     }
-    constexpr std::uint32_t add(Role role, std::size_t bytes, bool even, std::size_t time) {
+    [[gnu::noinline]] constexpr std::uint32_t add(Role role, std::size_t bytes, bool even,
+                                                  std::size_t time) {
         if (bytes == 0) return no_tensor;
         all_.tensors[all_.tensor_count] = {role, Region::temporary, even, bytes, time, time};
         return static_cast<std::uint32_t>(all_.tensor_count++);
@@ -170,7 +171,9 @@ class ReversalBuilder {
         if (tensor != no_tensor) all_.tensors[tensor].end = all_.call_count;
         return tensor;
     }
-    constexpr void put(ReversalCall const& call) { all_.calls[all_.call_count++] = call; }
+    [[gnu::noinline]] constexpr void put(ReversalCall const& call) {
+        all_.calls[all_.call_count++] = call;
+    }
     // Whether what is built now is a forward that may run again, in any cell but the last.
     constexpr bool runs_again(std::size_t i) const {
         return again_ && (all_.backward > 0 ||

@@ -35,8 +35,10 @@ struct BudgetProblem {
     constexpr MemoryPlan bytes(Programs const& programs, Array<Reversal> const& reversals) const {
         return plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
     }
-    constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals) const {
-        return plan_memory(chain, first, programs, states, capacity, staging, links, reversals);
+    constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals,
+                              Reversing const& reversing = any_reversing) const {
+        return plan_memory(chain, first, programs, states, capacity, staging, links, reversals,
+                           reversing);
     }
     ///@}
 };

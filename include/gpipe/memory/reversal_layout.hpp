@@ -4,6 +4,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/call.hpp>
 #include <gpipe/memory/reversal_calls.hpp>
+#include <gpipe/schedule/offloads.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -190,5 +191,14 @@ lay_out_reversal(ChainShape const& chain, std::size_t first, std::size_t last, C
     layout.temporary = best.temporary;
     return layout;
 }
+
+/// What plans cells that are reversed piece by piece, or offloaded: a program whose policies do
+/// neither has none, and no code for it.
+struct Reversing {
+    decltype(&lay_out_reversal) lay_out = nullptr; ///< of a cell
+    decltype(&choose_offloads) offloads = nullptr; ///< of all
+};
+/// With these anything can be planned.
+inline constexpr Reversing any_reversing{&lay_out_reversal, &choose_offloads};
 
 } // namespace gpipe

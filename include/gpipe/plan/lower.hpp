@@ -39,15 +39,16 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
 
 namespace detail {
 
-// See lower(); without needs.
+// See lower(); without needs. `chosen`: of these offloads.
 [[gnu::cold]] GPIPE_INLINE constexpr Lowered put_copies_in(Programs const& programs, Edges edges,
                                                            Array<std::size_t> const& order,
-                                                           Array<bool> const& offloads) {
+                                                           Array<bool> const& offloads,
+                                                           Offloads chosen) {
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     Lowered result;
     result.edges = static_cast<Edges&&>(edges);
-    result.offloads = choose_offloads(programs, offloads);
+    result.offloads = static_cast<Offloads&&>(chosen);
     Offloads const& moves = result.offloads;
     // All copies in that order.
     std::size_t most = 2 * programs.size();
@@ -126,7 +127,8 @@ namespace detail {
 [[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs, Edges edges,
                                                    Array<std::size_t> const& order,
                                                    Array<bool> const& offloads = {}) {
-    Lowered result = detail::put_copies_in(programs, static_cast<Edges&&>(edges), order, offloads);
+    Lowered result = detail::put_copies_in(programs, static_cast<Edges&&>(edges), order, offloads,
+                                           choose_offloads(programs, offloads));
     Operands const operands = find_operands(result, any_cells(programs.cells()));
     result.order = order_of(result, operands);
     result.needs =

@@ -56,9 +56,11 @@ struct Lowered {
     /// One linear order of all actions: values are placed, and proven to keep apart, along it.
     Array<std::uint32_t> order;
     Needs needs; ///< by action, see find_needs() and sweep(); empty before
+    /// Of a step with its end, see with_ending(): whether that begins before all layers are called.
+    bool immediate = false;
 
     /// How many there are.
-    constexpr std::size_t streams() const { return programs.devices(); }
+    constexpr std::size_t streams() const { return device.size(); }
     /// Those that compute: the first of the streams.
     constexpr std::size_t devices() const {
         std::size_t count = 0;

@@ -233,7 +233,7 @@ class OperandBuilder {
         read(moved() ? Holds::retained_back : Holds::retained, now_.cell, Region::retained);
     }
     // Whether a fetch waits for this action.
-    constexpr void add_turn() {
+    [[gnu::noinline]] constexpr void add_turn() {
         std::size_t const reversal = lowered_.offloads.behind(action_);
         if (reversal == Offloads::none) return;
         Action const a = now_;
@@ -260,12 +260,14 @@ class OperandBuilder {
     constexpr void of_skip(std::uint16_t slot, bool gradient) {
         all_[size_].skip = static_cast<std::uint16_t>(slot > 0 ? 2 * slot - 1 + gradient : 0);
     }
-    constexpr void read(Holds holds, std::size_t owner, Region region) {
+    // Not inline: every kind of action would hold several of each.
+    [[gnu::noinline]] constexpr void read(Holds holds, std::size_t owner, Region region) {
         Operand& operand = all_[size_++];
         operand.value = find(holds, owner);
         operand.region = region;
     }
-    constexpr void write(Holds holds, std::size_t owner, Region region, Use use = Use::write) {
+    [[gnu::noinline]] constexpr void write(Holds holds, std::size_t owner, Region region,
+                                           Use use = Use::write) {
         Operand& operand = all_[size_++];
         operand.value = find(holds, owner);
         operand.region = region;
@@ -273,7 +275,7 @@ class OperandBuilder {
         values_[operand.value].writer = action_;
     }
     // One that others read, or one that the action has for itself.
-    constexpr void add_block(Holds holds, Region region, bool read_later) {
+    [[gnu::noinline]] constexpr void add_block(Holds holds, Region region, bool read_later) {
         if (read_later) return write(holds, now_.cell, region);
         Operand& operand = all_[size_++];
         operand.value = make(holds, now_.cell);

@@ -94,6 +94,8 @@ class Sweep {
           length_(streams_), states_(rounds_ * values_), room_(values_ + 2),
           latest_(streams_, none), demanded_(streams_), needs_(streams_) {
         for (std::uint32_t const s : walk.stream) ++length_[s];
+        for (std::size_t v = values_; v-- > 0 && is_lasting(operands.values[v].holds);)
+            states_[v].there = true;
     }
 
     constexpr SweepVerdict run() {
@@ -204,15 +206,19 @@ class Sweep {
     }
     constexpr void read(std::uint32_t i, Operand const& operand) {
         State& state = states_[operand.value + round_ * values_];
-        std::uint32_t const writer = operands_.values[operand.value].writer;
+        Value const& value = operands_.values[operand.value];
+        bool const lasting = value.holds >= Holds::state;
+        Span const& span = span_of(operand);
         if (!state.there) return fail(Flaw::unwritten, i, operand.value);
-        if (span_of(operand).begin != state.at) return fail(Flaw::misplaced, i, operand.value);
-        std::size_t const made = writer + round_ * size_;
-        if (!sure(made)) {
-            if (!finds_) return fail(Flaw::unordered, i, operand.value);
-            demand(made);
+        if (span.begin != state.at) return fail(Flaw::misplaced, i, operand.value);
+        if (round_ >= lasting) {
+            std::size_t const made = value.writer + (round_ - lasting) * size_;
+            if (!sure(made)) {
+                if (!finds_) return fail(Flaw::unordered, i, operand.value);
+                demand(made);
+            }
         }
-        use(state);
+        if (lasting || span.begin < span.end) use(state); // else nobody writes over it
     }
     // From now on this action stands for all users that it is sure of.
     constexpr void use(State& state) {
@@ -227,7 +233,10 @@ class Sweep {
         throw std::length_error("gpipe: a value that too many streams use");
     }
     constexpr void write(std::uint32_t i, Operand const& operand) {
-        std::size_t const value = operand.value + round_ * values_;
+        bool const next = operand.use == Use::next;
+        if (next) end(i, operand.value + round_ * values_, false);
+        if (next && round_ + 1 == rounds_) return;
+        std::size_t const value = operand.value + (round_ + next) * values_;
         Span const& span = span_of(operand);
         State& state = states_[value];
         state.there = true;
@@ -239,6 +248,17 @@ class Sweep {
     constexpr bool gives_way(std::size_t value) const {
         return !is_of_edge(operands_.values[value % values_].holds);
     }
+    // Who uses it is done, or is waited for.
+    constexpr void end(std::uint32_t i, std::size_t value, bool over) {
+        State& state = states_[value];
+        state.there = false;
+        for (std::uint32_t const user : state.users) {
+            if (user == 0 || sure(user - 1)) continue;
+            bool const own = user - 1 == instance_;
+            if (!(own ? over && gives_way(value) : finds_)) return fail(Flaw::torn, i, value);
+            if (!own) demand(user - 1);
+        }
+    }
     constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span, bool over) {
         std::size_t first = 0; // that ends behind the begin
         for (std::size_t last = count_; first < last;) {
@@ -249,19 +269,8 @@ class Sweep {
                 last = middle;
         }
         std::size_t last = first;
-        for (; last < count_ && room_[last].begin < span.end; ++last) {
-            State& occupant = states_[room_[last].value];
-            occupant.there = false;
-            for (std::uint32_t const user : occupant.users) {
-                if (user == 0 || sure(user - 1)) continue;
-                bool const own = user - 1 == instance_;
-                if (own ? over && gives_way(room_[last].value) : finds_) {
-                    if (!own) demand(user - 1);
-                    continue;
-                }
-                return fail(Flaw::torn, i, room_[last].value);
-            }
-        }
+        for (; last < count_ && room_[last].begin < span.end; ++last)
+            end(i, room_[last].value, over);
         // What is left of the outermost, and the new one between.
         Segment put[3];
         std::size_t count = 0;

@@ -31,8 +31,15 @@ enum class Holds : std::uint8_t {
     turn,            ///< no bytes: that a fetch may begin
     discarded,       ///< the output of a recompute that nobody reads
     temporary,       ///< of the action's calls
+    // Of a device and a step, and of no bytes here.
+    gradients,  ///< of a cell's parameters, with those of one backward more
+    squares,    ///< the sums of those of the gradients
+    committed,  ///< whether the step counts, where the device reads that
+    revoked,    ///< likewise, in the end
+    state,      ///< seed and number of the step, where layers' work reads them
+    parameters, ///< as layers read them
 };
-/// How many there are.
+/// How many are of an edge, or of a cell.
 inline constexpr std::size_t holds_count = 17;
 /// How many are of an edge.
 inline constexpr std::size_t holds_of_edges = 8;
@@ -42,25 +49,38 @@ GPIPE_INLINE constexpr bool is_of_edge(Holds holds) {
     return static_cast<std::size_t>(holds) < holds_of_edges;
 }
 
+/// Whether there are any bytes.
+GPIPE_INLINE constexpr bool has_bytes(Holds holds) {
+    return holds != Holds::turn && holds <= Holds::temporary;
+}
+/// Whether it is there from step to step: what a step reads the one before has written.
+GPIPE_INLINE constexpr bool is_lasting(Holds holds) { return holds >= Holds::state; }
+
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Holds holds) {
-    constexpr std::string_view names[holds_count] = {"input",
-                                                     "output",
-                                                     "output, again",
-                                                     "gradient",
-                                                     "arrived gradient",
-                                                     "staged output",
-                                                     "staged gradient",
-                                                     "input, back",
-                                                     "retained",
-                                                     "retained, back",
-                                                     "offloaded",
-                                                     "kept",
-                                                     "held",
-                                                     "deferred",
-                                                     "turn",
-                                                     "discarded output",
-                                                     "temporary"};
+    constexpr std::string_view names[] = {"input",
+                                          "output",
+                                          "output, again",
+                                          "gradient",
+                                          "arrived gradient",
+                                          "staged output",
+                                          "staged gradient",
+                                          "input, back",
+                                          "retained",
+                                          "retained, back",
+                                          "offloaded",
+                                          "kept",
+                                          "held",
+                                          "deferred",
+                                          "turn",
+                                          "discarded output",
+                                          "temporary",
+                                          "gradients",
+                                          "squares",
+                                          "committed",
+                                          "revoked",
+                                          "state",
+                                          "parameters"};
     return names[static_cast<std::size_t>(holds)];
 }
 
@@ -68,7 +88,7 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
 /// its last readers, whatever their number. Nothing else says how long a tensor lives.
 struct Value {
     std::uint32_t writer = 0;      ///< action
-    std::uint32_t owner = 0;       ///< edge or cell, see Holds
+    std::uint32_t owner = 0;       ///< edge, cell or device, see Holds
     std::uint32_t micro_batch = 0; ///< that it is of
     Holds holds = Holds::input;    ///< what it is
 };
@@ -78,6 +98,7 @@ enum class Use : std::uint8_t {
     read,  ///< it finds what the writer has left
     write, ///< it is the writer
     over,  ///< likewise, in the end: the bytes may be some of a block that it uses, too
+    next,  ///< it is the writer of what the next step reads of it; those of this one are done
 };
 
 /// A value that an action reads or writes.

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/step_protocol.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,7 +21,6 @@ namespace gpipe {
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
 template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     using Protocol = detail::StepProtocol<Device>;
-    using Clock = std::chrono::steady_clock;
 
   public:
     /// Steps that may have been started and not finished.
@@ -123,9 +122,6 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         return end_run(runs_[slot]);
     }
 
-    /// How far positions go on in a run: two more marks end a training step, and none is 0.
-    static constexpr std::uint64_t marks(std::uint64_t longest) { return longest + 3; }
-
     /// The number that the step of a slot has trained with.
     std::uint64_t step_number(std::size_t slot) const { return runs_[slot].arguments.step; }
     /// Whether the step of a slot updated the parameters.
@@ -186,7 +182,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         run.base = base_;
         run.follows = follows;
         run.updated.store(false, std::memory_order_relaxed);
-        base_ += marks(table.longest);
+        base_ += table.longest;
         exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->checks_.clip,
                                            0};
         exchange_.totals(arguments.slot)[tables_.sums] = 0;
@@ -194,7 +190,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             exchange_.set_optimizer(arguments.slot, arguments.optimizer);
         for (ActionTime& time : run.times) time = {};
         run.preemptions.store(0, std::memory_order_relaxed);
-        if (!run.times.empty()) run.origin = Clock::now();
+        if (!run.times.empty()) run.origin = detail::seconds_now();
         return run;
     }
     // `done`: whether all its work is, not only its calls.
@@ -230,7 +226,9 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             for (; step != end; ++step) {
                 near = step;
                 if (step->waits | step->waits_before) wait(run, table, *step);
-                if (run.ranges[step->micro_batch].count > 0) {
+                if (ends_step(step->kind)) [[unlikely]] {
+                    this->end(run, *step);
+                } else if (run.ranges[step->micro_batch].count > 0) {
                     // On a device that does not enqueue all memory is the host's, and copies are
                     // calls.
                     if (Device::enqueues && is_copy(step->kind))
@@ -240,17 +238,11 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                             execute<timed>(run, table, *step, lane);
                         });
                 }
-                if (step->more) do_more(run, table, *step);
+                if (step->more) do_more(run, *step);
             }
-            if (Device::calls_enqueue && run.failed()) return false; // all layers have been called
             std::size_t const last = table.stream_of_device[tables_.last_device];
-            if constexpr (Device::calls_enqueue)
-                if (arguments.training() && this->immediate_ && this->checks_.finite_gradients)
-                    this->revoke(run, table);
-            if (arguments.training() && !this->immediate_)
-                Protocol::finish(run, table, lane);
-            else if (!arguments.training() && arguments.measures && table.serves(lane, last))
-                this->commit(run, last);
+            bool const sums_up = table.evaluation && arguments.measures && table.serves(lane, last);
+            if (sums_up && !(Device::calls_enqueue && run.failed())) this->commit(run, last);
         } catch (...) { // a device that enqueues refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
@@ -264,19 +256,13 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             device_.wait(step.stream, wait.stream, run.base + wait.position);
         if (!run.follows) return;
         for (Wait const& wait : table.waits_before(step))
-            device_.wait(step.stream, wait.stream, run.base - marks(table.longest) + wait.position);
+            device_.wait(step.stream, wait.stream, run.base - table.longest + wait.position);
     }
     // What few steps have behind their action, in this order.
-    void do_more(Run& run, StepTable const& table, Step const& step) {
+    void do_more(Run const& run, Step const& step) {
         if (step.delivers && !run.arguments.measures && run.ranges[step.micro_batch].count > 0)
             deliver(run, step);
-        if (step.commits) {
-            this->commit(run, step.stream);
-            if constexpr (!Device::reads_host)
-                device_.record(step.stream, run.base + table.longest + 1);
-        }
         if (step.publishes) device_.record(step.stream, run.base + step.position);
-        if (step.ends_device) this->finish_device(run, table, step.device);
     }
 
     void copy(Run const& run, Step const& step) {
@@ -358,9 +344,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                                      kind, std::current_exception()});
     }
 
-    static double seconds_in(Run const& run) {
-        return std::chrono::duration<double>(Clock::now() - run.origin).count();
-    }
+    static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }
 
     using Protocol::device_, Protocol::exchange_, Protocol::tables_, Protocol::torn_;
 

@@ -51,8 +51,9 @@ struct Placement {
 
 /// Merges programs onto lanes by list scheduling: again and again the action that can start first;
 /// of several, the one that is furthest along its micro-batch's way, since others wait for it.
-/// cost(action) gives durations; copies take no time. Actions are merged in an order in which
-/// nothing is waited for that has not been put on its stream.
+/// cost(action) gives durations; all but calls of layers takes no time. Actions are merged in an
+/// order in which nothing is waited for that has not been put on its stream. The end of a step, on
+/// the streams of its devices, comes behind all else unless it is immediate.
 template <class Cost>
 [[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
                                           Cost cost) {
@@ -67,6 +68,9 @@ template <class Cost>
     Array<LaneStep> merged(programs.size());
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
+    auto const owner = [&](std::size_t d, Action const& a) {
+        return d < lowered.streams() ? d : programs.device_of(a.cell);
+    };
     Lanes result;
     result.waits = Array<Wait>(lowered.needs.count());
     std::size_t waits = 0;
@@ -78,14 +82,14 @@ template <class Cost>
             if (next[d] == programs.end(d)) continue;
             std::size_t const i = next[d];
             Action const& a = programs[i];
-            double start = clock[placement.stream[d]];
-            bool ready = true;
+            double start = clock[placement.stream[owner(d, a)]];
+            bool ready = d < lowered.streams() || lowered.immediate || n >= programs.begin(d);
             for (std::size_t const needed : lowered.needs[i]) {
                 ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
             }
             if (!ready) continue;
-            std::size_t const way = is_copy(a.kind)           ? 2 * cells // everybody waits for it
+            std::size_t const way = !computes(a.kind)         ? 2 * cells // everybody waits for it
                                     : a.kind == Kind::forward ? a.cell
                                     : a.kind == Kind::weight_gradient ? 0 // nobody
                                                                       : 2 * cells - 1 - a.cell;
@@ -99,8 +103,8 @@ template <class Cost>
         if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
         std::size_t const i = next[best]++;
         Action const& a = programs[i];
-        std::size_t const stream = placement.stream[best];
-        double const duration = is_copy(a.kind) ? 0 : cost(a);
+        std::size_t const stream = placement.stream[owner(best, a)];
+        double const duration = computes(a.kind) ? cost(a) : 0;
         end[i] = clock[stream] = best_start + duration;
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];
@@ -119,7 +123,7 @@ template <class Cost>
         step.waits = static_cast<std::uint32_t>(waits) - step.first_wait;
         step_of[i] = n;
         merged[n] = step;
-        lane_of[n] = placement.lane[best];
+        lane_of[n] = placement.lane[owner(best, a)];
     }
 
     // Sorted by lane, in the order of merging.

@@ -2,10 +2,12 @@
 
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/core/clock.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/plan/ending.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/runtime/budget.hpp>
 #include <gpipe/runtime/engine.hpp>
@@ -18,7 +20,6 @@
 #include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -200,7 +201,6 @@ template <DeviceRuntime Device> class Machine {
     }
 
   private:
-    using Clock = std::chrono::steady_clock;
     static constexpr std::size_t slots = Engine<Device>::slots;
 
     template <class Surround>
@@ -229,10 +229,9 @@ template <DeviceRuntime Device> class Machine {
                 }
             }
             bool const timed = lane_choice_.trying();
-            auto const begin = timed ? Clock::now() : Clock::time_point{};
+            double const begin = timed ? detail::seconds_now() : 0;
             run(lane_plan().training, batch, arguments);
-            lane_choice_.note(timed ? std::chrono::duration<double>(Clock::now() - begin).count()
-                                    : 0);
+            lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
             count_step(slot);
             outcome.tell(engine_.totals(slot));
         }
@@ -327,7 +326,7 @@ template <DeviceRuntime Device> class Machine {
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
         }
-        MemoryPlan plan = problem(capacity).plan(programs_, reversals_);
+        MemoryPlan plan = problem(capacity).plan(programs_, reversals_, work.reversing);
         for (LayerInfo const& layer : model_.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];
@@ -393,6 +392,12 @@ template <DeviceRuntime Device> class Machine {
         Operands const operands = find_operands(evaluation_, plan_.cells);
         evaluation_.needs =
             find_needs(walk_of(evaluation_), operands, Located(plan_, operands, true));
+        Ending ending{Array<bool>(arenas_.size()),
+                      immediate_ ? checks_.finite_gradients : checks_.squares(), immediate_,
+                      Device::calls_enqueue, !Device::reads_host};
+        for (std::size_t d = 0; d < arenas_.size(); ++d)
+            ending.updates[d] = engine_.tables().has_updates(d);
+        EndedStep const training = with_ending(plan_.lowered, plan_.operands, ending);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
         for (std::size_t n = 0; n < plans_.size(); ++n) {
@@ -403,11 +408,11 @@ template <DeviceRuntime Device> class Machine {
                                               merge_lanes(lowered, placement, cost_), arena_data_,
                                               staging_.data(), evaluates);
                 bool const repeats = immediate_ && !evaluates;
-                if (repeats) make_immediate(result, plan_);
+                if (repeats) add_waits_before(result, plan_, of);
                 check_table(result, plan_, lowered, of, repeats);
                 return result;
             };
-            plans_[n].training = table(plan_.lowered, plan_.operands, false);
+            plans_[n].training = table(training.lowered, training.operands, false);
             plans_[n].forward = table(evaluation_, operands, true);
         }
         std::uint32_t longest = 0;
@@ -426,15 +431,14 @@ template <DeviceRuntime Device> class Machine {
     // Those of the programs, and, where mini-batches are fed, one for each of their tensors.
     [[gnu::cold]] void prepare_streams([[maybe_unused]] std::uint32_t longest) {
         Array<std::size_t> const& programs = plan_.lowered.device;
-        std::size_t const marks = Engine<Device>::marks(longest);
         if constexpr (Device::calls_enqueue) {
             Array<std::size_t> const feeds = batches_[0].copy_devices();
             Array<std::size_t> devices(programs.size() + feeds.size());
             std::copy(programs.begin(), programs.end(), devices.begin());
             std::copy(feeds.begin(), feeds.end(), devices.begin() + programs.size());
-            device_.prepare(devices, marks, feeds.size());
+            device_.prepare(devices, longest, feeds.size());
         } else if constexpr (Device::enqueues) {
-            device_.prepare(programs, marks);
+            device_.prepare(programs, longest);
         }
     }
 

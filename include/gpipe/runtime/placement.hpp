@@ -48,7 +48,7 @@ Placement place_programs(Lowered const& lowered, std::size_t lanes, bool enqueue
     }
     Array<double> work(lowered.devices());
     for (std::size_t i = 0; i < programs.size(); ++i)
-        if (!is_copy(programs[i].kind))
+        if (computes(programs[i].kind))
             work[programs.device_of(programs[i].cell)] += cost(programs[i]);
     Array<std::size_t> begin(lanes + 1);
     cut_by_bottleneck(work.data(), work.size(), lanes, begin.data());

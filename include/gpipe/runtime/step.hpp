@@ -63,11 +63,9 @@ struct alignas(64) Step {
     Phase phase = Phase::evaluate; ///< of the layers that it calls
     bool is_first = false;         ///< whether the cell is, and this no transfer
     bool is_last = false;          ///< likewise: the last
-    bool more = false;        ///< whether there is anything to do behind it: any of the next four
-    bool publishes = false;   ///< its position
-    bool delivers = false;    ///< an evaluation's output
-    bool commits = false;     ///< where updates are immediate: the last that calls the loss
-    bool ends_device = false; ///< likewise: the last of its device
+    bool more = false;      ///< whether there is anything to do behind it: either of the next two
+    bool publishes = false; ///< its position
+    bool delivers = false;  ///< an evaluation's output
     /// As in Action and LaneStep.
     ///@{
     std::uint32_t cell = 0;

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -55,10 +54,10 @@ struct Run {
     FirstFailure failure;             ///< the first, if any
     std::uint64_t base = 0;           ///< what positions count from
     bool follows = false; ///< whether the run before may be under way, over the same table
-    std::atomic<bool> updated = false;            ///< whether a device has updated its parameters
-    Array<ActionTime> times;                      ///< by action; empty where nobody wants to know
-    std::chrono::steady_clock::time_point origin; ///< what they count from
-    std::atomic<std::uint64_t> preemptions = 0;   ///< of all lanes, where actions are timed
+    std::atomic<bool> updated = false;          ///< whether a device has updated its parameters
+    Array<ActionTime> times;                    ///< by action; empty where nobody wants to know
+    double origin = 0;                          ///< what they count from
+    std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
 
     /// Whether any layer or update threw.
     bool failed() const { return failure.exists(); }
@@ -66,10 +65,8 @@ struct Run {
 
 namespace detail {
 
-// What goes round the actions of a step: what the devices are given before, and the commit and the
-// updates behind. Each function is called by every lane and puts on the lane's streams. Where
-// updates are immediate, the commit comes behind the last call of the loss and each device's
-// update behind its own last action: see update::Immediate.
+// What goes round the calls of layers in a step: what the devices are given before, and what its
+// end does, see with_ending().
 template <DeviceRuntime Device> class StepProtocol {
   protected:
     explicit StepProtocol(Device& device) : device_(device) {}
@@ -107,81 +104,34 @@ template <DeviceRuntime Device> class StepProtocol {
                                  copy.bytes);
     }
 
-    // The end of a training step: the last device commits, then every device updates its
-    // parameters. After the commit no layer may fail (promise P6), so all streams come to their end
-    // before; but where calls only enqueue, every layer has been called by now. A mark is put on
-    // its stream before anybody is told to wait for it.
-    void finish(Run& run, StepTable const& table, std::size_t lane) {
-        std::size_t const last = table.stream_of_device[tables_.last_device];
-        std::uint64_t const end = run.base + table.longest + 1;
-        auto const meets = [&](std::size_t s) {
-            return s != last &&
-                   (!Device::calls_enqueue || (sums_squares() && updates_on(table, s)));
-        };
-        for (std::size_t d = 0; d < tables_.gradients.size() && sums_squares(); ++d)
-            if (table.serves(lane, table.stream_of_device[d]) && tables_.has_updates(d))
-                sum_squares(run, d, table.stream_of_device[d]);
-        for (std::size_t s = 0; s < table.streams; ++s)
-            if (meets(s) && table.serves(lane, s)) device_.record(s, end);
-        if (table.serves(lane, last)) {
-            for (std::size_t s = 0; s < table.streams; ++s)
-                if (meets(s)) device_.wait(last, s, end);
+    // Does what is an action behind the layers'. Where calls enqueue, all that were to be called
+    // before have been.
+    [[gnu::noinline]] void end(Run& run, Step const& step) {
+        if (Device::calls_enqueue && run.failed()) return;
+        switch (step.kind) {
+        case Kind::sum_squares:
+            sum_squares(run, step.device, step.stream);
+            if (immediate_) check_gradients(run, step.device, step.stream);
+            return;
+        case Kind::commit:
             if constexpr (!Device::reads_host)
-                if (sums_squares()) copy_squares(run, last);
-            commit(run, last);
-            device_.record(last, end + 1);
+                if (sums_squares()) copy_squares(run, step.stream);
+            return commit(run, step.stream);
+        case Kind::revoke:
+            if constexpr (Device::calls_enqueue) revoke(run, step.stream);
+            return;
+        case Kind::take_state:
+            return device_.copy(step.stream, bytes_of(tables_.states[step.device]),
+                                bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
+        default:
+            if constexpr (Device::calls_enqueue)
+                if (!device_.captures() && run.arguments.updates)
+                    torn_ = true; // until all of it is enqueued
+            update(run, step.device, step.stream);
         }
-        for (std::size_t s = 0; s < table.streams; ++s)
-            if (s != last && table.serves(lane, s) && (updates_on(table, s) || has_state(table, s)))
-                device_.wait(s, last, end + 1);
-        if constexpr (Device::calls_enqueue)
-            if (!device_.captures() && run.arguments.updates)
-                torn_ = true; // until all of it is enqueued
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-            if (table.serves(lane, table.stream_of_device[d]))
-                update(run, d, table.stream_of_device[d]);
     }
-    // The end of a device's part in a step whose updates are immediate. All calls of the loss come
-    // before any device's last action, and so does the commit; but what is copied has a mark of its
-    // own.
-    void finish_device(Run& run, StepTable const& table, std::size_t d) {
-        std::size_t const stream = table.stream_of_device[d];
-        std::size_t const last = table.stream_of_device[tables_.last_device];
-        if constexpr (!Device::reads_host)
-            if (stream != last) device_.wait(stream, last, run.base + table.longest + 1);
-        if constexpr (Device::calls_enqueue)
-            if (!device_.captures() && run.arguments.updates)
-                torn_ = true; // until all of it is enqueued
-        update(run, d, stream);
-    }
-    // The end of a step whose updates are immediate, where these were enqueued before gradients
-    // were known: each device has kept itself from updating by gradients of its own that are not
-    // finite; now one such takes the step back, before the next begins.
-    void revoke(Run& run, StepTable const& table) {
-        std::size_t const last = table.stream_of_device[tables_.last_device];
-        std::uint64_t const end = run.base + table.longest + 1; // on `last` the commit's
-        auto const each_other = [&](auto f) {
-            for (std::size_t d = 0; d < tables_.states.size(); ++d)
-                if (d != tables_.last_device) f(d, table.stream_of_device[d]);
-        };
-        each_other([&](std::size_t, std::size_t stream) {
-            device_.record(stream, end);
-            device_.wait(last, stream, end);
-        });
-        StepState& state = exchange_.state(run.arguments.slot);
-        copy_squares(run, last);
-        launch_revoke({tables_.all_squares, tables_.order_there, tables_.updates.size(),
-                       tables_.states[tables_.last_device], &device_.stream(last), true},
-                      last);
-        device_.copy(last, bytes_of(&state), bytes_of(tables_.states[tables_.last_device]),
-                     sizeof state);
-        device_.record(last, end + 1);
-        each_other([&](std::size_t d, std::size_t stream) {
-            device_.wait(stream, last, end + 1);
-            device_.copy(stream, bytes_of(tables_.states[d]), bytes_of(&state), sizeof state);
-        });
-    }
-    // After that: whether a device has updated, because its own gradients are finite.
+    // After a step that was revoked: whether a device has updated, for its own gradients are
+    // finite.
     bool has_updated(Run const& run) const {
         double const* const squares = exchange_.squares(run.arguments.slot);
         for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
@@ -191,19 +141,6 @@ template <DeviceRuntime Device> class StepProtocol {
                 return true;
         return false;
     }
-    bool updates_on(StepTable const& table, std::size_t stream) const {
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-            if (table.stream_of_device[d] == stream && tables_.has_updates(d)) return true;
-        return false;
-    }
-    // Whether a device computes on this stream and has a step's state of its own.
-    bool has_state(StepTable const& table, std::size_t stream) const {
-        if constexpr (!Device::reads_host)
-            for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-                if (table.stream_of_device[d] == stream) return true;
-        return false;
-    }
-
     // For the norm of all gradients: the squares of a device's.
     void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
@@ -230,6 +167,22 @@ template <DeviceRuntime Device> class StepProtocol {
         device_.copy(last, bytes_of(tables_.all_squares),
                      bytes_of(exchange_.squares(run.arguments.slot)),
                      tables_.updates.size() * sizeof(double));
+    }
+    // Where updates are immediate, and were enqueued before gradients were known: each device has
+    // kept itself from updating by gradients of its own that are not finite; now one such takes the
+    // step back, before the next begins.
+    void revoke(Run const& run, std::size_t last) {
+        StepState* const state = tables_.states[tables_.last_device];
+        copy_squares(run, last);
+        launch_revoke({tables_.all_squares, tables_.order_there, tables_.updates.size(), state,
+                       &device_.stream(last), true},
+                      last);
+        copy_state(run, last);
+    }
+    // For the host, and the other devices.
+    void copy_state(Run const& run, std::size_t last) {
+        device_.copy(last, bytes_of(&exchange_.state(run.arguments.slot)),
+                     bytes_of(tables_.states[tables_.last_device]), sizeof(StepState));
     }
     void launch_revoke(RevokeCall const& call, std::size_t stream) {
         device_.launch(stream, [call] { StepWork<Device>::revoke(call); });
@@ -275,18 +228,10 @@ template <DeviceRuntime Device> class StepProtocol {
                          bytes_of(tables_.loss_sums + tables_.micro_batches * tables_.sums),
                          (tables_.sums + (arguments.training() && sums_squares())) *
                              sizeof(double));
-            if (arguments.training())
-                device_.copy(stream, bytes_of(&exchange_.state(arguments.slot)), bytes_of(state),
-                             sizeof(StepState));
+            if (arguments.training()) copy_state(run, stream);
         }
     }
     void update(Run& run, std::size_t d, std::size_t stream) {
-        if constexpr (!Device::reads_host)
-            if (d != tables_.last_device)
-                device_.copy(stream, bytes_of(tables_.states[d]),
-                             bytes_of(&exchange_.state(run.arguments.slot)), sizeof(StepState));
-        if (!tables_.has_updates(d)) return;
-        if (immediate_ && checks_.finite_gradients) check_gradients(run, d, stream);
         UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
                               &device_.stream(stream), run.arguments.updates};
         launch_rows(run, d, stream, FailureOf::update,
@@ -325,7 +270,6 @@ template <DeviceRuntime Device> class StepProtocol {
     }
     // Where updates are immediate: before those of a device.
     void check_gradients(Run& run, std::size_t d, std::size_t stream) {
-        sum_squares(run, d, stream);
         if constexpr (Device::calls_enqueue)
             launch_revoke({reinterpret_cast<double const*>(tables_.squares[d] + squares_workspace),
                            nullptr, tables_.updates_at[d + 1] - tables_.updates_at[d],

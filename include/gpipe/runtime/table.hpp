@@ -66,19 +66,18 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
     step.rank = static_cast<std::uint32_t>(rank);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
-    bool const computes = !is_copy(a.kind);
-    step.is_first = computes && a.cell == 0;
-    step.is_last = computes && a.cell + 1u == programs.cells();
+    step.is_first = computes(a.kind) && a.cell == 0;
+    step.is_last = computes(a.kind) && a.cell + 1u == programs.cells();
     return step;
 }
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
 // of a copy, that of the last who made what it brings, of a fetch that of the first action that
-// finds that: whatever fails before, they run or are skipped together.
+// finds that: whatever fails before, they run or are skipped together. The end is behind all.
 GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& operands) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
-    Array<std::size_t> rank(programs.size(), no_action);
+    Array<std::size_t> rank(programs.size(), actions.size());
     auto const order = linear_order(actions);
     for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
     // The first who computes with a value.
@@ -160,7 +159,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.steps = Array<Step>(lanes.steps.size());
     std::uint32_t skips = 0;
     for (LaneStep const& step : lanes.steps)
-        if (Action const& a = lowered.programs[step.action]; !is_copy(a.kind))
+        if (Action const& a = lowered.programs[step.action]; computes(a.kind))
             skips += 2u * plan.skip_slots[a.cell];
     table.skips = Array<std::byte*>(skips);
     skips = 0;
@@ -168,20 +167,20 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         std::uint32_t const action = lanes.steps[i].action;
         Step& step = table.steps[i] =
             detail::base_step(lowered.programs, lanes.steps[i], rank[action]);
-        bool const computes = !is_copy(step.kind);
+        bool const computing = computes(step.kind);
         // Layers may add offsets to where they have nothing.
-        if (computes)
+        if (computing)
             for (std::size_t r = 0; r <= static_cast<std::size_t>(Region::output); ++r)
                 step.base[r] = arenas[step.device];
         step.first_skip = skips;
-        if (computes) skips += 2u * plan.skip_slots[step.cell];
+        if (computing) skips += 2u * plan.skip_slots[step.cell];
         bool gives = false;  // its output to anybody outside
         bool passes = false; // whether no backward will read what it leaves
         for (Operand const& operand : operands[action]) {
             Value const& value = operands.values[operand.value];
             Location const& at = located[operand.value];
             if (at.begin == at.end && is_of_edge(value.holds)) continue;
-            if (value.holds == Holds::turn) continue;
+            if (!has_bytes(value.holds)) continue;
             table.address(step, operand) =
                 (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
             gives = gives || (operand.region == Region::output && operand.skip == 0);
@@ -193,8 +192,9 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
             step.calls = lowered.programs[action].edge;
             continue;
         }
+        if (!computing && !is_offload(step.kind)) continue;
         detail::fill_calls(step, passes, evaluation);
-        if (!computes) continue;
+        if (!computing) continue;
         step[Region::temporary] = arenas[step.device] + plan.temporaries_at(step.cell);
         if (!gives) step[Region::output] = detail::own_output(step, plan);
         step.delivers = evaluation && step.is_last;

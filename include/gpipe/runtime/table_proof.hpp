@@ -14,9 +14,11 @@ namespace gpipe {
 namespace detail {
 
 // Throws std::logic_error unless the steps are the actions, each once and in its place, wait for
-// each other, and have their outputs, where no operand is, in the blocks of their cells.
+// each other, and have their outputs, where no operand is, in the blocks of their cells; and unless
+// each lane has called its layers when the end of the step begins, if that is not immediate.
 GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
-                              Programs const& programs, Operands const& operands) {
+                              Lowered const& lowered, Operands const& operands) {
+    Programs const& programs = lowered.programs;
     bool sound = table.steps.size() == programs.size();
     Array<bool> there(programs.size());
     Array<std::uint32_t> length(table.streams);
@@ -27,11 +29,15 @@ GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
         there[step.action] = true;
         Action const& a = programs[step.action];
         sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
-        bool gives = is_copy(a.kind);
+        bool gives = !computes(a.kind);
         for (Operand const& operand : operands[step.action])
             gives = gives || (operand.region == Region::output && operand.skip == 0);
         sound = sound && (gives || step[Region::output] == own_output(step, plan));
     }
+    for (std::size_t lane = 0; lane < table.lanes() && !lowered.immediate; ++lane)
+        for (std::size_t n = table.begin[lane] + 1; n < table.begin[lane + 1]; ++n)
+            sound =
+                sound && (ends_step(table.steps[n].kind) || !ends_step(table.steps[n - 1].kind));
     for (Step const& step : table.steps)
         for (auto const& waits : {table.waits_of(step), table.waits_before(step)})
             for (Wait const& wait : waits)
@@ -143,23 +149,11 @@ class TableWalk {
 
 } // namespace detail
 
-/// Prepares the table of a training step for update::Immediate: marks the action behind which the
-/// step is committed and those behind which devices update, and adds what actions have to wait for
-/// in the step before, which may be under way.
-GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
-    Array<Step*> last(plan.devices.size());
-    Step* loss = nullptr;
-    for (Step& step : table.steps) {
-        if (is_copy(step.kind)) continue;
-        last[step.device] = &step;
-        if (step.is_last && gives_gradient(step.kind)) loss = &step;
-    }
-    loss->commits = loss->more = true;
-    for (Step* const step : last)
-        if (step) step->ends_device = step->more = true;
-
-    detail::TableWalk const walked(table, plan, plan.operands);
-    Needs const before = find_needs_before(walked.walk, plan.operands, walked.needs, walked);
+/// Adds to a table what its actions have to wait for in the step before, which may be under way.
+GPIPE_INLINE void add_waits_before(StepTable& table, MemoryPlan const& plan,
+                                   Operands const& operands) {
+    detail::TableWalk const walked(table, plan, operands);
+    Needs const before = find_needs_before(walked.walk, operands, walked.needs, walked);
     Array<Step*> step_of(table.steps.size()); // by action
     for (Step& step : table.steps) step_of[step.action] = &step;
     Array<Wait> waits(table.waits.size() + before.count());
@@ -184,7 +178,7 @@ GPIPE_INLINE void make_immediate(StepTable& table, MemoryPlan const& plan) {
 [[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
                                             Lowered const& lowered, Operands const& operands,
                                             bool repeats) {
-    detail::check_steps(table, plan, lowered.programs, operands);
+    detail::check_steps(table, plan, lowered, operands);
     detail::TableWalk const walked(table, plan, operands);
     SweepVerdict verdict = walked.outside();
     if (verdict)

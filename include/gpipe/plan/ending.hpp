@@ -1,0 +1,249 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/operands.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace gpipe {
+
+/// How a step ends.
+struct Ending {
+    Array<bool> updates;        ///< by device: whether it has parameters
+    bool squares = false;       ///< whether anybody wants the sums of the gradients' squares
+    bool immediate = false;     ///< see update::Immediate
+    bool calls_enqueue = false; ///< so that all layers are called before the end is; with the next
+    bool copies_state = false;  ///< whether each device has the step's state in its own memory
+};
+
+/// The table of a step with its end.
+struct EndedStep {
+    Lowered lowered;   ///< the end is a program behind those of the streams, on which it runs
+    Operands operands; ///< those of the step, and what orders the end
+};
+
+namespace detail {
+
+class EndBuilder {
+  public:
+    EndBuilder(Lowered const& step, Operands const& operands, Ending const& ending)
+        : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
+          devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
+          gradients_(programs_.cells(), Operands::none), layer_(devices_), end_(devices_),
+          needed_(size_), ends_(5 * devices_ + 2) {
+        std::size_t const most = size_ + ends_.size();
+        for (std::size_t i = 0; i < size_; ++i) {
+            chain_ += is_backward(programs_[i].kind);
+            for (std::uint32_t const needed : step.needs[i]) needed_[needed] = true;
+        }
+        first_ = operands.values.size() + chain_;
+        chain_ = operands.values.size();
+        all_ = operands;
+        all_.begin = Array<std::uint32_t>(most + 1);
+        all_.all = Array<Operand>(operands.all.size() + 4 * size_ + 4 * programs_.cells() +
+                                  16 * devices_ + 16);
+        all_.values = Array<Value>(first_ + kinds * devices_);
+        for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
+        for (std::size_t v = 0; v < kinds * devices_; ++v)
+            all_.values[first_ + v] = {Operands::none, static_cast<std::uint32_t>(v % devices_), 0,
+                                       static_cast<Holds>(first_kind + v / devices_)};
+        needs_ = Needs(most, step.needs.count() + most);
+        add_step(operands);
+        ending_.immediate ? end_at_once() : end_together();
+    }
+
+    EndedStep result() {
+        Lowered lowered;
+        lowered.programs =
+            Programs(step_.streams() + 1, programs_.cells(), programs_.micro_batches(), action_);
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            lowered.programs.place(c, programs_.device_of(c));
+        for (std::size_t s = 0; s < step_.streams(); ++s) {
+            for (Action const& a : programs_.program(s)) lowered.programs.add(a);
+            lowered.programs.next_device();
+        }
+        for (std::size_t i = size_; i < action_; ++i) lowered.programs.add(ends_[i - size_]);
+        lowered.programs.next_device();
+        lowered.device = step_.device;
+        lowered.edges = step_.edges;
+        lowered.offloads = step_.offloads;
+        lowered.needs = static_cast<Needs&&>(needs_);
+        lowered.immediate = ending_.immediate;
+        lowered.order = Array<std::uint32_t>(action_);
+        for (std::size_t r = 0; r < action_; ++r)
+            lowered.order[r] = r < size_ ? step_.order[r] : static_cast<std::uint32_t>(r);
+        all_.begin = first_of(all_.begin, action_ + 1);
+        all_.all = first_of(all_.all, operands_);
+        return {static_cast<Lowered&&>(lowered), static_cast<Operands&&>(all_)};
+    }
+
+  private:
+    static constexpr std::size_t first_kind = static_cast<std::size_t>(Holds::squares);
+    static constexpr std::size_t kinds =
+        static_cast<std::size_t>(Holds::parameters) - first_kind + 1;
+    static bool is_backward(Kind kind) { return gives_gradient(kind) || ends_backward(kind); }
+
+    void add_step(Operands const& operands) {
+        std::size_t loss = programs_.end(last_) - 1;
+        while (programs_[loss].cell + 1 < programs_.cells() ||
+               !gives_gradient(programs_[loss].kind))
+            --loss;
+        for (std::size_t i = 0; i < size_; ++i) {
+            Action const& a = programs_[i];
+            std::size_t const d = programs_.device_of(a.cell);
+            if (computes(a.kind) && ending_.updates[d]) use(Holds::parameters, d, Use::read);
+            if (computes(a.kind) && ending_.copies_state) use(Holds::state, d, Use::read);
+            for (Operand const& operand : operands[i]) all_.all[operands_++] = operand;
+            if (is_backward(a.kind)) add_gradients(a.cell);
+            if (i == loss) losses_ = gradients_[a.cell];
+            needs_.set(i, step_.needs[i]);
+            all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
+        }
+    }
+    // In one order: that of the program.
+    void add_gradients(std::uint32_t cell) {
+        std::uint32_t& now = gradients_[cell];
+        if (now != Operands::none) all_.all[operands_++] = {now, Region::temporary, Use::read};
+        now = static_cast<std::uint32_t>(chain_++);
+        all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, Holds::gradients};
+        all_.all[operands_++] = {now, Region::temporary, Use::write};
+    }
+
+    // Nothing is updated before all layers are done (promise P6): where they are done when their
+    // calls return, the commit is behind all of these; else all have been called by then.
+    void end_together() {
+        if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
+        commit();
+        for (std::size_t d = 0; d < devices_; ++d) {
+            take_state(d, Holds::committed);
+            update(d);
+        }
+    }
+    // The commit is behind the losses, a device's update behind that and its own layers.
+    void end_at_once() {
+        commit();
+        for (std::uint32_t const i : step_.order) {
+            std::size_t const d = programs_.device_of(programs_[i].cell);
+            if (i + 1 != programs_.end(d)) continue;
+            take_state(d, Holds::committed);
+            if (ending_.squares && ending_.updates[d]) sum_squares(d);
+            update(d);
+        }
+        if (!ending_.squares || !ending_.calls_enqueue) return;
+        each_learner([&](std::size_t d) { read(Holds::squares, d); });
+        for (std::size_t d = 0; d < devices_; ++d) read(Holds::committed, d); // which it changes
+        use(Holds::revoked, last_, Use::write);
+        add(Kind::revoke, last_);
+        for (std::size_t d = 0; d < devices_; ++d) take_state(d, Holds::revoked);
+    }
+    template <class F> void each_learner(F f) const {
+        for (std::size_t d = 0; d < devices_; ++d)
+            if (ending_.updates[d]) f(d);
+    }
+
+    void sum_squares(std::size_t d) {
+        read_gradients(d);
+        if (ending_.immediate && ending_.copies_state) read(Holds::committed, d);
+        use(Holds::squares, d, Use::write);
+        add(Kind::sum_squares, d);
+    }
+    void commit() {
+        read(losses_, last_);
+        if (ending_.squares && !ending_.immediate)
+            each_learner([&](std::size_t d) { read(Holds::squares, d); });
+        bool const joins = !ending_.immediate && !ending_.calls_enqueue;
+        for (std::size_t d = 0; d < devices_; ++d)
+            if (joins || (ending_.copies_state && d == last_)) read_gradients(d);
+        use(Holds::committed, last_, Use::write);
+        if (ending_.copies_state) use(Holds::state, last_, Use::next);
+        add(Kind::commit, last_);
+    }
+    void take_state(std::size_t d, Holds decided) {
+        if (!ending_.copies_state || d == last_) return;
+        read_gradients(d);
+        read(decided, last_);
+        if (decided == Holds::committed) {
+            use(Holds::committed, d, Use::write);
+            use(Holds::state, d, Use::next);
+        }
+        add(Kind::take_state, d);
+    }
+    void update(std::size_t d) {
+        if (!ending_.updates[d]) return;
+        read_gradients(d);
+        if (ending_.immediate && ending_.squares) read(Holds::squares, d);
+        read(Holds::committed, ending_.copies_state ? d : last_);
+        use(Holds::parameters, d, Use::next);
+        add(Kind::update, d);
+    }
+
+    void use(Holds holds, std::size_t d, Use how) {
+        std::size_t const v =
+            first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d;
+        if (how != Use::read) all_.values[v].writer = static_cast<std::uint32_t>(action_);
+        all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, how};
+    }
+    // By what is added next, which then needs the writer.
+    void read(Holds holds, std::size_t d) {
+        read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d, d);
+    }
+    void read(std::size_t v, std::size_t d) {
+        all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, Use::read};
+        std::uint32_t const writer = all_.values[v].writer;
+        std::uint32_t& latest = (writer < size_ ? layer_ : end_)[d];
+        latest = std::max(latest, writer + 1);
+    }
+    void read_gradients(std::size_t d) {
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            if (programs_.device_of(c) == d) read(gradients_[c], d);
+    }
+    void add(Kind kind, std::size_t d) {
+        std::uint32_t cell = 0;
+        while (programs_.device_of(cell) != d) ++cell;
+        ends_[action_ - size_] = {kind, cell, 0};
+        Array<std::uint32_t> needs(2 * devices_);
+        std::size_t count = 0;
+        for (std::size_t e = 0; e < devices_; ++e) {
+            std::uint32_t const layer = std::exchange(layer_[e], 0);
+            std::uint32_t const end = std::exchange(end_[e], 0);
+            if (end > 0) needs[count++] = end - 1;
+            // What another device waits for is done before the last layers there are.
+            if (layer > 0 && (e == d || (end == 0 && !needed_[layer - 1])))
+                needs[count++] = layer - 1;
+        }
+        needs_.set(action_, {needs.data(), count});
+        all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
+    }
+
+    Lowered const& step_;
+    Programs const& programs_;
+    Ending const& ending_;
+    std::size_t size_; // actions of the step
+    std::size_t devices_;
+    std::size_t last_;                 // device
+    Array<std::uint32_t> gradients_;   // by cell: the value that has all so far
+    Array<std::uint32_t> layer_, end_; // by device: 1 + what the next action needs of either
+    Array<bool> needed_;               // by action: whether another stream waits for it
+    Array<Action> ends_;
+    std::size_t losses_ = 0; // the value that is there when all of them are
+    std::size_t chain_ = 0;  // the next of the gradients' values
+    std::size_t first_ = 0;  // of the devices' values
+    std::size_t action_ = 0;
+    std::size_t operands_ = 0;
+    Needs needs_;
+    Operands all_;
+};
+
+} // namespace detail
+
+/// Puts the end of a step behind its table: commit, updates and what goes with them, on the streams
+/// of the devices.
+GPIPE_INLINE EndedStep with_ending(Lowered const& step, Operands const& operands,
+                                   Ending const& ending) {
+    return detail::EndBuilder(step, operands, ending).result();
+}
+
+} // namespace gpipe
