@@ -361,7 +361,7 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (Way const& way : {Way{true, 0, true}, Way{false, 0, true}, Way{true, 2, true}})
                 for (std::size_t cells : {2, 4}) {
-                    if (turn++ % toy::one_of(13) != 0) continue;
+                    if (turn++ % toy::one_of(23) != 0) continue;
                     for (std::size_t n = 0;; ++n) {
                         cuda_double::Session session(session_options(way, 2));
                         cuda_double::drop_call(n);

@@ -262,7 +262,7 @@ struct Bounded {
 
 // Rows of all lengths: for one warp and for a block, few and many.
 template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 4, O>;
-template <class T, class O> using LongAttention = gpt::Attention<T, 1024, 36, 18, O>;
+template <class T, class O> using LongAttention = gpt::Attention<T, 1024, 40, 20, O>;
 template <class T, class O> using Mlp = gpt::Mlp<T, 20, 40, O>;
 template <class T, class O> using Head = gpt::Head<T, 20, 24, 60, O>;
 template <class T, class O> using LongHead = gpt::Head<T, 7, 24, 1500, O>;
@@ -278,7 +278,7 @@ TEST_CASE("attention on a GPU is the host's, and its gradients those of differen
 
 TEST_CASE("attention on a GPU whose heads take turns is the host's") {
     using L = LongAttention<float, gpt::CudaOperations>;
-    static_assert(L::Scratch::size == 2 * 9 * 1024 * 1024); // 9 of 18 heads
+    static_assert(L::Scratch::size == 2 * 10 * 1024 * 1024); // 10 of 20 heads
     compare_with_host<LongAttention>(Default{});
 }
 
