@@ -15,7 +15,7 @@ struct Ending {
     Array<bool> updates;        ///< by device: whether it has parameters
     bool squares = false;       ///< whether anybody wants the sums of the gradients' squares
     bool immediate = false;     ///< see update::Immediate
-    bool calls_enqueue = false; ///< so that all layers are called before the end is; with the next
+    bool calls_enqueue = false; ///< so that all layers are called before the end is; then also:
     bool copies_state = false;  ///< whether each device has the step's state in its own memory
 };
 
@@ -27,6 +27,9 @@ struct EndedStep {
 
 namespace detail {
 
+// Where updates come together they are behind all layers, by operands or, where calls only enqueue,
+// by their place in the lane (check_steps() looks): so what a layer throws leaves everything as it
+// was (promise P6).
 class EndBuilder {
   public:
     EndBuilder(Lowered const& step, Operands const& operands, Ending const& ending)
@@ -112,8 +115,6 @@ class EndBuilder {
         all_.all[operands_++] = {now, Region::temporary, Use::write};
     }
 
-    // Nothing is updated before all layers are done (promise P6): where they are done when their
-    // calls return, the commit is behind all of these; else all have been called by then.
     void end_together() {
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         commit();

@@ -31,7 +31,7 @@ enum class Holds : std::uint8_t {
     turn,            ///< no bytes: that a fetch may begin
     discarded,       ///< the output of a recompute that nobody reads
     temporary,       ///< of the action's calls
-    // Of a device and a step, and of no bytes here.
+    // Of a device, but gradients of a cell, and of no bytes here: what orders the end of a step.
     gradients,  ///< of a cell's parameters, with those of one backward more
     squares,    ///< the sums of those of the gradients
     committed,  ///< whether the step counts, where the device reads that
