@@ -34,7 +34,7 @@ constexpr std::size_t micro_batches = 6;
 template <class T> std::vector<double> run(T& train) {
     std::vector<double> result;
     std::vector<typename T::Pending> pending;
-    for (std::size_t const samples : {8, 5, 8, 1, 8}) {
+    for (std::size_t const samples : std::vector<std::size_t>{8, 5, 8, 1, 8}) {
         toy::Data<Real> const data(samples, static_cast<std::uint32_t>(samples));
         pending.push_back(train.start(data.inputs, data.targets));
         if (samples > 5) continue;

@@ -176,7 +176,7 @@ struct Pops : Number<Real> {
 TEST_CASE("H2 H8 what is stashed is popped, with a pipeline and without one") {
     using N = gpipe::Pipeline<Stashes42, Doubles, Doubles, Pops>;
     auto const x = toy::numbers<Real>(6, 1);
-    for (std::size_t cells : {1, 2, 4}) {
+    for (std::size_t const cells : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
         TrainOf<N> train(N{}, {}, {}, small<TrainOf<N>>(cells, 3));
         CHECK((train.plan().lowered.edges.size() == cells - 1) ==
               (cells == 1)); // a skip is one more
@@ -396,7 +396,7 @@ TEST_CASE_TEMPLATE(
     using N = gpipe::Pipeline<Adds<T>, Joins<T>>;
     using Train = toy::Training<N, Sum, gpipe::SGD, Host>;
     auto const x = toy::numbers<Real>(6, 1);
-    for (std::size_t cells : {1, 2}) {
+    for (std::size_t const cells : {std::size_t{1}, std::size_t{2}}) {
         Train train(N{}, {}, {}, small<Train>(cells, 1));
         train.step(x, x);
         CHECK(train.template gradient<Real>(0, 0)[0] == 6 * (std::is_integral_v<T> ? 2 : 3));

@@ -81,7 +81,7 @@ static_assert(crosses<Spaces, 3, 3, 4>(1, 1, 1) && crosses<Spaces, 3, 3, 4>(2, 2
 // A chain with skips of every kind, as a constant, on 4 devices.
 template <class Schedule, class Checkpointing>
 using Large = gpipe::Training<toy::SkipNet<float>, gpipe::Loss<blank::Loss<3>>, gpipe::Cells<4>,
-                              gpipe::MicroBatches<16>, Schedule, Checkpointing>;
+                              gpipe::MicroBatches<8>, Schedule, Checkpointing>;
 template <class Schedule, class Checkpointing = gpipe::checkpoint::ExceptLast>
 constexpr std::size_t bytes = Large<Schedule, Checkpointing>::peak_bytes(3, 4);
 static_assert(bytes<gpipe::schedule::GPipe> > bytes<gpipe::schedule::OneForwardOneBackward>);

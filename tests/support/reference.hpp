@@ -173,7 +173,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         skip_addresses_.resize(2 * ends.count());
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
             std::size_t const s = shape_.skip_of(layer, e);
-            for (std::size_t gradient : {0, 1})
+            for (std::size_t gradient = 0; gradient < 2; ++gradient)
                 skip_addresses_[2 * e + gradient] = batch.skips[2 * s + gradient].data();
             skip_places_[e] = {{2 * e, gpipe::Region::skip}, {2 * e + 1, gpipe::Region::skip}};
         }

@@ -818,8 +818,8 @@ struct Anywhere {
             step.position = walk.position[i];
             step.micro_batch = lowered.programs[i].micro_batch;
             step.first_wait = waits;
-            step.waits = static_cast<std::uint32_t>(needs[i].size());
-            step.waits_before = static_cast<std::uint32_t>(before[i].size());
+            step.waits = static_cast<std::uint16_t>(needs[i].size());
+            step.waits_before = static_cast<std::uint16_t>(before[i].size());
             for (auto const& all : {needs[i], before[i]})
                 for (std::uint32_t const needed : all)
                     table.waits[waits++] = {walk.stream[needed], walk.position[needed]};

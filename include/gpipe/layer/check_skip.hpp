@@ -12,25 +12,25 @@ template <SkipFault::Kind kind, std::size_t Index, class L, class Tag, std::size
           class OtherLayer, class T>
 struct CheckSkip {
     static consteval bool ok() {
-        using Kind = SkipFault::Kind;
-        static_assert(kind != Kind::never_popped,
+        using Fault = SkipFault::Kind;
+        static_assert(kind != Fault::never_popped,
                       "gpipe: layer Index (L) stashes a tensor under Tag, but no layer pops it "
                       "(of the same Repeat, if L is in one)");
-        static_assert(kind != Kind::never_stashed,
+        static_assert(kind != Fault::never_stashed,
                       "gpipe: layer Index (L) pops a tensor under Tag, but no layer stashes it "
                       "(of the same Repeat, if L is in one)");
-        static_assert(kind != Kind::stashed_again,
+        static_assert(kind != Fault::stashed_again,
                       "gpipe: layer Index (L) stashes a tensor under Tag, as layer Other "
                       "(OtherLayer) does: each has a tag of its own, or stands in a Repeat");
-        static_assert(kind != Kind::popped_again,
+        static_assert(kind != Fault::popped_again,
                       "gpipe: layer Index (L) pops a tensor under Tag, as layer Other "
                       "(OtherLayer) does: what is stashed once is popped once");
-        static_assert(kind != Kind::stashed_and_popped,
+        static_assert(kind != Fault::stashed_and_popped,
                       "gpipe: layer Index (L) both stashes and pops a tensor under Tag");
-        static_assert(kind != Kind::popped_before,
+        static_assert(kind != Fault::popped_before,
                       "gpipe: layer Other (OtherLayer) pops a tensor under Tag before layer Index "
                       "(L) stashes it");
-        static_assert(kind != Kind::other_tensor,
+        static_assert(kind != Fault::other_tensor,
                       "gpipe: layer Index (L) pops a T under Tag, but layer Other (OtherLayer) "
                       "stashes another tensor");
         return false;

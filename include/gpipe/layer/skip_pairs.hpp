@@ -49,7 +49,7 @@ struct SkipScope {
 /// each pair in the order of what is popped. Returns the first fault.
 template <class F>
 constexpr SkipFault match_skips(LayerInfo const* infos, SkipScope const& scope, F found) {
-    using Kind = SkipFault::Kind;
+    using Fault = SkipFault::Kind;
     auto const ends = [&](std::size_t i) -> SkipEnds const& {
         return infos[scope.leaves[i]].skips;
     };
@@ -69,22 +69,22 @@ constexpr SkipFault match_skips(LayerInfo const* infos, SkipScope const& scope, 
         for (std::uint32_t e = 0; e < ends(i).count(); ++e) {
             bool const stashes = e < ends(i).stashes;
             SkipInfo const& own = ends(i).first[e];
-            auto const fault = [&](Kind kind, std::size_t other) {
+            auto const fault = [&](Fault kind, std::size_t other) {
                 return SkipFault{kind, scope.leaves[i], e, scope.leaves[other]};
             };
             End const same = find(own.tag, stashes, 0, scope.size);
             if (same.layer != i || same.number != e)
-                return fault(stashes ? Kind::stashed_again : Kind::popped_again, same.layer);
+                return fault(stashes ? Fault::stashed_again : Fault::popped_again, same.layer);
             End const other = find(own.tag, !stashes, 0, scope.size);
             if (other.layer == scope.size)
-                return fault(stashes ? Kind::never_popped : Kind::never_stashed, i);
-            if (other.layer == i) return fault(Kind::stashed_and_popped, i);
+                return fault(stashes ? Fault::never_popped : Fault::never_stashed, i);
+            if (other.layer == i) return fault(Fault::stashed_and_popped, i);
             if (stashes) {
-                if (other.layer < i) return fault(Kind::popped_before, other.layer);
+                if (other.layer < i) return fault(Fault::popped_before, other.layer);
                 continue;
             }
             if (ends(other.layer).first[other.number].tensor != own.tensor)
-                return fault(Kind::other_tensor, other.layer);
+                return fault(Fault::other_tensor, other.layer);
             found(scope.leaves[other.layer], other.number, scope.leaves[i], e);
         }
     return {};
