@@ -394,7 +394,6 @@ class Closure {
     bool operator()(std::size_t earlier, std::size_t later) const {
         return before_[earlier * size_ + later];
     }
-    friend bool operator==(Closure const&, Closure const&) = default;
 
   private:
     std::size_t size_;
