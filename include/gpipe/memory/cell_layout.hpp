@@ -339,9 +339,9 @@ namespace detail {
     for (bool const gradients : {false, true}) {
         auto const waits = [&](std::size_t s) {
             SkipPair const& skip = chain.skips[s];
-            bool const here = gradients ? chain.wants_gradient(skip) && !splits(skip.from - first)
-                                        : !is_kept(skip);
-            return is_inside(skip) && here;
+            if (!is_inside(skip)) return false;
+            return gradients ? chain.wants_gradient(skip) && !splits(skip.from - first)
+                             : !is_kept(skip);
         };
         auto const place = [&](std::size_t s) -> Place& {
             return gradients ? layout.skips[s].gradient : layout.skips[s].value;
