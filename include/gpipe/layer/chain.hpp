@@ -266,7 +266,6 @@ template <class... Items> struct Chain {
     // The first layer with each fault; the number of layers where there is none.
     struct Verdict {
         std::size_t layer, neighbours, cost;
-        SkipFault skip{};
     };
     static constexpr Verdict check() {
         auto const checks = table<ChecksOf>();
@@ -301,9 +300,11 @@ template <class... Items> struct Chain {
             if (i + 1 < items && !between[i] && verdict.neighbours == none_found)
                 verdict.neighbours = layer - 1;
         }
-        if (verdict.layer == none_found)
-            verdict.skip = match(table<InfoOf>().data(), [](auto...) {});
         return verdict;
+    }
+    // Of a chain whose layers are sound.
+    static constexpr SkipFault skip_fault() {
+        return match(table<InfoOf>().data(), [](auto...) {});
     }
 };
 
@@ -327,15 +328,14 @@ template <std::size_t layers> struct CheckLayerCount {
 };
 
 // The fault of a skip, whose ends are leaves.
-template <class Shape, SkipFault::Kind kind, std::size_t leaf, std::uint32_t end, std::size_t other,
-          class... Items>
-consteval bool check_skip() {
-    constexpr std::size_t index = Shape::layer_of(leaf);
-    constexpr std::size_t other_index = Shape::layer_of(other);
+template <class Shape, class... Items> consteval bool check_skip() {
+    constexpr SkipFault fault = Shape::skip_fault();
+    constexpr std::size_t index = Shape::layer_of(fault.leaf);
+    constexpr std::size_t other_index = Shape::layer_of(fault.other);
     using L = LayerAt<Shape, index, Items...>;
     using Other = LayerAt<Shape, other_index, Items...>;
-    using S = SkipAt<L, end>;
-    return CheckSkip<kind, index, L, typename SkipOf<S>::tag, other_index, Other,
+    using S = SkipAt<L, fault.end>;
+    return CheckSkip<fault.kind, index, L, typename SkipOf<S>::tag, other_index, Other,
                      typename SkipOf<S>::Tensor>::ok();
 }
 
@@ -348,9 +348,8 @@ template <class... Items> consteval bool check_layers() {
     else if constexpr (verdict.neighbours < Shape::layers())
         return CheckNeighbours<verdict.neighbours, LayerAt<Shape, verdict.neighbours, Items...>,
                                LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok();
-    else if constexpr (verdict.skip.kind != SkipFault::Kind::nothing)
-        return check_skip<Shape, verdict.skip.kind, verdict.skip.leaf, verdict.skip.end,
-                          verdict.skip.other, Items...>();
+    else if constexpr (Shape::skip_fault().kind != SkipFault::Kind::nothing)
+        return check_skip<Shape, Items...>();
     else if constexpr (verdict.cost < Shape::layers())
         return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
     else

@@ -55,10 +55,11 @@ struct TensorTypes {
 
 /// What the tensors of a layer consist of.
 struct LayerElements {
-    TensorTypes takes;                   ///< of a sample: its input, then what it pops
-    TensorTypes gives;                   ///< of a sample: its output, then what it stashes
-    TensorTypes parameters;              ///< whole
-    std::size_t inputs = 0, outputs = 0; ///< tensors of both that are no skips
+    TensorTypes takes;       ///< of a sample: its input, then what it pops
+    TensorTypes gives;       ///< of a sample: its output, then what it stashes
+    TensorTypes parameters;  ///< whole
+    std::size_t inputs = 0;  ///< tensors that it takes and does not pop
+    std::size_t outputs = 0; ///< that it gives and does not stash
 
     /// Parts of these.
     ///@{

@@ -32,10 +32,10 @@ struct SkipFault {
         popped_before,      ///< it is stashed
         other_tensor,       ///< is popped than was stashed
     };
-    Kind kind = Kind::nothing;
-    std::size_t leaf = 0;  ///< that has the end
-    std::uint32_t end = 0; ///< see SkipEnds
-    std::size_t other = 0; ///< leaf of the other end, or the same
+    Kind kind = Kind::nothing; ///< the first that was found
+    std::size_t leaf = 0;      ///< that has the end
+    std::uint32_t end = 0;     ///< see SkipEnds
+    std::size_t other = 0;     ///< leaf of the other end, or the same
 };
 
 /// Layers among which tags are looked for: those of the chain that stand alone, or those of one
