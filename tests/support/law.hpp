@@ -188,7 +188,9 @@ class Definition {
         if (ending_->updates[step.device]) all.reads.push_back(lasting(parameters, step.device));
         if (ending_->copies_state) all.reads.push_back(lasting(state, step.device));
         // Gradients are added in the program's order (promise P1).
-        auto const adds = [](gpipe::Kind kind) { return gives_gradient(kind) || ends_backward(kind); };
+        auto const adds = [](gpipe::Kind kind) {
+            return gives_gradient(kind) || ends_backward(kind);
+        };
         gpipe::Programs const& programs = plan_.lowered.programs;
         for (std::size_t i = step.action; i-- > 0 && adds(step.kind);)
             if (programs[i].cell == step.cell && adds(programs[i].kind)) {

@@ -6,7 +6,6 @@
 // nothing else.
 
 #include <gpipe/layer/loss.hpp>
-#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/pipeline.hpp>
 
@@ -172,7 +171,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         skip_places_.resize(ends.count());
         skip_addresses_.resize(2 * ends.count());
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
-            std::size_t const s = shape_.skip_of(layer, e);
+            std::size_t const s = gpipe::skip_of({Net::skips.data(), Net::skips.size()}, layer, e);
             for (std::size_t gradient = 0; gradient < 2; ++gradient)
                 skip_addresses_[2 * e + gradient] = batch.skips[2 * s + gradient].data();
             skip_places_[e] = {{2 * e, gpipe::Region::skip}, {2 * e + 1, gpipe::Region::skip}};
@@ -334,7 +333,6 @@ template <class Net, class Loss, class Optimizer> class Reference {
     gpipe::StepFrame shared_;
     std::size_t leaf_[size] = {};
     gpipe::Call calls_[size];
-    gpipe::ChainShape shape_{.skips = {Net::skips.data(), Net::skips.size()}};
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
     std::vector<std::byte*> skip_addresses_;
     std::vector<Memory> parameters_, gradients_, states_;

@@ -319,3 +319,16 @@ TEST_CASE("a skip of more bytes than there are addresses is refused as any tenso
     CHECK_THROWS_AS(plan(std::size_t{1} << 18, 4), std::invalid_argument);
     CHECK_THROWS_AS(plan(4, std::size_t{1} << 18), std::invalid_argument);
 }
+
+TEST_CASE("more skips of a cell than an operand can tell apart are refused") {
+    std::mt19937_64 random(7);
+    auto chain = toy::random_chain(random, 2, {});
+    chain.skips.resize(0x7FFF, {0, 1, 0, 0, 4, 0});
+    auto const plan = [&] {
+        return gpipe::plan_bytes(chain.shape(), toy::some_cut(random, 2, 2),
+                                 gpipe::schedule::GPipe::programs(2, 1), 1, 1);
+    };
+    CHECK_NOTHROW(plan());
+    chain.skips.push_back(chain.skips[0]);
+    CHECK_THROWS_AS(plan(), std::length_error);
+}

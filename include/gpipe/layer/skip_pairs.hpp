@@ -19,6 +19,16 @@ struct SkipPair {
     std::size_t gradient_bytes = 0; ///< 0 where it carries none
 };
 
+/// The number of the skip of which this is an end, see SkipEnds.
+GPIPE_INLINE constexpr std::size_t skip_of(Part<SkipPair> skips, std::size_t layer,
+                                           std::uint32_t end) {
+    std::size_t s = 0;
+    while (!(skips[s].from == layer && skips[s].stash == end) &&
+           !(skips[s].to == layer && skips[s].pop == end))
+        ++s;
+    return s;
+}
+
 /// Why what some layers stash is not what others pop.
 struct SkipFault {
     /// What is wrong with one end.

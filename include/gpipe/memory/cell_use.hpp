@@ -15,14 +15,6 @@ struct ChainShape {
     HandleNeeds loss_handles{};        ///< that the loss declares
     Part<SkipPair> skips{};            ///< from layer to layer
 
-    /// The skip of which this is an end, see SkipEnds.
-    constexpr std::size_t skip_of(std::size_t layer, std::uint32_t end) const {
-        std::size_t s = 0;
-        while (!(skips[s].from == layer && skips[s].stash == end) &&
-               !(skips[s].to == layer && skips[s].pop == end))
-            ++s;
-        return s;
-    }
     /// Whether the gradient of a skip is wanted.
     constexpr bool wants_gradient(SkipPair const& skip) const {
         return skip.gradient_bytes > 0 && skip.from >= lowest_learner;

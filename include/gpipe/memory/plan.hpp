@@ -19,6 +19,9 @@ namespace detail {
 // slots of the boundary, would hold as many.
 inline constexpr std::size_t most_with_inputs = 5;
 
+// Operand::skip counts two for each.
+inline constexpr std::uint16_t most_skips = 0x7FFF;
+
 // Plans the bytes of programs over a chain, see plan_bytes(): what there is, where it may lie, how
 // large it is, in this order.
 class BytePlanner {
@@ -93,6 +96,10 @@ class BytePlanner {
         for (std::size_t e = chain_edges; e < count; ++e) {
             edges[e].giver_slot = ++plan_.skip_slots[edges[e].from];
             edges[e].taker_slot = ++plan_.skip_slots[edges[e].to];
+            for (std::size_t const c : {edges[e].from, edges[e].to})
+                if (plan_.skip_slots[c] > most_skips)
+                    throw std::length_error(
+                        "gpipe: more than 32,767 skips begin and end in a cell");
         }
         for (std::uint32_t e = 0; e < chain_edges; ++e) {
             Edge& edge = edges[e];

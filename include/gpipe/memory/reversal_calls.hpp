@@ -190,7 +190,7 @@ class ReversalBuilder {
         };
         call.skips = all_.skip_count;
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
-            std::size_t const s = chain_.skip_of(layer, e);
+            std::size_t const s = skip_of(chain_.skips, layer, e);
             SkipPair const& skip = chain_.skips[s];
             ReversalSkip& here = all_.skips[all_.skip_count++];
             ReversalSkip& inside = skip_of_[s]; // as it was written last

@@ -133,7 +133,7 @@ class CellCalls {
         SkipEnds const& ends = model_.infos[layer].skips;
         call.skips = skips_;
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
-            std::size_t const s = skip_of(layer, e);
+            std::size_t const s = skip_of(model_.skips, layer, e);
             SkipPlace here = place(s, e);
             if (std::uint32_t const number = plan_.skip_edges[s]; number != Operands::none) {
                 Edge const& edge = plan_.lowered.edges[number];
@@ -144,11 +144,6 @@ class CellCalls {
             }
             *skips_++ = here;
         }
-    }
-    std::size_t skip_of(std::size_t layer, std::uint32_t end) const {
-        ChainShape chain;
-        chain.skips = model_.skips;
-        return chain.skip_of(layer, end);
     }
     void add_forwards(std::size_t last, bool saving, bool sends) {
         for (std::size_t layer = first_; layer < last; ++layer) {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// Programs as constants, of a schedule and of what a checkpointing policy makes of it each one of its
-// own: a compiler limits the steps of one evaluation, not of all.
+// Programs as constants, of a schedule and of what a checkpointing policy makes of it each one of
+// its own: a compiler limits the steps of one evaluation, not of all.
 namespace gpipe::detail {
 
 // Programs of so many devices and cells, and up to `capacity` actions.
