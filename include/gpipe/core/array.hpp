@@ -3,8 +3,6 @@
 #include <gpipe/core/version.hpp>
 
 #include <cstddef>
-#include <new>
-#include <type_traits>
 
 namespace gpipe {
 
@@ -37,17 +35,7 @@ template <class T> class Array {
         other.data_ = data; // which goes with it
         return *this;
     }
-    // At run time without the branch of `delete[]`: functions that plan end with a dozen of these.
-    // clang 14 would free nothing: it leaves out a destructor that asks whether it is a constant's.
-    constexpr ~Array() {
-#ifndef __clang__
-        if (!__builtin_is_constant_evaluated() && std::is_trivially_destructible_v<T> &&
-            alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__)
-            ::operator delete[](data_);
-        else
-#endif
-            delete[] data_;
-    }
+    constexpr ~Array() { delete[] data_; }
     ///@}
 
     /// As std::vector.
