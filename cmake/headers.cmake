@@ -69,6 +69,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/batch.hpp
     include/gpipe/layer/call.hpp
     include/gpipe/layer/chain.hpp
+    include/gpipe/layer/chain_skips.hpp
     include/gpipe/layer/check.hpp
     include/gpipe/layer/check_layer.hpp
     include/gpipe/layer/check_skip.hpp

@@ -46,9 +46,10 @@ template <class... Items> class Pipeline {
     static constexpr std::array<LayerInfo, leaves> leaf_info =
         Chain::template table<detail::InfoOf>();
     /// The skips of the chain, in the order of what is popped.
-    static constexpr std::array<SkipPair, Chain::skips(leaf_info.data())> skips = [] {
-        std::array<SkipPair, Chain::skips(leaf_info.data())> pairs{};
-        Chain::write_skips(leaf_info.data(), pairs.data());
+    static constexpr auto skips = [] {
+        constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
+        std::array<SkipPair, detail::count_skips(leaf_info.data(), items)> pairs{};
+        detail::write_skips(leaf_info.data(), items, pairs.data());
         return pairs;
     }();
     /// The functions of each leaf for a kind of stream, for the engine.

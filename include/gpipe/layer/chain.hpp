@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/layer/chain_skips.hpp>
 #include <gpipe/layer/check_layer.hpp>
 #include <gpipe/layer/check_skip.hpp>
 #include <gpipe/layer/info.hpp>
@@ -135,21 +136,18 @@ template <class Of, class... Layers> struct WriteGroup<Of, List<Layers...>> {
 template <class... Items> struct Chain {
     static constexpr std::size_t items = sizeof...(Items);
 
-    struct Extent {
-        std::size_t count, group;
-    };
-    static constexpr Extent extents[items + 1] = {
-        {ItemOf<Items>::count, ItemOf<Items>::Group::size}..., {0, 0}};
+    static constexpr ItemExtent extents[items + 1] = {
+        {ItemOf<Items>::count, ItemOf<Items>::Group::size, ItemOf<Items>::repeats}..., {}};
 
     static constexpr std::size_t layers() {
         std::size_t total = 0;
-        for (Extent const& extent : extents)
+        for (ItemExtent const& extent : extents)
             total = checked_sum(total, checked_product(extent.count, extent.group));
         return total;
     }
     static constexpr std::size_t leaves() {
         std::size_t total = 0;
-        for (Extent const& extent : extents) total += extent.group;
+        for (ItemExtent const& extent : extents) total += extent.group;
         return total;
     }
 
@@ -199,68 +197,12 @@ template <class... Items> struct Chain {
         std::size_t layer = 0;
         std::size_t leaf = 0;
         for (std::size_t i = 0; i < items; ++i) {
-            auto const [count, group] = extents[i];
+            auto const [count, group, repeats] = extents[i];
             for (std::size_t n = 0; n < count && n < most; ++n)
                 for (std::size_t g = 0; g < group; ++g) f(layer + n * group + g, leaf + g);
             layer += count * group;
             leaf += group;
         }
-    }
-
-    // Calls f(from, stash, to, pop, item) for each skip, by leaves and their ends; `item` whose
-    // every repetition has it. Returns the first fault.
-    template <class F> static constexpr SkipFault match(LayerInfo const* infos, F f) {
-        constexpr bool repeats[items + 1] = {ItemOf<Items>::repeats..., true};
-        std::size_t inside[leaves() + 1] = {}; // leaves of a scope
-        for (std::size_t scope = 0, begin = 0; scope <= items; ++scope) {
-            std::size_t size = 0;
-            if (scope == items) // those that stand alone
-                for (std::size_t i = 0, leaf = 0; i < items; leaf += extents[i++].group) {
-                    if (!repeats[i] && infos[leaf].skips.count() > 0) inside[size++] = leaf;
-                }
-            else
-                for (std::size_t g = 0; g < extents[scope].group; ++g, ++begin)
-                    if (repeats[scope] && infos[begin].skips.count() > 0) inside[size++] = begin;
-            SkipFault const fault =
-                match_skips(infos, {inside, size}, [&](auto from, auto stash, auto to, auto pop) {
-                    f(from, stash, to, pop, scope);
-                });
-            if (fault.kind != SkipFault::Kind::nothing) return fault;
-        }
-        return {};
-    }
-    // Of a leaf in its item's first repetition.
-    static constexpr std::size_t layer_of(std::size_t leaf) {
-        std::size_t layer = 0;
-        std::size_t item = 0;
-        for (; leaf >= extents[item].group; ++item) {
-            leaf -= extents[item].group;
-            layer += extents[item].count * extents[item].group;
-        }
-        return layer + leaf;
-    }
-    static constexpr std::size_t skips(LayerInfo const* infos) {
-        std::size_t count = 0;
-        match(infos, [&](auto, auto, auto, auto, std::size_t item) {
-            count += extents[item].count + (item == items);
-        });
-        return count;
-    }
-    // All of them, in the order of what is popped.
-    static constexpr void write_skips(LayerInfo const* infos, SkipPair* to) {
-        match(infos, [&](std::size_t from, std::uint32_t stash, std::size_t end, std::uint32_t pop,
-                         std::size_t item) {
-            SkipInfo const& info = infos[from].skips.first[stash];
-            for (std::size_t n = 0; n < extents[item].count + (item == items); ++n) {
-                std::size_t const before = n * extents[item].group;
-                *to++ = {static_cast<std::uint32_t>(layer_of(from) + before),
-                         static_cast<std::uint32_t>(layer_of(end) + before),
-                         stash,
-                         pop,
-                         info.bytes,
-                         info.gradient_bytes};
-            }
-        });
     }
 
     // The first layer with each fault; the number of layers where there is none.
@@ -304,7 +246,7 @@ template <class... Items> struct Chain {
     }
     // Of a chain whose layers are sound.
     static constexpr SkipFault skip_fault() {
-        return match(table<InfoOf>().data(), [](auto...) {});
+        return each_skip(table<InfoOf>().data(), {extents, items}, [](auto...) {});
     }
 };
 
@@ -330,8 +272,8 @@ template <std::size_t layers> struct CheckLayerCount {
 // The fault of a skip, whose ends are leaves.
 template <class Shape, class... Items> consteval bool check_skip() {
     constexpr SkipFault fault = Shape::skip_fault();
-    constexpr std::size_t index = Shape::layer_of(fault.leaf);
-    constexpr std::size_t other_index = Shape::layer_of(fault.other);
+    constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
+    constexpr std::size_t other_index = layer_of(fault.other, Shape::extents);
     using L = LayerAt<Shape, index, Items...>;
     using Other = LayerAt<Shape, other_index, Items...>;
     using S = SkipAt<L, fault.end>;

@@ -9,6 +9,12 @@ namespace gpipe {
 
 namespace detail {
 
+// How many times over an item of a chain has how many layers, and whether as a Repeat.
+struct ItemExtent {
+    std::size_t count = 0, group = 0;
+    bool repeats = false;
+};
+
 // The objects of a list of types, each value-initialized or moved from one given: a tuple that is
 // compiled in a time linear in its members (std::tuple is not, nor, through nvcc, is a class with
 // one base per member). put_addresses() writes one address per member.
