@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -429,4 +430,47 @@ TEST_CASE_TEMPLATE("P1 skips: so it is where updates are immediate, and steps ov
             CHECK((schedule.name() == "GPipe" ? descending : ascending).differs(train) == "");
         }
     });
+}
+
+namespace {
+
+// y = x; throws where it is told to.
+struct Throws : toy::Tanh<Real, 5> {
+    inline static bool now = false;
+    void backward(auto& ctx, auto y, auto dy, auto dx) const {
+        if (now && ctx.first_sample() >= 3) throw std::runtime_error("now");
+        toy::Tanh<Real, 5>::backward(ctx, y, dy, dx);
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("P6 a layer that throws between the ends of skips: nothing has changed, and the "
+                   "object trains on",
+                   Device, Host, Deferred, Remote) {
+    using N = gpipe::Pipeline<toy::Give<Real, 5, 1>, Throws, toy::Times<Real, 5, 1>,
+                              toy::Plus<Real, 5, 2>, toy::StrictLinear<Real, 5, 3>>;
+    using T = toy::Training<N, Loss, Adam, Device>;
+    toy::Data<Real> const data(13);
+    for (std::size_t cells = 1; cells <= 5; ++cells)
+        for (auto const& run : toy::runs<Device>()) {
+            typename T::Options o;
+            o.samples = 13;
+            o.cells = cells;
+            o.micro_batches = 4;
+            o.schedule = gpipe::schedule::OneForwardOneBackward{};
+            o.device = run;
+            T train(N{}, {}, Adam{1e-2f}, o), twin(N{}, {}, Adam{1e-2f}, o);
+            for (bool const throws : {false, true, true, false}) {
+                Throws::now = throws;
+                if (throws)
+                    CHECK_THROWS_AS(train.step(data.inputs, data.targets), std::runtime_error);
+                else
+                    CHECK(train.step(data.inputs, data.targets).loss ==
+                          twin.step(data.inputs, data.targets).loss);
+            }
+            CHECK(train.steps() == 2);
+            CHECK(train.evaluate(data.inputs, data.targets).loss ==
+                  twin.evaluate(data.inputs, data.targets).loss);
+        }
 }
