@@ -70,9 +70,11 @@ set(GPIPE_HEADERS
     include/gpipe/layer/call.hpp
     include/gpipe/layer/chain.hpp
     include/gpipe/layer/chain_skips.hpp
+    include/gpipe/layer/chain_ties.hpp
     include/gpipe/layer/check.hpp
     include/gpipe/layer/check_layer.hpp
     include/gpipe/layer/check_skip.hpp
+    include/gpipe/layer/check_tie.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
     include/gpipe/layer/element.hpp
@@ -88,6 +90,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/step_state.hpp
     include/gpipe/layer/tensor.hpp
     include/gpipe/layer/thunk.hpp
+    include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
     include/gpipe/memory/cell_layout.hpp

@@ -52,6 +52,13 @@ template <class... Items> class Pipeline {
         detail::write_skips(leaf_info.data(), items, pairs.data());
         return pairs;
     }();
+    /// The ends of its ties, see TiedTensor.
+    static constexpr auto ties = [] {
+        constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
+        std::array<TiedTensor, detail::count_tied(leaf_info.data(), items)> ends{};
+        detail::write_tied(leaf_info.data(), items, ends.data());
+        return ends;
+    }();
     /// The functions of each leaf for a kind of stream, for the engine.
     template <class Stream>
     static constexpr std::array<LayerFunctions, leaves>
@@ -76,20 +83,22 @@ template <class... Items> class Pipeline {
         return values;
     }
 
-    /// Elements of all parameters.
+    /// Elements of all parameters; of tied ones once.
     static constexpr std::size_t parameters() {
         std::size_t total = 0;
         Chain::for_each_layer(
             [&](std::size_t, std::size_t leaf) { total += leaf_info[leaf].parameter_elements; });
+        for (TiedTensor const& end : ties) total -= end.is_first ? 0 : end.elements;
         return total;
     }
-    /// Bytes of all parameters, without padding.
+    /// Bytes of all parameters, without padding; of tied ones once.
     static constexpr std::size_t parameter_bytes() {
         std::size_t total = 0;
         Chain::for_each_layer([&](std::size_t, std::size_t leaf) {
             GroupSizes const& sizes = leaf_info[leaf].parameters;
             for (std::size_t t = 0; t < sizes.count; ++t) total += sizes.bytes[t];
         });
+        for (TiedTensor const& end : ties) total -= end.is_first ? 0 : end.bytes;
         return total;
     }
 

@@ -268,10 +268,12 @@ template <class Net, class... Policies> class Training {
     }
 
     /// The parameters of layer `index` as its context gives them, writable between steps; where the
-    /// host can read the device's memory.
+    /// host can read the device's memory. What is written to tied ones is what all ends have when
+    /// this, or any other call, is called next.
     template <std::size_t index> auto parameters() requires(Device::host_reads) {
+        settled().lend(index);
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            settled().layer(index).parameters);
+            machine_.layer(index).parameters);
     }
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
     /// failed.
@@ -284,6 +286,7 @@ template <class Net, class... Policies> class Training {
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
         auto const at = parameter_at<T>(settled(), layer, tensor);
+        machine_.lend(layer);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
@@ -303,6 +306,7 @@ template <class Net, class... Policies> class Training {
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
+        machine_.spread(layer);
     }
     /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
@@ -431,6 +435,7 @@ template <class Net, class... Policies> class Training {
         model.infos = Array<LayerInfo>(Net::size);
         model.costs = declared_costs();
         model.skips = {Net::skips.data(), Net::skips.size()};
+        model.ties = {Net::ties.data(), Net::ties.size()};
         model.layers = Array<LayerParts>(Net::size);
         Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
             model.infos[layer] = Net::leaf_info[leaf];

@@ -257,6 +257,15 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
             [call, row] { gpipe::detail::sum_squares<T>(call, row); }, std::move(ranges),
             "the squares");
     }
+    template <class T> static void add(gpipe::AddCall const& call, gpipe::UpdateRow const& row) {
+        toy::Ranges ranges;
+        ranges.add(reinterpret_cast<T const*>(call.other), row.elements);
+        ranges.add(reinterpret_cast<T*>(row.gradient), row.elements);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream),
+            [call, row] { gpipe::detail::add_gradient<T>(call, row); }, std::move(ranges),
+            "a sum of gradients");
+    }
     template <class T, class Optimizer>
     static void update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {
         toy::Ranges ranges;

@@ -252,7 +252,20 @@ class Definition {
             for (std::size_t e = 0; e < revoked; ++e)
                 if (ending_->updates[e]) reads(what, e);
         };
+        // Of tied parameters, and what finds their sums here.
+        auto const reduced = [&](std::size_t tie) { return token(squares, revoked + tie); };
+        auto const sums = [&] {
+            reads_all(here);
+            for (gpipe::TiedCell const& tied : ending_->ties)
+                if (programs.device_of(tied.cell) == d) work.reads.push_back(reduced(tied.tie));
+        };
         switch (step.kind) {
+        case Kind::reduce:
+            for (gpipe::TiedCell const& tied : ending_->ties)
+                if (tied.tie == step.calls)
+                    reads_all([&](gpipe::Action const& a) { return a.cell == tied.cell; });
+            work.writes = {reduced(step.calls)};
+            return work;
         case Kind::commit:
             reads_all([&](gpipe::Action const& a) {
                 bool const loss = a.cell + 1 == programs.cells() && gives_gradient(a.kind);
@@ -279,11 +292,11 @@ class Definition {
             work.writes = {token(committed, d), lasting(state, d)};
             return work;
         case Kind::sum_squares:
-            reads_all(here);
+            sums();
             work.writes = {token(squares, d)};
             return work;
         default:
-            reads_all(here);
+            sums();
             if (ending_->squares) ending_->immediate ? reads(squares, d) : learners(squares);
             reads(committed, ending_->copies_state ? d : last);
             work.writes = {lasting(parameters, d)};

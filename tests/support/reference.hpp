@@ -99,6 +99,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
             Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters,
                                                                   seed_, i, size);
         });
+        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+            copy(parameters_, other, first);
+        });
     }
 
     Reference(Reference const&) = delete; // calls point to the net's layers
@@ -267,8 +270,45 @@ template <class Net, class Loss, class Optimizer> class Reference {
         }
         return sum / weight_;
     }
+    // Calls f(first, other) for each end of a tie but the first.
+    template <class F> static void each_tied(F f) {
+        gpipe::TiedTensor const* first = nullptr;
+        for (gpipe::TiedTensor const& end : Net::ties)
+            if (!first || first->tie != end.tie)
+                first = &end;
+            else
+                f(*first, end);
+    }
+    std::byte* at(std::vector<Memory> const& memory, gpipe::TiedTensor const& end) const {
+        auto const& sizes = Net::leaf_info[leaf_[end.layer]].parameters;
+        std::byte* from = memory[end.layer].data();
+        for (std::size_t t = 0; t < end.tensor; ++t) from += (sizes.bytes[t] + 255) / 256 * 256;
+        return from;
+    }
+    void copy(std::vector<Memory> const& memory, gpipe::TiedTensor const& to,
+              gpipe::TiedTensor const& from) const {
+        std::memcpy(at(memory, to), at(memory, from), from.bytes);
+    }
+    // Elements are those of the net's output.
+    template <class T, class... Ts>
+    static void add(gpipe::Tensors<T, Ts...>, std::byte* sum, std::byte const* other,
+                    std::size_t bytes) {
+        using Element = typename T::Element;
+        for (std::size_t i = 0; i < bytes / sizeof(Element); ++i)
+            reinterpret_cast<Element*>(sum)[i] += reinterpret_cast<Element const*>(other)[i];
+    }
+    void reduce_ties() {
+        using Output = gpipe::detail::as_tensors<typename Net::Output>;
+        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+            add(Output{}, at(gradients_, first), at(gradients_, other), first.bytes);
+        });
+        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+            copy(gradients_, other, first);
+        });
+    }
     double finish(std::vector<MicroBatch> const& batches) {
         double const loss = mean(batches);
+        reduce_ties();
         ++steps_;
         for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
         return loss;
@@ -285,6 +325,11 @@ template <class Net, class Loss, class Optimizer> class Reference {
         template <class L> static constexpr Value of() { return &update<L>; }
     };
     static constexpr auto updates = Net::template leaf_table<UpdateOf>();
+    struct DecayOf {
+        using Value = float (*)(std::size_t);
+        template <class L> static constexpr Value of() { return &gpipe::LayerTraits<L>::decay; }
+    };
+    static constexpr auto decays = Net::template leaf_table<DecayOf>();
 
     template <class... Ts, class Decay>
     void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer, std::uint64_t type,
@@ -308,7 +353,15 @@ template <class Net, class Loss, class Optimizer> class Reference {
             tensor.state[s] = reinterpret_cast<Element*>(states_[layer].data() +
                                                          Optimizer::states * at + s * slot);
         context.decay = decay;
-        optimizer_(context, tensor);
+        gpipe::UpdateContext own = context;
+        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+            if (other.layer != layer || other.tensor != context.tensor) return;
+            own.layer = first.layer;
+            own.tensor = first.tensor;
+            own.type = gpipe::type_number(Net::leaf_info[leaf_[first.layer]].name);
+            own.decay = decays[leaf_[first.layer]](first.tensor);
+        });
+        optimizer_(own, tensor);
         ++context.tensor;
         at += slot;
     }

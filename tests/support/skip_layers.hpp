@@ -198,16 +198,24 @@ template <class T, std::size_t N, int tag> struct Copy {
     }
 };
 
+/// Layer L with its parameter tensor `place` tied.
+template <class L, class Tag, std::size_t place = 0> struct TiedTo : L {
+    using Tied = gpipe::Tie<Tag, place>;
+};
+struct Factors;
+struct Offsets;
+
 /// Seven skips one in the other, two of a layer, one without a gradient, one from below the lowest
-/// learner; and a block with a skip of its own, twice. Each layer wrapped in W.
+/// learner; and a block with a skip of its own, twice. Two parameters are tied, one of four layers,
+/// among them both of the block, and one of three. Each layer wrapped in W.
 template <class T, template <class> class W>
-using SkipNetOf =
-    gpipe::Pipeline<W<Copy<T, 5, 0>>, W<Give<T, 5, 1>>, W<Signs<T, 5, 3>>, W<Give<T, 5, 4>>,
-                    W<Linear<T, 5, 5>>, W<Give<T, 5, 6>>, W<Tanh<T, 5>>, W<Swap<T, 5, 6, 8>>,
-                    W<Plus<T, 5, 7>>, W<Times<T, 5, 5>>,
-                    gpipe::Repeat<2, W<Give<T, 5, 1>>, W<Times<T, 5, 2>>, W<Plus<T, 5, 1>>>,
-                    W<Times<T, 5, 8>>, W<Plus<T, 5, 4>>, W<BySigns<T, 5, 3>>, W<Times<T, 5, 2>>,
-                    W<Plus<T, 5, 1>>, W<Plus<T, 5, 0>>, W<StrictLinear<T, 5, 3>>>;
+using SkipNetOf = gpipe::Pipeline<
+    W<Copy<T, 5, 0>>, W<TiedTo<Give<T, 5, 1>, Factors>>, W<Signs<T, 5, 3>>, W<Give<T, 5, 4>>,
+    W<TiedTo<Linear<T, 5, 5>, Offsets, 1>>, W<TiedTo<Give<T, 5, 6>, Factors>>, W<Tanh<T, 5>>,
+    W<Swap<T, 5, 6, 8>>, W<Plus<T, 5, 7>>, W<TiedTo<Times<T, 5, 5>, Offsets>>,
+    gpipe::Repeat<2, W<TiedTo<Give<T, 5, 1>, Factors>>, W<Times<T, 5, 2>>, W<Plus<T, 5, 1>>>,
+    W<TiedTo<Times<T, 5, 8>, Offsets>>, W<Plus<T, 5, 4>>, W<BySigns<T, 5, 3>>, W<Times<T, 5, 2>>,
+    W<Plus<T, 5, 1>>, W<Plus<T, 5, 0>>, W<StrictLinear<T, 5, 3>>>;
 template <class L> using Bare = L;
 template <class T> using SkipNet = SkipNetOf<T, Bare>;
 

@@ -3,8 +3,10 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/layer/chain_skips.hpp>
+#include <gpipe/layer/chain_ties.hpp>
 #include <gpipe/layer/check_layer.hpp>
 #include <gpipe/layer/check_skip.hpp>
+#include <gpipe/layer/check_tie.hpp>
 #include <gpipe/layer/info.hpp>
 #include <gpipe/layer/item.hpp>
 #include <gpipe/layer/thunk.hpp>
@@ -248,6 +250,9 @@ template <class... Items> struct Chain {
     static constexpr SkipFault skip_fault() {
         return each_skip(table<InfoOf>().data(), {extents, items}, [](auto...) {});
     }
+    static constexpr TieFault tie_fault() {
+        return each_tied(table<InfoOf>().data(), {extents, items}, [](auto, auto, auto const&) {});
+    }
 };
 
 template <class Chain, std::size_t layer, class... Items>
@@ -281,6 +286,17 @@ template <class Shape, class... Items> consteval bool check_skip() {
                      typename SkipOf<S>::Tensor>::ok();
 }
 
+// The same of a tie.
+template <class Shape, class... Items> consteval bool check_tie() {
+    constexpr TieFault fault = Shape::tie_fault();
+    constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
+    constexpr std::size_t first = layer_of(fault.first, Shape::extents);
+    using L = LayerAt<Shape, index, Items...>;
+    using End = typename TiesOf<L, typename L::Tied>::template at<fault.end>;
+    return CheckTie<fault.kind, index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
+                    typename End::Tensor>::ok();
+}
+
 // Turns the first fault into its sentence. Whether there is none.
 template <class... Items> consteval bool check_layers() {
     using Shape = Chain<Items...>;
@@ -292,6 +308,8 @@ template <class... Items> consteval bool check_layers() {
                                LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok();
     else if constexpr (Shape::skip_fault().kind != SkipFault::Kind::nothing)
         return check_skip<Shape, Items...>();
+    else if constexpr (Shape::tie_fault().kind != TieFault::Kind::nothing)
+        return check_tie<Shape, Items...>();
     else if constexpr (verdict.cost < Shape::layers())
         return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
     else

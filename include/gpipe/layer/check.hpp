@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/context.hpp>
+#include <gpipe/layer/tie.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -139,10 +140,17 @@ template <class L> consteval bool cheapness_fits() {
     else
         return true;
 }
+template <class L> consteval bool ties_fit() {
+    if constexpr (ties_parameters<L>)
+        return TiesOf<L, typename L::Tied>::fit();
+    else
+        return true;
+}
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit;
+               parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
+               skips_of<L>::fit && ties_fit<L>();
     else
         return false;
 }

@@ -36,6 +36,7 @@ enum class LayerFault {
     decay_short,
     cheapness,
     skips,
+    ties,
 };
 
 // Calls of a layer, const or not, whatever they return.
@@ -123,8 +124,10 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::decay_short;
     else if constexpr (!cheapness_fits<L>())
         return LayerFault::cheapness;
-    else
+    else if constexpr (!skips_of<L>::fit)
         return LayerFault::skips;
+    else
+        return LayerFault::ties;
 }
 template <class L> consteval Reads reads_of() {
     if constexpr (std::is_class_v<L>)
@@ -234,6 +237,10 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::skips,
                       "gpipe: what layer Index (L) stashes or pops must be a gpipe::Skip<Tag, "
                       "gpipe::Tensor<...>>, or gpipe::Skips<...> of several");
+        static_assert(fault != LayerFault::ties,
+                      "gpipe: what layer Index (L) calls Tied must be a gpipe::Tie<Tag, tensor>, "
+                      "or gpipe::Ties<...> of several, each of another of its parameter tensors, "
+                      "which count from 0");
         return false;
     }
 };

@@ -48,6 +48,7 @@ struct LayerInfo {
     bool recompute_is_cheap = false;      ///< see gpipe::recompute_is_cheap
     HandleNeeds handles;                  ///< that it declares
     SkipEnds skips{};                     ///< what it stashes and pops
+    TieEnds ties{};                       ///< which of its parameters are one with others
 };
 
 namespace detail {
@@ -58,6 +59,13 @@ template <class Group> constexpr GroupSizes sizes_of() {
 
 template <class Group> constexpr GroupSizes gradient_sizes_of() {
     return {TensorGroup<Group>::gradient_bytes.data(), TensorGroup<Group>::count};
+}
+
+template <class L> constexpr TieEnds tie_ends() {
+    if constexpr (ties_parameters<L>)
+        return TiesOf<L, typename L::Tied>::ends();
+    else
+        return {};
 }
 
 template <class L> constexpr LayerInfo layer_info() {
@@ -81,7 +89,8 @@ template <class L> constexpr LayerInfo layer_info() {
             names_backward<L>,
             recompute_is_cheap<L>,
             handle_needs<L>(),
-            skips_of<L>::ends()};
+            skips_of<L>::ends(),
+            tie_ends<L>()};
 }
 
 } // namespace detail

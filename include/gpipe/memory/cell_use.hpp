@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/layer/chain_ties.hpp>
 #include <gpipe/layer/skip_pairs.hpp>
 
 #include <cstddef>
@@ -14,6 +15,7 @@ struct ChainShape {
     GroupSizes loss_scratch{};         ///< of the loss
     HandleNeeds loss_handles{};        ///< that the loss declares
     Part<SkipPair> skips{};            ///< from layer to layer
+    Part<TiedTensor> ties{};           ///< of their parameters
 
     /// Whether the gradient of a skip is wanted.
     constexpr bool wants_gradient(SkipPair const& skip) const {

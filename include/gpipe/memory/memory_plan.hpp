@@ -40,6 +40,7 @@ struct Staging {
     /// room for the sums, too: where updates are, and for all on the device of the last cell.
     std::size_t squares = 0;
     std::size_t steps = 1; ///< mini-batches that there is room for at once
+    bool ties = false;     ///< whether there is room for a gradient where tied ones are added up
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
@@ -63,6 +64,7 @@ struct MemoryPlan {
     Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
     std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
     std::size_t order_at = 0;         ///< likewise: their order in the chain
+    Array<std::size_t> tied_at;       ///< by device: where gradients of others come to be added
     Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
     Lowered lowered;                  ///< the programs with all copies
     Array<CellValues> cells;          ///< by cell: which values its actions have

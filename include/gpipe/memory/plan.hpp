@@ -306,6 +306,23 @@ class BytePlanner {
     MemoryPlan plan_;
 };
 
+// The largest tensor that this device adds up with one of another device.
+GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::size_t> const& first,
+                                             Programs const& programs, std::size_t device) {
+    auto const device_of = [&](std::size_t layer) {
+        std::size_t cell = 0;
+        while (first[cell + 1] <= layer) ++cell;
+        return programs.device_of(cell);
+    };
+    std::size_t bytes = 0;
+    bool here = false;
+    for (TiedTensor const& end : ties) {
+        if (end.is_first) here = device_of(end.layer) == device;
+        if (here && device_of(end.layer) != device) bytes = std::max(bytes, end.bytes);
+    }
+    return bytes;
+}
+
 } // namespace detail
 
 /// Plans the bytes of `programs` (with their recomputes) over a chain cut at `first`, for
@@ -332,7 +349,7 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device :
-         {&plan.states_at, &plan.optimizers_at, &plan.squares_at, &plan.handles_at})
+         {&plan.states_at, &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at})
         *by_device = Array<std::size_t>(devices);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
@@ -402,6 +419,8 @@ plan_bytes(ChainShape const& chain, Array<std::size_t> const& first, Programs co
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }
+        stage(plan.tied_at[d],
+              staging.ties ? slot_bytes(detail::most_tied(chain.ties, first, programs, d)) : 0);
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         if (last) {
             stage(plan.targets_at, staging.steps * plan.staged_targets);

@@ -1,14 +1,20 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/happens_before.hpp>
 #include <gpipe/plan/operands.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 namespace gpipe {
+
+/// Where parameters are one tensor with others.
+struct TiedCell {
+    std::uint32_t tie = 0;  ///< ends of a tie stand together, in the order of the chain
+    std::uint32_t cell = 0; ///< that has one
+};
 
 /// How a step ends.
 struct Ending {
@@ -17,6 +23,7 @@ struct Ending {
     bool immediate = false;     ///< see update::Immediate
     bool calls_enqueue = false; ///< so that all layers are called before the end is; then also:
     bool copies_state = false;  ///< whether each device has the step's state in its own memory
+    Array<TiedCell> ties{};     ///< of the parameters
 };
 
 /// The table of a step with its end.
@@ -36,18 +43,18 @@ class EndBuilder {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           gradients_(programs_.cells(), Operands::none), layer_(devices_), end_(devices_),
-          needed_(size_), ends_(5 * devices_ + 2) {
+          before_(walk_of(step), operands), ends_(5 * devices_ + 2 + ending.ties.size()),
+          done_(ends_.size() * devices_) {
         std::size_t const most = size_ + ends_.size();
-        for (std::size_t i = 0; i < size_; ++i) {
-            chain_ += is_backward(programs_[i].kind);
-            for (std::uint32_t const needed : step.needs[i]) needed_[needed] = true;
-        }
+        for (std::size_t i = 0; i < size_; ++i) chain_ += is_backward(programs_[i].kind);
+        each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
         first_ = operands.values.size() + chain_;
         chain_ = operands.values.size();
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
-        all_.all = Array<Operand>(operands.all.size() + 4 * size_ + 4 * programs_.cells() +
-                                  16 * devices_ + 16);
+        all_.all =
+            Array<Operand>(operands.all.size() + 4 * size_ + 4 * programs_.cells() + 16 * devices_ +
+                           ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
         for (std::size_t v = 0; v < kinds * devices_; ++v)
@@ -108,14 +115,18 @@ class EndBuilder {
     }
     // In one order: that of the program.
     void add_gradients(std::uint32_t cell) {
-        std::uint32_t& now = gradients_[cell];
-        if (now != Operands::none) all_.all[operands_++] = {now, Region::temporary, Use::read};
-        now = static_cast<std::uint32_t>(chain_++);
+        if (std::uint32_t const now = gradients_[cell]; now != Operands::none)
+            all_.all[operands_++] = {now, Region::temporary, Use::read};
+        write_gradients(cell);
+    }
+    void write_gradients(std::uint32_t cell) {
+        std::uint32_t const now = gradients_[cell] = static_cast<std::uint32_t>(chain_++);
         all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, Holds::gradients};
         all_.all[operands_++] = {now, Region::temporary, Use::write};
     }
 
     void end_together() {
+        each_tie([&](Part<TiedCell> tie) { reduce(tie); });
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         commit();
         for (std::size_t d = 0; d < devices_; ++d) {
@@ -123,21 +134,40 @@ class EndBuilder {
             update(d);
         }
     }
-    // The commit is behind the losses, a device's update behind that and its own layers.
+    // The commit is behind the losses, a device's update behind that and its own layers; and those
+    // of other devices that its parameters are tied to.
     void end_at_once() {
         commit();
+        Array<bool> called(devices_), ended(devices_), reduced(ending_.ties.size());
+        auto const all = [&](Part<TiedCell> tie, Array<bool> const& devices) {
+            bool result = true;
+            for (TiedCell const& end : tie)
+                result = result && devices[programs_.device_of(end.cell)];
+            return result;
+        };
         for (std::uint32_t const i : step_.order) {
-            std::size_t const d = programs_.device_of(programs_[i].cell);
-            if (i + 1 != programs_.end(d)) continue;
-            take_state(d, Holds::committed);
-            if (ending_.squares && ending_.updates[d]) sum_squares(d);
-            update(d);
+            if (i + 1 != programs_.end(programs_.device_of(programs_[i].cell))) continue;
+            called[programs_.device_of(programs_[i].cell)] = true;
+            each_tie([&](Part<TiedCell> tie) {
+                if (!reduced[tie[0].tie] && all(tie, called)) reduce(tie);
+                reduced[tie[0].tie] = all(tie, called);
+            });
+            for (std::size_t d = 0; d < devices_; ++d) {
+                bool ends = called[d] && !ended[d];
+                for (TiedCell const& end : ending_.ties)
+                    ends = ends && (programs_.device_of(end.cell) != d || reduced[end.tie]);
+                if (!ends) continue;
+                ended[d] = true;
+                take_state(d, Holds::committed);
+                if (ending_.squares && ending_.updates[d]) sum_squares(d);
+                update(d);
+            }
         }
         if (!ending_.squares || !ending_.calls_enqueue) return;
         each_learner([&](std::size_t d) { read(Holds::squares, d); });
         for (std::size_t d = 0; d < devices_; ++d) read(Holds::committed, d); // which it changes
         use(Holds::revoked, last_, Use::write);
-        add(Kind::revoke, last_);
+        add_of_device(Kind::revoke, last_);
         for (std::size_t d = 0; d < devices_; ++d) take_state(d, Holds::revoked);
     }
     template <class F> void each_learner(F f) const {
@@ -145,14 +175,38 @@ class EndBuilder {
             if (ending_.updates[d]) f(d);
     }
 
+    template <class F> void each_tie(F f) const {
+        Array<TiedCell> const& ties = ending_.ties;
+        for (std::size_t first = 0, last = 0; first < ties.size(); first = last) {
+            while (last < ties.size() && ties[last].tie == ties[first].tie) ++last;
+            f(Part<TiedCell>{ties.data() + first, last - first});
+        }
+    }
+
+    // Once each, however many ends a cell has.
+    template <class F> static void each_cell(Part<TiedCell> tie, F f) {
+        for (std::size_t i = 0; i < tie.size(); ++i)
+            if (i == 0 || tie[i].cell != tie[i - 1].cell) f(tie[i].cell);
+    }
+
+    // Where its first end is, behind all layers there.
+    void reduce(Part<TiedCell> tie) {
+        std::size_t const d = programs_.device_of(tie[0].cell);
+        read_gradients(d);
+        each_cell(tie, [&](std::uint32_t cell) {
+            if (programs_.device_of(cell) != d) read(gradients_[cell]);
+        });
+        each_cell(tie, [&](std::uint32_t cell) { write_gradients(cell); });
+        add(Kind::reduce, tie[0].cell, tie[0].tie);
+    }
     void sum_squares(std::size_t d) {
         read_gradients(d);
         if (ending_.immediate && ending_.copies_state) read(Holds::committed, d);
         use(Holds::squares, d, Use::write);
-        add(Kind::sum_squares, d);
+        add_of_device(Kind::sum_squares, d);
     }
     void commit() {
-        read(losses_, last_);
+        read(losses_);
         if (ending_.squares && !ending_.immediate)
             each_learner([&](std::size_t d) { read(Holds::squares, d); });
         bool const joins = !ending_.immediate && !ending_.calls_enqueue;
@@ -160,7 +214,7 @@ class EndBuilder {
             if (joins || (ending_.copies_state && d == last_)) read_gradients(d);
         use(Holds::committed, last_, Use::write);
         if (ending_.copies_state) use(Holds::state, last_, Use::next);
-        add(Kind::commit, last_);
+        add_of_device(Kind::commit, last_);
     }
     void take_state(std::size_t d, Holds decided) {
         if (!ending_.copies_state || d == last_) return;
@@ -170,7 +224,7 @@ class EndBuilder {
             use(Holds::committed, d, Use::write);
             use(Holds::state, d, Use::next);
         }
-        add(Kind::take_state, d);
+        add_of_device(Kind::take_state, d);
     }
     void update(std::size_t d) {
         if (!ending_.updates[d]) return;
@@ -178,7 +232,7 @@ class EndBuilder {
         if (ending_.immediate && ending_.squares) read(Holds::squares, d);
         read(Holds::committed, ending_.copies_state ? d : last_);
         use(Holds::parameters, d, Use::next);
-        add(Kind::update, d);
+        add_of_device(Kind::update, d);
     }
 
     void use(Holds holds, std::size_t d, Use how) {
@@ -189,32 +243,54 @@ class EndBuilder {
     }
     // By what is added next, which then needs the writer.
     void read(Holds holds, std::size_t d) {
-        read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d, d);
+        read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d);
     }
-    void read(std::size_t v, std::size_t d) {
+    void read(std::size_t v) {
         all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, Use::read};
         std::uint32_t const writer = all_.values[v].writer;
-        std::uint32_t& latest = (writer < size_ ? layer_ : end_)[d];
+        bool const layers = writer < size_;
+        std::uint32_t const cell = layers ? programs_[writer].cell : ends_[writer - size_].cell;
+        std::uint32_t& latest = (layers ? layer_ : end_)[programs_.device_of(cell)];
         latest = std::max(latest, writer + 1);
     }
     void read_gradients(std::size_t d) {
         for (std::size_t c = 0; c < programs_.cells(); ++c)
-            if (programs_.device_of(c) == d) read(gradients_[c], d);
+            if (programs_.device_of(c) == d) read(gradients_[c]);
     }
-    void add(Kind kind, std::size_t d) {
+    void add_of_device(Kind kind, std::size_t d) {
         std::uint32_t cell = 0;
         while (programs_.device_of(cell) != d) ++cell;
-        ends_[action_ - size_] = {kind, cell, 0};
+        add(kind, cell);
+    }
+    void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
+        std::size_t const d = programs_.device_of(cell);
+        ends_[action_ - size_] = {kind, cell, 0, tie};
+        auto const done_before = [&](std::uint32_t end) {
+            return done_.data() + (end - 1 - size_) * devices_;
+        };
+        // Of what it needs, what no other implies; and what is its own device's, for lanes have
+        // places of their own for it.
         Array<std::uint32_t> needs(2 * devices_);
         std::size_t count = 0;
         for (std::size_t e = 0; e < devices_; ++e) {
-            std::uint32_t const layer = std::exchange(layer_[e], 0);
-            std::uint32_t const end = std::exchange(end_[e], 0);
-            if (end > 0) needs[count++] = end - 1;
-            // What another device waits for is done before the last layers there are.
-            if (layer > 0 && (e == d || (end == 0 && !needed_[layer - 1])))
-                needs[count++] = layer - 1;
+            std::uint32_t const layer = layer_[e], end = end_[e];
+            bool needs_layer = layer > 0 && (end == 0 || e == d), needs_end = end > 0;
+            for (std::size_t o = 0; o < devices_; ++o) {
+                if (o == e) continue;
+                if (layer > 0 && layer_[o] > 0 && e != d && before_(layer - 1, layer_[o] - 1))
+                    needs_layer = false;
+                if (end > 0 && end_[o] > 0 && done_before(end_[o])[e] >= end) needs_end = false;
+            }
+            if (needs_end) needs[count++] = end - 1;
+            if (needs_layer) needs[count++] = layer - 1;
         }
+        std::uint32_t* const done = done_before(static_cast<std::uint32_t>(action_ + 1));
+        for (std::size_t e = 0; e < devices_; ++e) {
+            for (std::size_t o = 0; o < devices_ && end_[e] > 0; ++o)
+                done[o] = std::max(done[o], done_before(end_[e])[o]);
+            done[e] = std::max(done[e], end_[e]);
+        }
+        for (std::size_t e = 0; e < devices_; ++e) layer_[e] = end_[e] = 0;
         needs_.set(action_, {needs.data(), count});
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
     }
@@ -227,11 +303,12 @@ class EndBuilder {
     std::size_t last_;                 // device
     Array<std::uint32_t> gradients_;   // by cell: the value that has all so far
     Array<std::uint32_t> layer_, end_; // by device: 1 + what the next action needs of either
-    Array<bool> needed_;               // by action: whether another stream waits for it
+    HappensBefore before_;             // among layers and copies
     Array<Action> ends_;
-    std::size_t losses_ = 0; // the value that is there when all of them are
-    std::size_t chain_ = 0;  // the next of the gradients' values
-    std::size_t first_ = 0;  // of the devices' values
+    Array<std::uint32_t> done_; // by one of these and device: 1 + which of them is done before
+    std::size_t losses_ = 0;    // the value that is there when all of them are
+    std::size_t chain_ = 0;     // the next of the gradients' values
+    std::size_t first_ = 0;     // of the devices' values
     std::size_t action_ = 0;
     std::size_t operands_ = 0;
     Needs needs_;

@@ -27,6 +27,15 @@ struct Revoke {
     __device__ void operator()(std::size_t) const { revoke(call); }
 };
 
+// The sum of one element.
+template <class T> struct AddElement {
+    T* gradient;
+    T const* other;
+
+    __device__ AddElement operator()() const { return *this; }
+    __device__ void operator()(std::size_t i) const { gradient[i] += other[i]; }
+};
+
 // The update of one element.
 template <class T, class Optimizer> struct UpdateElement {
     UpdateTensor<T, Optimizer::states> tensor;
@@ -72,6 +81,11 @@ template <> struct StepWork<device::Cuda> {
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
         cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),
                              row.elements, call.result, call.workspace);
+    }
+    template <class T> static void add(AddCall const& call, UpdateRow const& row) {
+        cuda::for_each_index(stream(call.stream), row.elements,
+                             detail::AddElement<T>{reinterpret_cast<T*>(row.gradient),
+                                                   reinterpret_cast<T const*>(call.other)});
     }
     template <class T, class Optimizer>
     static void update(UpdateCall const& call, UpdateRow const& row) {

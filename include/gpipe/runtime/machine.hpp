@@ -71,7 +71,8 @@ template <DeviceRuntime Device> class Machine {
     }
     /// Waits for the step that tells this, and for those before it.
     void finish(StepOutcome const& outcome);
-    /// Waits for all steps. Throws what was wrong with one that nobody listens to.
+    /// Waits for all steps. Throws what was wrong with one that nobody listens to. Spreads what was
+    /// lent.
     void finish();
 
     /// Forward and backward as in the next step, which leaves the mean gradients and nothing else.
@@ -125,11 +126,34 @@ template <DeviceRuntime Device> class Machine {
     }
     /// Copies from the host's memory to a device's or back, between steps; done when it returns.
     void copy(std::byte* to, std::byte const* from, std::size_t bytes);
-    /// All parameter tensors, with their optimizer state, in the order of the chain.
+    /// All parameter tensors, with their optimizer state, in the order of the chain; of tied ones
+    /// the first end.
     std::size_t tensors() const { return engine_.tables().order.size(); }
     /// One of tensors().
     UpdateRow const& tensor(std::size_t i) const {
         return engine_.tables().updates[engine_.tables().order[i]];
+    }
+    /// Gives what a layer's tied parameters hold, and their state, to the other ends: once it is
+    /// written between steps.
+    void spread(std::size_t layer) {
+        for (Tables::Tie const& tie : engine_.tables().ties)
+            for (std::size_t i = tie.first; i < tie.last; ++i)
+                if (model_.ties[i].layer == layer) spread(tie, i);
+    }
+    /// Whether a parameter tensor is one with that of an earlier layer.
+    bool is_repeated(std::size_t layer, std::size_t tensor) const {
+        for (TiedTensor const& end : model_.ties)
+            if (end.layer == layer && end.tensor == tensor) return !end.is_first;
+        return false;
+    }
+    /// From the first ends of all ties.
+    void spread() {
+        for (Tables::Tie const& tie : engine_.tables().ties) spread(tie, tie.first);
+    }
+    /// That somebody may write the layer's parameters until finish(), or a step, is called.
+    void lend(std::size_t layer) {
+        for (TiedTensor const& end : model_.ties)
+            if (end.layer == layer) lent_ = layer;
     }
     /// Goes on as if so many steps had been trained with this seed, once no step is under way.
     void go_on(std::uint64_t seed, std::uint64_t steps) {
@@ -202,11 +226,13 @@ template <DeviceRuntime Device> class Machine {
 
   private:
     static constexpr std::size_t slots = Engine<Device>::slots;
+    static constexpr std::size_t none_lent = static_cast<std::size_t>(-1);
 
     template <class Surround>
     void start_within(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                       StepOutcome& outcome, Surround surround) {
         std::size_t const slot = next_slot_;
+        take_back();
         finish_slot(slot);
         MiniBatch& batch = batches_[slot];
         batch.take(inputs, targets, 0, samples, true, slot);
@@ -234,6 +260,20 @@ template <DeviceRuntime Device> class Machine {
             lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
             count_step(slot);
             outcome.tell(engine_.totals(slot));
+        }
+    }
+    void take_back() {
+        if (std::size_t const layer = std::exchange(lent_, none_lent); layer != none_lent)
+            spread(layer);
+    }
+    void spread(Tables::Tie const& tie, std::size_t from) {
+        Tables const& tables = engine_.tables();
+        UpdateRow const& written = tables.updates[tables.tied[from]];
+        for (std::size_t i = tie.first; i < tie.last; ++i) {
+            UpdateRow const& row = tables.updates[tables.tied[i]];
+            if (i == from) continue;
+            copy(row.parameter, written.parameter, tie.bytes);
+            copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
         }
     }
     void put_under_way(std::size_t slot, StepOutcome& outcome) {
@@ -297,7 +337,7 @@ template <DeviceRuntime Device> class Machine {
                                    checked_product(capacity, micro_batches), micro_batches,
                                    model_.sums, model_.optimizer_bytes, slots, checks_.squares());
         return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
-                 model_.loss_handles, model_.skips},
+                 model_.loss_handles, model_.skips, model_.ties},
                 first_,
                 programs_,
                 model_.states,
@@ -330,6 +370,8 @@ template <DeviceRuntime Device> class Machine {
         for (LayerInfo const& layer : model_.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];
+        for (TiedTensor const& end : model_.ties)
+            if (work.snapshot && !end.is_first) plan.snapshot -= (1 + model_.states) * end.bytes;
         return plan;
     }
     Array<Link> links() const {
@@ -385,6 +427,7 @@ template <DeviceRuntime Device> class Machine {
                 copy(parameters, values.data(), bytes);
             }
         }
+        spread();
     }
 
     [[gnu::cold]] void fill_tables() {
@@ -397,6 +440,10 @@ template <DeviceRuntime Device> class Machine {
                       Device::calls_enqueue, !Device::reads_host};
         for (std::size_t d = 0; d < arenas_.size(); ++d)
             ending.updates[d] = engine_.tables().has_updates(d);
+        ending.ties = Array<TiedCell>(model_.ties.size());
+        for (std::size_t i = 0; i < model_.ties.size(); ++i)
+            ending.ties[i] = {model_.ties[i].tie,
+                              static_cast<std::uint32_t>(cell_of(model_.ties[i].layer))};
         EndedStep const training = with_ending(plan_.lowered, plan_.operands, ending);
         std::size_t const most = device_.lanes();
         plans_ = Array<LanePlan>(most > 1 ? 2 : 1);
@@ -484,6 +531,7 @@ template <DeviceRuntime Device> class Machine {
     Engine<Device> engine_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
     LaneChoice lane_choice_;
+    std::size_t lent_ = none_lent; ///< layer whose tied parameters may have been written
     std::size_t next_slot_ = 0;
     bool under_way_[slots] = {};        ///< by slot
     bool doubtful_ = false;             ///< whether the devices may count other steps
@@ -544,6 +592,7 @@ template <DeviceRuntime Device> void Machine<Device>::finish(StepOutcome const& 
 }
 
 template <DeviceRuntime Device> void Machine<Device>::finish() {
+    take_back();
     for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
 }
 

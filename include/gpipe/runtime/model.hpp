@@ -17,6 +17,7 @@ namespace gpipe {
 struct UpdateSpec {
     UpdateFunction update = nullptr;   ///< of the optimizer, for the element type
     SquaresFunction squares = nullptr; ///< of the gradient
+    AddFunction add = nullptr;         ///< to the gradient, if it is tied
     std::size_t elements = 0;          ///< of the tensor
     std::size_t bytes = 0;             ///< of its slot
     float decay = 1;                   ///< its share of weight decay
@@ -31,7 +32,8 @@ struct UpdateSpecs {
 
 namespace detail {
 
-// L: a layer that declares its decay, or void for all others, which share their specs.
+// L: a layer that says something of its parameters, or void for all others, which share their
+// specs.
 template <class Optimizer, class Device, class L, class Group> struct SpecsOf;
 template <class Optimizer, class Device, class L, class... Ts>
 struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
@@ -47,10 +49,19 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
         else
             return &sum_squares<T>;
     }
+    template <class T> static constexpr AddFunction add() {
+        if constexpr (!ties_parameters<L>)
+            return nullptr;
+        else if constexpr (Device::calls_enqueue)
+            return &StepWork<Device>::template add<T>;
+        else
+            return &add_gradient<T>;
+    }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
-            UpdateSpec{function<typename Ts::Element>(), squares<typename Ts::Element>(), Ts::size,
-                       slot_bytes(Ts::bytes), 1, type_name<typename Ts::Element>}...};
+            UpdateSpec{function<typename Ts::Element>(), squares<typename Ts::Element>(),
+                       add<typename Ts::Element>(), Ts::size, slot_bytes(Ts::bytes), 1,
+                       type_name<typename Ts::Element>}...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);
@@ -64,9 +75,9 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
 template <class Optimizer, class Device> struct UpdatesOf {
     using Value = UpdateSpecs;
     template <class L> static constexpr Value of() {
-        using Specs =
-            SpecsOf<Optimizer, Device, std::conditional_t<LayerTraits<L>::has_decay, L, void>,
-                    typename LayerTraits<L>::Parameters>;
+        constexpr bool says = LayerTraits<L>::has_decay || ties_parameters<L>;
+        using Specs = SpecsOf<Optimizer, Device, std::conditional_t<says, L, void>,
+                              typename LayerTraits<L>::Parameters>;
         return {Specs::value.data(), Specs::value.size()};
     }
 };
@@ -96,6 +107,7 @@ struct Model {
     Array<LayerInfo> infos;          ///< likewise
     Array<double> costs;             ///< likewise: of one sample's forward
     Part<SkipPair> skips;            ///< of the chain
+    Part<TiedTensor> ties;           ///< likewise
     LossParts loss;                  ///< on top
     GroupSizes loss_scratch;         ///< see LayerTraits::Scratch
     HandleNeeds loss_handles;        ///< that the loss declares

@@ -160,7 +160,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
                 lowest_learner(layers.data(), layers.size()),
                 sizes_of<typename ScratchOf<LossFunctor>::type>(),
                 handle_needs<LossFunctor>(),
-                {Net::skips.data(), Net::skips.size()}};
+                {Net::skips.data(), Net::skips.size()},
+                {Net::ties.data(), Net::ties.size()}};
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples.
     static constexpr Staging staging(std::size_t samples) requires constant {

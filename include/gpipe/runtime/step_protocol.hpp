@@ -109,6 +109,8 @@ template <DeviceRuntime Device> class StepProtocol {
     [[gnu::noinline]] void end(Run& run, Step const& step) {
         if (Device::calls_enqueue && run.failed()) return;
         switch (step.kind) {
+        case Kind::reduce:
+            return reduce(run, step);
         case Kind::sum_squares:
             sum_squares(run, step.device, step.stream);
             if (immediate_) check_gradients(run, step.device, step.stream);
@@ -141,6 +143,27 @@ template <DeviceRuntime Device> class StepProtocol {
                 return true;
         return false;
     }
+    // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all.
+    void reduce(Run& run, Step const& step) {
+        Tables::Tie const& tie = tables_.ties[step.calls];
+        std::uint32_t const first = tables_.tied[tie.first];
+        for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
+            std::byte const* other = tables_.updates[tables_.tied[i]].gradient;
+            if constexpr (!Device::reads_host)
+                if (!tables_.has_row(step.device, tables_.tied[i])) {
+                    std::byte* const here = tables_.gradients_to_add[step.device];
+                    device_.copy(step.stream, here, other, tie.bytes);
+                    other = here;
+                }
+            launch_rows(run, step.stream, FailureOf::gradient, first, first + 1,
+                        [call = AddCall{other, &device_.stream(step.stream)}](
+                            UpdateRow const& row, std::size_t) { row.add(call, row); });
+        }
+        for (std::size_t i = tie.first + 1; i < tie.last; ++i)
+            device_.copy(step.stream, tables_.updates[tables_.tied[i]].gradient,
+                         tables_.updates[first].gradient, tie.bytes);
+    }
+
     // For the norm of all gradients: the squares of a device's.
     void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
@@ -152,7 +175,7 @@ template <DeviceRuntime Device> class StepProtocol {
             workspace = tables_.squares[d];
             results = reinterpret_cast<double*>(workspace + squares_workspace);
         }
-        launch_rows(run, d, stream, FailureOf::gradient,
+        launch_rows(run, stream, FailureOf::gradient, first, last,
                     [first, results, workspace, on = &device_.stream(stream)](UpdateRow const& row,
                                                                               std::size_t i) {
                         row.squares({results + (i - first), workspace, on}, row);
@@ -174,7 +197,7 @@ template <DeviceRuntime Device> class StepProtocol {
     void revoke(Run const& run, std::size_t last) {
         StepState* const state = tables_.states[tables_.last_device];
         copy_squares(run, last);
-        launch_revoke({tables_.all_squares, tables_.order_there, tables_.updates.size(), state,
+        launch_revoke({tables_.all_squares, tables_.order_there, tables_.order.size(), state,
                        &device_.stream(last), true},
                       last);
         copy_state(run, last);
@@ -216,7 +239,7 @@ template <DeviceRuntime Device> class StepProtocol {
                 bool const here = Device::reads_host;
                 call.squares = here ? exchange_.squares(arguments.slot) : tables_.all_squares;
                 call.order = here ? tables_.order.data() : tables_.order_there;
-                call.tensors = tables_.updates.size();
+                call.tensors = tables_.order.size();
             }
             if constexpr (Device::calls_enqueue)
                 StepWork<Device>::commit(call);
@@ -234,7 +257,8 @@ template <DeviceRuntime Device> class StepProtocol {
     void update(Run& run, std::size_t d, std::size_t stream) {
         UpdateCall const call{optimizer_of(run, d), state_of(run.arguments.slot, d),
                               &device_.stream(stream), run.arguments.updates};
-        launch_rows(run, d, stream, FailureOf::update,
+        launch_rows(run, stream, FailureOf::update, tables_.updates_at[d],
+                    tables_.updates_at[d + 1],
                     [this, &run, call](UpdateRow const& row, std::size_t) {
                         if (immediate_) {
                             if (run.failed()) return; // gradients may be missing
@@ -246,27 +270,29 @@ template <DeviceRuntime Device> class StepProtocol {
                     });
     }
 
-    // Does this with each row of a device's updates. What throws there, the element type of a
+    // Does this with each of these rows. What throws there, the element type of a
     // tensor, is told and goes no further: other lanes wait for the marks behind. Only where calls
     // enqueue it is the device that refuses, on the one lane.
     template <class Work>
-    void launch_rows(Run& run, std::size_t d, std::size_t stream, FailureOf of, Work work) {
-        device_.launch(stream, [this, &run, d, of, work]() noexcept(!Device::calls_enqueue) {
-            std::size_t i = tables_.updates_at[d];
-            auto const each = [&] {
-                for (; i < tables_.updates_at[d + 1]; ++i) work(tables_.updates[i], i);
-            };
-            if constexpr (Device::calls_enqueue) {
-                static_cast<void>(run), static_cast<void>(of); // clang: captured for nothing
-                each();
-            } else {
-                try {
+    void launch_rows(Run& run, std::size_t stream, FailureOf of, std::size_t first,
+                     std::size_t last, Work work) {
+        device_.launch(
+            stream, [this, &run, of, first, last, work]() noexcept(!Device::calls_enqueue) {
+                std::size_t i = first;
+                auto const each = [&] {
+                    for (; i < last; ++i) work(tables_.updates[i], i);
+                };
+                if constexpr (Device::calls_enqueue) {
+                    static_cast<void>(run), static_cast<void>(of); // clang: captured for nothing
                     each();
-                } catch (...) {
-                    fail(run, of, i, std::current_exception());
+                } else {
+                    try {
+                        each();
+                    } catch (...) {
+                        fail(run, of, i, std::current_exception());
+                    }
                 }
-            }
-        });
+            });
     }
     // Where updates are immediate: before those of a device.
     void check_gradients(Run& run, std::size_t d, std::size_t stream) {

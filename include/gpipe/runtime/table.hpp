@@ -188,7 +188,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                      (value.holds == Holds::kept && step.kind == Kind::forward &&
                       operands.number(Holds::kept, step.cell, step.micro_batch) != operand.value);
         }
-        if (is_transfer(step.kind)) {
+        if (is_transfer(step.kind) || step.kind == Kind::reduce) {
             step.calls = lowered.programs[action].edge;
             continue;
         }

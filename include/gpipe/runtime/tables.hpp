@@ -25,6 +25,13 @@ struct Tables {
         std::size_t size = 0;      ///< how many
     };
 
+    /// Parameter tensors that are one.
+    struct Tie {
+        std::size_t first = 0; ///< of its ends, in `tied`
+        std::size_t last = 0;  ///< one past them
+        std::size_t bytes = 0; ///< of the tensor, without padding
+    };
+
     Calls calls;                         ///< by cell and CallList
     Array<LayerMemory> layers;           ///< by layer
     Array<std::string_view> layer_names; ///< the last of them is the loss's
@@ -33,10 +40,13 @@ struct Tables {
     Array<UpdateRow> updates;            ///< device by device
     Array<std::size_t> updates_at;       ///< by device, and the end
     Array<Bytes> gradients;              ///< by device
-    Array<std::uint32_t> order;          ///< of `updates`, in which the chain has them
+    Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
+    Array<std::uint32_t> tied;  ///< of `updates`, as Model::ties has the ends
+    Array<Tie> ties;            ///< whose ends they are
     /// Where the sums of the gradients' squares are found, on a device that cannot read the host's
     /// memory: by device; of all, on the last; and `order`, likewise.
     Array<std::byte*> squares;
+    Array<std::byte*> gradients_to_add;   ///< likewise, by device: room for a tied tensor's
     double* all_squares = nullptr;        ///< see above
     std::uint32_t* order_there = nullptr; ///< see above
     HandleSet const* handles = nullptr;   ///< by device
@@ -55,6 +65,10 @@ struct Tables {
         std::size_t cell = cells.size() - 1;
         while (cells[cell].first > layer) --cell;
         return cell;
+    }
+    /// Whether a device has this one of `updates`.
+    bool has_row(std::size_t device, std::size_t row) const {
+        return updates_at[device] <= row && row < updates_at[device + 1];
     }
     /// Whether a device has parameters.
     bool has_updates(std::size_t device) const {
@@ -91,21 +105,19 @@ namespace detail {
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
     tables.gradients = Array<Tables::Bytes>(devices);
-    tables.order = Array<std::uint32_t>(tensors);
-    Array<std::size_t> place(model.layers.size()); // of a layer's first tensor in the chain
-    for (std::size_t i = 1; i < place.size(); ++i)
-        place[i] = place[i - 1] + model.layers[i - 1].updates.count;
+    Array<std::uint32_t> first_row(model.layers.size()); // by layer
     std::size_t at = 0;
     auto const add = [&](std::size_t layer, std::byte* states) {
         LayerMemory const& row = tables.layers[layer];
         UpdateSpecs const& specs = model.layers[layer].updates;
         std::size_t offset = 0;
+        first_row[layer] = static_cast<std::uint32_t>(at);
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
-            tables.order[place[layer] + t] = static_cast<std::uint32_t>(at);
             UpdateRow& update = tables.updates[at++];
             update.update = spec.update;
             update.squares = spec.squares;
+            update.add = spec.add;
             update.parameter = row.parameters + offset;
             update.gradient = row.gradients + offset;
             update.state = states + model.states * offset;
@@ -127,6 +139,35 @@ namespace detail {
         }
         tables.updates_at[d + 1] = at;
     }
+
+    Array<bool> repeats(tensors);
+    std::size_t const ends = model.ties.size();
+    tables.tied = Array<std::uint32_t>(ends);
+    tables.ties = Array<Tables::Tie>(ends > 0 ? model.ties[ends - 1].tie + 1 : 0);
+    for (std::size_t i = 0; i < ends; ++i) {
+        TiedTensor const& end = model.ties[i];
+        UpdateRow& row = tables.updates[tables.tied[i] = first_row[end.layer] + end.tensor];
+        Tables::Tie& tie = tables.ties[end.tie];
+        tie.last = i + 1;
+        if (end.is_first) {
+            tie.first = i;
+            tie.bytes = end.bytes;
+            continue;
+        }
+        repeats[tables.tied[i]] = true;
+        // The same to the optimizer and in messages.
+        UpdateRow const& first = tables.updates[tables.tied[tie.first]];
+        row.decay = first.decay;
+        row.layer = first.layer;
+        row.number = first.number;
+        row.type = first.type;
+    }
+    tables.order = Array<std::uint32_t>(
+        tensors - static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true)));
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < model.layers.size(); ++i)
+        for (std::uint32_t t = 0; t < model.layers[i].updates.count; ++t)
+            if (!repeats[first_row[i] + t]) tables.order[next++] = first_row[i] + t;
 }
 
 [[gnu::cold]] GPIPE_INLINE void fill_cells(Tables& tables, Model const& model,
@@ -165,6 +206,9 @@ namespace detail {
     }
     tables.squares = Array<std::byte*>(devices);
     for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
+    tables.gradients_to_add = Array<std::byte*>(devices);
+    for (std::size_t d = 0; d < devices; ++d)
+        tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
     std::byte* const last = arenas[tables.last_device];
     tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
     tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);

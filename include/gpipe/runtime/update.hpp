@@ -10,16 +10,20 @@
 namespace gpipe {
 
 struct UpdateRow;
-/// What updates a tensor, or sums the squares of its gradient: knows its element type.
+/// What updates a tensor, sums the squares of its gradient, or adds another to that: knows its
+/// element type.
 ///@{
 using UpdateFunction = void (*)(UpdateCall const&, UpdateRow const&);
 using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
+using AddFunction = void (*)(AddCall const&, UpdateRow const&);
 ///@}
 
-/// One parameter tensor with its gradient and optimizer state, as the engine updates it.
+/// One parameter tensor with its gradient and optimizer state, as the engine updates it. Of a tied
+/// one every end is a row, and names the first.
 struct UpdateRow {
     UpdateFunction update = nullptr;   ///< by the optimizer
     SquaresFunction squares = nullptr; ///< of the gradient
+    AddFunction add = nullptr;         ///< to the gradient, of a tied tensor
     std::byte* parameter = nullptr;    ///< in its device's memory
     std::byte* gradient = nullptr;     ///< likewise
     std::byte* state = nullptr;        ///< arrays of its size, one slot each
@@ -51,6 +55,12 @@ namespace detail {
 
 template <class T> void sum_squares(SquaresCall const& call, UpdateRow const& row) {
     *call.result = ordered_sum_of_squares(reinterpret_cast<T const*>(row.gradient), row.elements);
+}
+
+template <class T> void add_gradient(AddCall const& call, UpdateRow const& row) {
+    T* const gradient = reinterpret_cast<T*>(row.gradient);
+    T const* const other = reinterpret_cast<T const*>(call.other);
+    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] += other[i];
 }
 
 // If the step is committed, turns the sum of gradients into their mean and hands the tensor to the

@@ -50,7 +50,8 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
             sizeof(StepState),
             optimizer_bytes,
             squares ? squares_workspace : 0,
-            steps};
+            steps,
+            true};
 }
 
 /// The numbers that a loss left, to be summed up.
@@ -86,6 +87,12 @@ struct SquaresCall {
     void const* stream = nullptr;   ///< the device's
 };
 
+/// The sum of a gradient and another.
+struct AddCall {
+    std::byte const* other = nullptr; ///< as many elements
+    void const* stream = nullptr;     ///< the device's
+};
+
 /// The update of a parameter tensor.
 struct UpdateCall {
     void const* optimizer = nullptr;  ///< the functor, in memory that the work can read
@@ -95,7 +102,7 @@ struct UpdateCall {
 };
 
 /// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall),
-/// revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow) and
+/// revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow), add<T>(AddCall, UpdateRow) and
 /// update<T, Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream. To be
 /// specialised for such a device; others do it in host functions.
 template <class Device> struct StepWork;

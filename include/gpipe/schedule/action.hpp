@@ -22,8 +22,8 @@ enum class Kind : std::uint8_t {
     receive_gradient, ///< what the next cell has sent
     offload,          ///< what waits for its reversal, to slower memory
     fetch,            ///< and back
+    reduce,           ///< adds the gradients of tied parameters up, see Tie
     sum_squares,      ///< of a device's gradients
-    reduce,           ///< gradients over replicas
     commit,           ///< sums the losses up, and decides whether the step counts
     revoke,           ///< where updates came first: decides once more, by all gradients
     take_state,       ///< what was decided, to a device that cannot read it elsewhere
@@ -33,16 +33,16 @@ enum class Kind : std::uint8_t {
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {
-        "forward",     "recompute",      "backward",      "input gradient",   "weight gradient",
-        "send output", "receive input",  "send gradient", "receive gradient", "offload",
-        "fetch",       "sum of squares", "reduce",        "commit",           "revoke",
+        "forward",     "recompute",     "backward",       "input gradient",   "weight gradient",
+        "send output", "receive input", "send gradient",  "receive gradient", "offload",
+        "fetch",       "reduce",        "sum of squares", "commit",           "revoke",
         "state",       "update"};
     return names[static_cast<std::size_t>(kind)];
 }
 /// Whether it calls layers.
 GPIPE_INLINE constexpr bool computes(Kind kind) { return kind < Kind::send_output; }
 /// Whether it comes behind what layers do in a step, see with_ending().
-GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::sum_squares; }
+GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::reduce; }
 /// Whether it gives the gradient that the cell before waits for.
 GPIPE_INLINE constexpr bool gives_gradient(Kind kind) {
     return kind == Kind::backward || kind == Kind::input_gradient;

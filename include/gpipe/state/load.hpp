@@ -167,6 +167,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         machine.copy(to, at, entry->bytes());
         at += entry->bytes();
     }
+    machine.spread();
     if (all) machine.go_on(result.seed, result.steps);
     return result;
 }

@@ -75,6 +75,7 @@ struct StateAccess {
             state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
                                    in_words(layer.output()));
             for (std::size_t t = 0; t < layer.parameters.count; ++t) {
+                if (machine.is_repeated(i, t)) continue;
                 TensorType const& type = layer.parameters.first[t];
                 UpdateRow const& row = machine.tensor(next++);
                 safetensors::Entry entry{tensor_name(i, layer, t),
