@@ -321,7 +321,8 @@ template <class Net, class... Policies> class Training {
 
     /// Layers, shapes, parameters, cells and bytes as a text of two tables.
     std::string summary() const {
-        return gpipe::summary(machine_.model().infos, elements_of<Net>(), plan());
+        return gpipe::summary(machine_.model().infos, elements_of<Net>(), machine_.model().ties,
+                              plan());
     }
 
     /// Where the last step, evaluate or predict failed, if it did.

@@ -176,6 +176,49 @@ TEST_CASE("P1 likewise in the paper's order of backwards, and with immediate upd
     CHECK(three->steps() == 10);
 }
 
+namespace {
+
+// The ends of a tie: layers 0, 1 and 4.
+struct Shared;
+struct Scaled : toy::Linear<float, 5, 5> {
+    using Tied = gpipe::Tie<Shared>;
+};
+using TiedNet =
+    gpipe::Pipeline<Scaled, Scaled, toy::Tanh<float, 5>, toy::Linear<float, 5, 5>, Scaled>;
+using TrainTied =
+    toy::Training<TiedNet, toy::MeanSquare<float, 5>, gpipe::Adam, gpipe::device::Host>;
+std::unique_ptr<TrainTied> tied(std::size_t cells, std::uint64_t seed) {
+    TrainTied::Options options{.samples = 8, .seed = seed, .cells = cells, .micro_batches = 4};
+    options.snapshot = true;
+    return std::make_unique<TrainTied>(TiedNet{}, toy::MeanSquare<float, 5>{}, gpipe::Adam{1e-2f},
+                                       options);
+}
+
+} // namespace
+
+TEST_CASE("tied parameters are saved once, and all their ends go on from that") {
+    Folder const folder;
+    auto const x = toy::numbers<float>(40, 1), target = toy::numbers<float>(40, 2);
+    auto const whole = tied(1, 3);
+    for (int i = 0; i < 6; ++i) whole->step(x, target);
+    for (std::size_t cells : {1, 2, 5}) {
+        auto const first = tied(cells, 3), second = tied(6 - cells, 9);
+        for (int i = 0; i < 3; ++i) first->step(x, target);
+        gpipe::save(*first, folder / "s");
+        gpipe::start_save(*first, folder / "t").wait();
+        CHECK(folder.content("s") == folder.content("t"));
+        CHECK(folder.content("s").find("layer.0000.0") != std::string::npos);
+        CHECK(folder.content("s").find("layer.0001.0") == std::string::npos);
+        CHECK(folder.content("s").find("layer.0004.1") != std::string::npos);
+        gpipe::load(*second, folder / "s");
+        for (int i = 0; i < 3; ++i) second->step(x, target);
+        CHECK(second->evaluate(x, target).loss == whole->evaluate(x, target).loss);
+        gpipe::save(*second, folder / "s");
+        gpipe::save(*whole, folder / "w");
+        CHECK(folder.content("s") == folder.content("w"));
+    }
+}
+
 TEST_CASE("every bit comes back: payloads of NaN, signs of zero, denormals") {
     Folder const folder;
     Small<First> from, to;

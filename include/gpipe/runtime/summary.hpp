@@ -36,11 +36,11 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
 } // namespace detail
 
 /// What a training consists of, as text: its layers with what a sample is at their ends (with that
-/// of skips behind a plus), their parameters, and their cells; then the bytes of each device by
-/// what they are for, as planned.
+/// of skips behind a plus), their parameters (tied ones at the first of their layers), and their
+/// cells; then the bytes of each device by what they are for, as planned.
 [[gnu::cold]] GPIPE_INLINE std::string summary(Array<LayerInfo> const& layers,
                                                Array<LayerElements> const& elements,
-                                               MemoryPlan const& plan) {
+                                               Part<TiedTensor> ties, MemoryPlan const& plan) {
     Programs const& programs = plan.lowered.programs;
     trace::TextTable chain("rlrrllrrl", {"layer", "type", "cell", "device", "input", "output",
                                          "parameters", "bytes", "shapes"});
@@ -48,16 +48,23 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
     for (std::size_t c = 0; c < programs.cells(); ++c)
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
             LayerInfo const& layer = layers[i];
-            std::size_t own = 0;
+            std::size_t count = layer.parameter_elements, own = 0, first = 0;
             for (std::size_t t = 0; t < layer.parameters.count; ++t)
                 own += layer.parameters.bytes[t];
+            std::string types = detail::shapes(elements[i].parameters);
+            for (TiedTensor const& end : ties) {
+                if (end.is_first) first = end.layer;
+                if (end.is_first || end.layer != i) continue;
+                count -= end.elements;
+                own -= end.bytes;
+                types += "; " + std::to_string(end.tensor) + " tied to " + std::to_string(first);
+            }
             chain.add({std::to_string(i), trace::short_name(layer.name, 40), std::to_string(c),
                        std::to_string(programs.device_of(c)),
                        detail::shapes(elements[i].input(), elements[i].popped()),
                        detail::shapes(elements[i].output(), elements[i].stashed()),
-                       trace::grouped(layer.parameter_elements), trace::grouped(own),
-                       detail::shapes(elements[i].parameters)});
-            parameters += layer.parameter_elements;
+                       trace::grouped(count), trace::grouped(own), types});
+            parameters += count;
             bytes += own;
         }
     chain.add(

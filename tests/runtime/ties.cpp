@@ -1,0 +1,300 @@
+// Tied parameters. That they train as the plain loop under every schedule, policy and link, with
+// skips around them, is in skips.cpp, whose net ties two of them; on streams in
+// cuda_double/skips.cpp; in saved states in state/resume.cpp; what must not compile in
+// compile_fail/ties.cpp.
+#include "support/net.hpp"
+#include "support/skip_layers.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::device::Host;
+using toy::Deferred;
+using toy::Remote;
+using toy::TiedTo;
+
+struct Weights;
+struct Biases;
+
+// W x + b, of which every layer has the same W and b.
+template <class T> struct Again : toy::Linear<T, 5, 5> {
+    using Tied = gpipe::Ties<gpipe::Tie<Weights>, gpipe::Tie<Biases, 1>>;
+};
+// W (W (W x + b) + b) + b as one layer, for one micro-batch: no ties, no cells.
+template <class T> struct Thrice {
+    using Input = gpipe::Tensor<T, 5>;
+    using Output = gpipe::Tensor<T, 5>;
+    using Parameters = typename toy::Linear<T, 5, 5>::Parameters;
+    using Saved = gpipe::Tensors<gpipe::Tensor<T, 5>, gpipe::Tensor<T, 5>>;
+
+    void initialize(auto& ctx) const { toy::Linear<T, 5, 5>{}.initialize(ctx); }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto [first, second] = ctx.saved();
+        auto const apply = [&](std::size_t s, auto const& from, auto const& to) {
+            auto [w, b] = ctx.parameters();
+            for (std::size_t o = 0; o < 5; ++o) {
+                T sum = b(o);
+                for (std::size_t i = 0; i < 5; ++i) sum += w(o, i) * from(s, i);
+                to(s, o) = sum;
+            }
+        };
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            apply(s, x, first);
+            apply(s, first, second);
+            apply(s, second, y);
+        }
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto [w, b] = ctx.parameters();
+        auto [first, second] = ctx.saved();
+        std::vector<T> dw(75), db(15), above(5), below(5);
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            for (std::size_t i = 0; i < 5; ++i) above[i] = dy(s, i);
+            for (std::size_t use = 3; use-- > 0;) {
+                for (std::size_t o = 0; o < 5; ++o) {
+                    db[5 * use + o] += above[o];
+                    for (std::size_t i = 0; i < 5; ++i)
+                        dw[25 * use + 5 * o + i] += above[o] * (use == 0   ? x(s, i)
+                                                                : use == 1 ? first(s, i)
+                                                                           : second(s, i));
+                }
+                for (std::size_t i = 0; i < 5; ++i) {
+                    below[i] = 0;
+                    for (std::size_t o = 0; o < 5; ++o) below[i] += w(o, i) * above[o];
+                }
+                above = below;
+            }
+            for (std::size_t i = 0; i < 5; ++i) dx(s, i) = above[i];
+        }
+        auto [weights, biases] = ctx.gradients();
+        for (std::size_t use = 0; use < 3; ++use) {
+            for (std::size_t i = 0; i < 25; ++i) weights.data()[i] += dw[25 * use + i];
+            for (std::size_t i = 0; i < 5; ++i) biases[i] += db[5 * use + i];
+        }
+    }
+};
+
+// y[i] = a[i] x[i].
+template <class T> struct Factors {
+    using Input = gpipe::Tensor<T, 5>;
+    using Output = gpipe::Tensor<T, 5>;
+    using Parameters = gpipe::Tensor<T, 5>;
+    void initialize(auto& ctx) const {
+        auto numbers = ctx.random(0);
+        for (T& v : ctx.parameters()) v = static_cast<T>(numbers.uniform(0.5, 1));
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i)
+            y.data()[i] = ctx.parameters()[i % 5] * x.data()[i];
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            dx.data()[i] = ctx.parameters()[i % 5] * dy.data()[i];
+            ctx.gradients()[i % 5] += x.data()[i] * dy.data()[i];
+        }
+    }
+};
+
+template <class Net, class O = gpipe::SGD, class Device = Host>
+using TrainOf = toy::Training<Net, toy::MeanSquare<double, 5>, O, Device>;
+template <class T> typename T::Options options(std::size_t cells, std::size_t micro_batches) {
+    typename T::Options o;
+    o.samples = 9;
+    o.seed = 5;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.schedule = gpipe::schedule::GPipeAscending{};
+    return o;
+}
+template <class T> std::vector<double> parameter(T& train, std::size_t layer, std::size_t tensor) {
+    std::vector<double> values(train.template gradient<double>(layer, tensor).size());
+    train.read_parameter(layer, tensor, std::span(values));
+    return values;
+}
+
+using Three = gpipe::Pipeline<Again<double>, Again<double>, Again<double>>;
+// The ends are layers 0, 1 and 3 with one type, 4 and 6 with another.
+using Net =
+    gpipe::Pipeline<TiedTo<toy::Linear<double, 5, 5>, Weights>,
+                    TiedTo<toy::Linear<double, 5, 5>, Weights>, toy::Tanh<double, 5>,
+                    TiedTo<toy::Linear<double, 5, 5>, Weights>, TiedTo<Factors<double>, Biases>,
+                    toy::Tanh<double, 5>, TiedTo<Factors<double>, Biases>>;
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "M3 a layer used three times across cells is one layer used three times: outputs "
+    "are equal in every bit, before and after steps",
+    Device, Host, Deferred, Remote) {
+    using Plain = TrainOf<gpipe::Pipeline<Thrice<double>>, gpipe::SGD>;
+    gpipe::SGD const sgd{.learning_rate = 1e-2f, .momentum = 0.9f};
+    auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
+    for (std::size_t cells = 1; cells <= 3; ++cells)
+        for (auto const& run : toy::runs<Device>()) {
+            INFO("K = ", cells, ", ", toy::describe(run));
+            Plain plain({}, {}, sgd, options<Plain>(1, 1));
+            using Train = TrainOf<Three, gpipe::SGD, Device>;
+            auto o = options<Train>(cells, 1);
+            o.device = run;
+            Train train({}, {}, sgd, o);
+            for (int step = 0; step < 3; ++step) {
+                std::vector<double> y(45), expected(45);
+                train.predict(x, y);
+                plain.predict(x, expected);
+                CHECK(y == expected);
+                CHECK(train.step(x, target).loss == plain.step(x, target).loss);
+                for (std::size_t layer = 0; layer < 3; ++layer) {
+                    CHECK(parameter(train, layer, 0) == parameter(plain, 0, 0));
+                    CHECK(parameter(train, layer, 1) == parameter(plain, 0, 1));
+                }
+            }
+        }
+}
+
+TEST_CASE_TEMPLATE("what is written to one end all have, by copies and through views", Device, Host,
+                   Deferred, Remote) {
+    using Train = TrainOf<Net, gpipe::Adam, Device>;
+    auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
+    for (std::size_t cells : {std::size_t{1}, std::size_t{3}, std::size_t{7}}) {
+        Train train({}, {}, gpipe::Adam{1e-2f}, options<Train>(cells, 4));
+        train.step(x, target);
+        std::vector<double> const values = toy::numbers<double>(25, 3);
+        for (std::size_t end : {3, 0, 1}) {
+            INFO("K = ", cells, ", end ", end);
+            std::vector<double> own = values;
+            own[end] = 7;
+            train.write_parameter(end, 0, std::span<double const>(own));
+            for (std::size_t layer : {0, 1, 3}) CHECK(parameter(train, layer, 0) == own);
+            own[end] = 8;
+            if (end == 3) {
+                auto [weights, biases] = train.template parameters<3>();
+                weights.data()[end] = 8;
+            } else {
+                train.template parameter<double>(end, 0)[end] = 8;
+            }
+            for (std::size_t layer : {0, 1, 3}) CHECK(parameter(train, layer, 0) == own);
+        }
+        // Without a look between: an evaluation, a step, a gradient.
+        auto const scale = [&](double factor, std::size_t end) {
+            for (double& v : train.template parameter<double>(end, 0)) v = factor;
+        };
+        scale(0.5, 4);
+        double const loss = train.evaluate(x, target).loss;
+        scale(3, 4);
+        scale(0.5, 6);
+        CHECK(train.evaluate(x, target).loss == loss);
+        scale(2, 4);
+        scale(0.5, 6);
+        CHECK(train.compute_gradients(x, target).loss == loss);
+        scale(2, 6);
+        scale(0.5, 4);
+        CHECK(train.step(x, target).loss == loss);
+        CHECK(parameter(train, 4, 0) == parameter(train, 6, 0));
+    }
+}
+
+TEST_CASE("gradients are those of the one parameter: against differences") {
+    using Train = TrainOf<Net>;
+    Train train({}, {}, {}, options<Train>(3, 4));
+    auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
+    train.compute_gradients(x, target);
+    for (auto const& [layer, tensor] :
+         {std::pair<std::size_t, std::size_t>{1, 0}, {6, 0}, {3, 1}}) {
+        auto const span = train.gradient<double>(layer, tensor);
+        std::vector<double> const gradient(span.begin(), span.end());
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+            std::vector<double> const values = parameter(train, layer, tensor);
+            double losses[2];
+            for (int side : {0, 1}) {
+                std::vector<double> moved = values;
+                moved[i] += side == 0 ? 1e-5 : -1e-5;
+                train.write_parameter(layer, tensor, std::span<double const>(moved));
+                losses[side] = train.evaluate(x, target).loss;
+            }
+            train.write_parameter(layer, tensor, std::span<double const>(values));
+            INFO("layer ", layer, ", tensor ", tensor, ", element ", i);
+            CHECK((losses[0] - losses[1]) / 2e-5 == doctest::Approx(gradient[i]).epsilon(1e-6));
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("they count once in the norm of all gradients", Device, Host, Deferred, Remote) {
+    using Train = TrainOf<Net, gpipe::SGD, Device>;
+    auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
+    for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{7}}) {
+        double sum = 0;
+        Train train({}, {}, {}, options<Train>(cells, 4));
+        train.compute_gradients(x, target);
+        for (std::size_t layer : {0, 1, 3, 4})
+            for (std::size_t t = layer == 1 || layer == 3; t < train.tensors(layer); ++t)
+                for (double const v : train.template gradient<double>(layer, t)) sum += v * v;
+        auto o = options<Train>(cells, 4);
+        o.clip_norm = std::sqrt(sum) / 2;
+        Train clipped({}, {}, {}, o);
+        clipped.compute_gradients(x, target);
+        for (std::size_t layer : {0, 1, 3, 4, 6})
+            for (std::size_t t = 0; t < train.tensors(layer); ++t)
+                for (std::size_t i = 0; i < train.template gradient<double>(layer, t).size(); ++i)
+                    CHECK(clipped.template gradient<double>(layer, t)[i] ==
+                          doctest::Approx(train.template gradient<double>(layer, t)[i] / 2)
+                              .epsilon(1e-12));
+    }
+}
+
+namespace {
+
+// Decay of its own at each end, of which the first counts.
+template <class L, class Tag, int half> struct Decays : TiedTo<L, Tag> {
+    static constexpr float decay[] = {half / 2.0f, 1};
+};
+using Decayed =
+    gpipe::Pipeline<toy::Linear<double, 5, 5>, Decays<toy::Linear<double, 5, 5>, Weights, 1>,
+                    toy::Tanh<double, 5>, Decays<toy::Linear<double, 5, 5>, Weights, 2>,
+                    Decays<toy::Linear<double, 5, 5>, Weights, 0>>;
+
+} // namespace
+
+TEST_CASE_TEMPLATE("an optimizer takes all ends for the first one: rates, decay, layer and type",
+                   Device, Host, Deferred, Remote) {
+    using O = gpipe::Grouped<gpipe::AdamW>;
+    using Loss = toy::MeanSquare<double, 5>;
+    using Train = TrainOf<Decayed, O, Device>;
+    auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
+    using First = Decays<toy::Linear<double, 5, 5>, Weights, 1>;
+    gpipe::ParameterGroup const groups[] = {{.type = gpipe::type_id<First>, .rate = 0.5f},
+                                            {.last_layer = 1, .rate = 0.25f},
+                                            {.first_layer = 2, .rate = 0},
+                                            {.last_layer = 1, .tensor = 0, .decay = 3}};
+    for (gpipe::ParameterGroup const& group : groups)
+        for (std::size_t cells = 1; cells <= 5; ++cells) {
+            O const optimizer{{.weight_decay = 0.5f}, {group}};
+            toy::Reference<Decayed, Loss, O> plain({}, {}, optimizer, 5, 4,
+                                                   toy::Backward::ascending);
+            Train train({}, {}, optimizer, options<Train>(cells, 4));
+            for (int step = 0; step < 2; ++step) {
+                CHECK(train.step(x, target).loss == plain.step(x, target));
+                CHECK(toy::difference(train, plain) == "");
+            }
+        }
+}
+
+TEST_CASE("a summary counts them once, and so does a pipeline") {
+    using Train = TrainOf<Net>;
+    Train const train({}, {}, {}, options<Train>(3, 4));
+    static_assert(Net::parameters() == 25 + 3 * 5 + 5 && Net::parameter_bytes() == 8 * 45);
+    std::string const text = train.summary();
+    CHECK(text.find("in all") != std::string::npos);
+    std::string const all = text.substr(text.find("in all"));
+    CHECK(all.substr(0, all.find('\n')).find(" 45 ") != std::string::npos);
+    CHECK(all.substr(0, all.find('\n')).find(" 360") != std::string::npos);
+    CHECK(text.find("; 0 tied to 4") != std::string::npos);
+}
