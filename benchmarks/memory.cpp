@@ -1,5 +1,6 @@
 // Whether the memory plan is true (bytes planned against bytes used), tight (against the least that
-// could do) and what the GPipe paper promises (against its formula), for the network of train_gpt.
+// could do) and what the GPipe paper promises (against its formula), for the network of train_gpt;
+// and whether it is true for that with skips and ties.
 #include "support/counting_allocator.hpp"
 #include "support/list.hpp"
 #include "support/live_bytes.hpp"
@@ -26,14 +27,51 @@ namespace {
 using namespace benchmark;
 
 using Model = gpt::Standard;
-using Blocks =
-    gpipe::Repeat<Model::blocks,
-                  UsesAll<gpt::Attention<float, Model::context, Model::width, Model::heads>>,
-                  UsesAll<gpt::Mlp<float, Model::context, Model::width>>>;
-using Net =
-    gpipe::Pipeline<UsesAll<gpt::Embedding<float, Model::vocabulary, Model::context, Model::width>>,
-                    Blocks,
-                    UsesAll<gpt::Head<float, Model::context, Model::width, Model::vocabulary>>>;
+using Embedding = gpt::Embedding<float, Model::vocabulary, Model::context, Model::width>;
+using Attention = gpt::Attention<float, Model::context, Model::width, Model::heads>;
+using Mlp = gpt::Mlp<float, Model::context, Model::width>;
+using Head = gpt::Head<float, Model::context, Model::width, Model::vocabulary>;
+using Plain =
+    gpipe::Pipeline<UsesAll<Embedding>,
+                    gpipe::Repeat<Model::blocks, UsesAll<Attention>, UsesAll<Mlp>>, UsesAll<Head>>;
+
+// The same with a skip around each block but one, and one around these; one table for both ends.
+template <class Tag>
+using Skip = gpipe::Skip<Tag, gpipe::Tensor<float, Model::context, Model::width>>;
+template <class Layer, class Tag> struct Gives : Layer {
+    using Stash = Skip<Tag>;
+    void forward(auto& context, auto x, auto y) const {
+        Layer::forward(context, x, y);
+        std::copy(x.begin(), x.end(), gpipe::stash<Tag>(context).begin());
+    }
+    void input_gradient(auto& context, auto x, auto dy, auto dx) const {
+        Layer::input_gradient(context, x, dy, dx);
+        auto const skip = gpipe::stash_gradient<Tag>(context);
+        for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] += skip.data()[i];
+    }
+};
+template <class Layer, class Tag> struct Takes : Layer {
+    using Pop = Skip<Tag>;
+    static constexpr bool backward_reads_pops = false;
+    void forward(auto& context, auto x, auto y) const {
+        Layer::forward(context, x, y);
+        auto const skip = gpipe::pop<Tag>(context);
+        for (std::size_t i = 0; i < y.size(); ++i) y.data()[i] += skip.data()[i];
+    }
+    void input_gradient(auto& context, auto x, auto dy, auto dx) const {
+        Layer::input_gradient(context, x, dy, dx);
+        std::copy(dy.begin(), dy.end(), gpipe::pop_gradient<Tag>(context).begin());
+    }
+};
+struct Block;
+struct All;
+using Linked = gpipe::Pipeline<
+    UsesAll<gpt::WithTable<Embedding, 0>>, Gives<UsesAll<Attention>, All>,
+    gpipe::Repeat<Model::blocks - 1, Gives<UsesAll<Attention>, Block>, Takes<UsesAll<Mlp>, Block>>,
+    Takes<UsesAll<Mlp>, All>, UsesAll<gpt::WithTable<Head, 2>>>;
+static_assert(Linked::size == Plain::size && Linked::skips.size() == Model::blocks);
+
+template <class Net>
 using Train =
     gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                     gpipe::Loss<Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
@@ -48,7 +86,7 @@ gpipe::checkpoint::Dynamic policy(std::string const& name) {
 // O(N + L/K x N/M) with the chain's mean bytes put in: N boundary tensors, and the tensors of L/K
 // layers for one micro-batch of N/M samples; without recomputation, for all of them.
 double formula(std::size_t cells, std::size_t micro_batches, std::size_t samples, bool recomputes) {
-    auto const layers = Net::layers();
+    auto const layers = Plain::layers();
     double boundary = 0;
     double kept = 0;
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -74,9 +112,10 @@ struct Settings {
     bool json = false;
 };
 
+template <class Net>
 void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule, std::size_t cells,
              std::size_t micro_batches, std::string const& checkpointing, Summary& summary) {
-    if (cells * schedule.cells_per_device() > Net::size ||
+    if (cells * schedule.cells_per_device() > Plain::size ||
         micro_batches < schedule.least_micro_batches(cells))
         return;
     std::vector<std::int32_t> inputs(settings.samples * Model::context);
@@ -86,18 +125,19 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
         targets[i] = static_cast<std::int32_t>(i * 11 % Model::vocabulary);
     }
     std::size_t const allocated_before = arena_bytes;
-    Train train{{},
-                {},
-                {},
-                {.samples = settings.samples,
-                 .seed = 1,
-                 .cells = cells,
-                 .micro_batches = micro_batches,
-                 .schedule = schedule,
-                 .checkpointing = policy(checkpointing)}};
+    constexpr bool links = Net::skips.size() > 0;
+    Train<Net> train{{},
+                     {},
+                     {},
+                     {.samples = settings.samples,
+                      .seed = 1,
+                      .cells = cells,
+                      .micro_batches = micro_batches,
+                      .schedule = schedule,
+                      .checkpointing = policy(checkpointing)}};
     std::size_t const allocated = arena_bytes - allocated_before;
     train.step(inputs, targets); // what the layers' own library sets up at its first call
-    poison_arenas(train, Net::size);
+    poison_arenas(train, Plain::size);
     std::size_t const allocations_before = allocations;
     train.step(inputs, targets);
     std::size_t const allocations_in_step = allocations - allocations_before;
@@ -113,6 +153,7 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
         result.add("K", cells).add("M", micro_batches).add("L", layers.size());
         result.add("N", settings.samples).add("checkpointing", checkpointing);
         result.add("schedule", schedule.name()).add("per_device", schedule.cells_per_device());
+        result.add("network", links ? "with skips and ties" : "plain");
         return result;
     };
     double used_low = 2;
@@ -129,39 +170,47 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
                                                 train.plan().devices[d].activations);
         used_low = std::min(used_low, double(planned) / double(used));
         used_high = std::max(used_high, double(planned) / double(used));
-        least_high = std::max(least_high, double(planned) / double(bound));
+        if (!links) least_high = std::max(least_high, double(planned) / double(bound));
         if (!settings.json) continue;
         Record of_use = record();
         of_use.add("device", d).compare("bytes", double(planned), "used", double(used));
         of_use.add("allocations_in_step", allocations_in_step);
         of_use.print();
+        if (links) continue; // the bound knows no skips
         Record of_bound = record();
         of_bound.add("device", d).compare("bytes", double(planned), "lower_bound", double(bound));
         of_bound.print();
     }
     double const paper = formula(cells, micro_batches, settings.samples, checkpointing != "never");
-    summary.add("planned / used", used_low);
-    summary.add("planned / used", used_high);
+    summary.add(links ? "planned / used, with skips and ties" : "planned / used", used_low);
+    summary.add(links ? "planned / used, with skips and ties" : "planned / used", used_high);
     summary.add("planned / allocated", double(train.planned_bytes()) / double(allocated));
-    summary.add(schedule.cells_per_device() == 1 ? "planned / live, one cell per device"
-                                                 : "planned / live, two cells per device",
-                least_high);
-    summary.add("activations / the paper's formula", double(activations) / paper);
+    if (!links) {
+        summary.add(schedule.cells_per_device() == 1 ? "planned / live, one cell per device"
+                                                     : "planned / live, two cells per device",
+                    least_high);
+        summary.add("activations / the paper's formula", double(activations) / paper);
+    }
     summary.add("allocations in a step", double(allocations_in_step));
     if (settings.json) {
         Record whole = record();
         whole.compare("bytes", double(train.planned_bytes()), "allocated", double(allocated));
         whole.print();
+        if (links) return;
         Record beside = record();
         beside.compare("bytes of activations", double(activations), "formula", paper);
         beside.print();
         return;
     }
-    std::printf("%-27s %zu %2zu %4zu  %-12s %9.3f %9.4f-%.4f %10.4f %14.4f %10.3f %8.2f %6zu\n",
+    std::printf("%-27s %zu %2zu %4zu  %-12s %9.3f %9.4f-%.4f %10.4f",
                 std::string(schedule.name()).c_str(), schedule.cells_per_device(), cells,
                 micro_batches, checkpointing.c_str(), double(largest) / (1 << 20), used_low,
-                used_high, double(train.planned_bytes()) / double(allocated), least_high,
-                double(activations) / (1 << 20), double(activations) / paper, allocations_in_step);
+                used_high, double(train.planned_bytes()) / double(allocated));
+    if (links)
+        std::printf("   with skips and ties %26zu\n", allocations_in_step);
+    else
+        std::printf(" %14.4f %10.3f %8.2f %6zu\n", least_high, double(activations) / (1 << 20),
+                    double(activations) / paper, allocations_in_step);
     std::fflush(stdout);
 }
 
@@ -190,7 +239,7 @@ int main(int argc, char** argv) {
         else
             for (std::string const& name : split(schedules))
                 settings.schedules.push_back(gpipe::schedule::find_schedule(name));
-        settings.cells = numbers("--cells", cells, {}, Net::size);
+        settings.cells = numbers("--cells", cells, {}, Plain::size);
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
             words("--checkpointing", checkpointing, {"never", "always", "except-last"});
@@ -211,6 +260,8 @@ int main(int argc, char** argv) {
         for (std::size_t k : settings.cells)
             for (std::size_t m : settings.micro_batches)
                 for (std::string const& policy_name : settings.checkpointing)
-                    measure(settings, schedule, k, m, policy_name, summary);
+                    for (bool const links : {false, true})
+                        (links ? measure<Linked> : measure<Plain>)(settings, schedule, k, m,
+                                                                   policy_name, summary);
     summary.print();
 }

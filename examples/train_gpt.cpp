@@ -75,6 +75,7 @@ struct Settings {
     std::string schedule{gpipe::schedule::GPipe::name};
     std::uint64_t per_device = 0;
     std::string checkpointing = "never";
+    bool tie = false;
     std::string optimizer = "adamw";
     std::uint64_t seed = 1;
     double learning_rate = 5e-3;
@@ -111,6 +112,7 @@ struct Settings {
                        0, gpipe::schedule::most_cells_per_device);
         options.name("checkpointing", "recompute activations in backward",
                      gpipe::checkpoint::policies(), checkpointing);
+        options.flag("tie", "the output's weights are the embedding's", tie);
         options.name("optimizer", "how gradients change parameters", gpipe::optimizer::optimizers(),
                      optimizer);
         options.number("seed", "of parameters, samples and dropout", seed, 0, ~std::uint64_t{0});
@@ -196,8 +198,9 @@ struct Settings {
     }
 };
 
-template <class Operations, class Device> int run(Settings const& settings, gpt::Text const& text) {
-    using Model = gpt::StandardOn<Operations>;
+template <class Operations, class Device, bool tied>
+int run(Settings const& settings, gpt::Text const& text) {
+    using Model = gpt::StandardOn<Operations, tied>;
     using Train = TrainOn<Model, Device>;
     // Elsewhere actions only enqueue: how long that takes says nothing of them.
     constexpr bool times = !Device::calls_enqueue;
@@ -297,6 +300,7 @@ template <class Operations, class Device> int run(Settings const& settings, gpt:
             .add("schedule", settings.schedule)
             .add("checkpointing", settings.checkpointing)
             .add("optimizer", settings.optimizer)
+            .add("tied", settings.tie)
             .add("device", settings.device)
             .add("threads", train.lanes())
             .add("seed", train.seed())
@@ -353,10 +357,14 @@ int main(int count, char** arguments) {
             if (text.id(c) < 0)
                 return options.refuse("--prompt has a character that the text has not");
 #ifdef __CUDACC__
+        using gpt::CudaOperations, gpipe::device::Cuda;
         if (settings.device == "cuda")
-            return run<gpt::CudaOperations, gpipe::device::Cuda>(settings, text);
+            return settings.tie ? run<CudaOperations, Cuda, true>(settings, text)
+                                : run<CudaOperations, Cuda, false>(settings, text);
 #endif
-        return run<gpt::HostOperations, gpipe::device::Host>(settings, text);
+        using gpt::HostOperations, gpipe::device::Host;
+        return settings.tie ? run<HostOperations, Host, true>(settings, text)
+                            : run<HostOperations, Host, false>(settings, text);
     } catch (gpt::BadText const& error) {
         return options.refuse(error.what());
     } catch (support::UsageError const& error) {

@@ -165,7 +165,13 @@ template <class T, class Optimizer> struct Updated {
     T* array(std::size_t n) { return reinterpret_cast<T*>(memory.data() + n * slot); }
     std::vector<T> values(std::size_t n) { return {array(n), array(n) + size}; }
     gpipe::UpdateRow row(std::byte* base) const {
-        return {nullptr, nullptr, base, base + slot, base + 2 * slot, size, 0.75f};
+        gpipe::UpdateRow result;
+        result.parameter = base;
+        result.gradient = base + slot;
+        result.state = base + 2 * slot;
+        result.elements = size;
+        result.decay = 0.75f;
+        return result;
     }
 };
 
@@ -230,5 +236,31 @@ TEST_CASE_TEMPLATE("updates on a GPU are the host's in every bit, but for Adam's
         compare_updates<T>(gpipe::RMSProp{1e-2f, 0.9f, 0.5f, 1e-6f, 1e-2f}, size);
         compare_updates<T>(gpipe::Adam{.weight_decay = 1e-2f}, size);
         compare_updates<T>(gpipe::AdamW{}, size);
+    }
+}
+
+TEST_CASE_TEMPLATE("gradients of tied parameters are added up on a GPU as on the host", T, float,
+                   double) {
+    Stream const stream(0);
+    CudaStream const name(stream.get());
+    for (std::size_t size : {0, 1, 64, 255, 1000, 70'000}) {
+        Updated<T, gpipe::SGD> host{size};
+        std::mt19937 random(static_cast<unsigned>(size));
+        std::normal_distribution<double> numbers(0, 1);
+        for (std::size_t n : {1, 2}) // the gradient, and what stands behind it
+            for (std::size_t i = 0; i < size; ++i)
+                host.array(n)[i] = static_cast<T>(numbers(random));
+        std::vector<T> const before = host.values(1);
+        Buffer const on_gpu(0, host.memory.size());
+        write(on_gpu, host.memory);
+        gpipe::StepWork<gpipe::device::Cuda>::add<T>({on_gpu.data() + 2 * host.slot, &name},
+                                                     host.row(on_gpu.data()));
+        stream.synchronize();
+        gpipe::detail::add_gradient<T>({host.memory.data() + 2 * host.slot, nullptr},
+                                       host.row(host.memory.data()));
+        INFO(sizeof(T), " bytes, ", size, " elements");
+        CHECK(same_bits(read<T>(on_gpu, host.memory.size() / sizeof(T)),
+                        {host.array(0), host.array(0) + host.memory.size() / sizeof(T)}));
+        CHECK((size == 0 || host.values(1) != before));
     }
 }

@@ -179,6 +179,29 @@ template <class L> constexpr bool fits_as_loss = gpipe::detail::loss_fits<L, Net
 static_assert(fits_as_loss<blank::Loss<2>> && fits_as_loss<WithMetrics>);
 static_assert(!gpipe::detail::NamesTarget<NoTarget> && !fits_as_loss<ReturnsFloat>);
 
+// Ties: ends in the order of the chain, tie by tie; a tag means the same in every Repeat. All of a
+// tie count once.
+struct Table;
+struct Bias;
+template <int n> struct TiesTable : blank::Linear<n> { using Tied = gpipe::Tie<Table>; };
+struct TiesBoth : blank::Linear<4> {
+    using Tied = gpipe::Ties<gpipe::Tie<Bias, 1>, gpipe::Tie<Table, 0>>;
+};
+using Tied = Pipeline<blank::Linear<4>, TiesTable<4>, Repeat<3, blank::Linear<4>, TiesBoth>>;
+template <std::size_t end>
+constexpr bool is_end(std::uint32_t tie, std::uint32_t layer, std::uint32_t tensor, bool first) {
+    constexpr gpipe::TiedTensor found = Tied::ties[end];
+    return found.tie == tie && found.layer == layer && found.tensor == tensor &&
+           found.is_first == first && found.bytes == (tensor == 0 ? 64 : 16);
+}
+static_assert(Tied::ties.size() == 7 && Pipeline<blank::Linear<4>>::ties.size() == 0);
+static_assert(is_end<0>(0, 1, 0, true) && is_end<1>(0, 3, 0, false));
+static_assert(is_end<2>(0, 5, 0, false) && is_end<3>(0, 7, 0, false));
+static_assert(is_end<4>(1, 3, 1, true) && is_end<5>(1, 5, 1, false) && is_end<6>(1, 7, 1, false));
+static_assert(Tied::parameters() == 8 * 20 - 3 * 16 - 2 * 4);
+static_assert(Tied::parameter_bytes() == 4 * Tied::parameters());
+static_assert(Pipeline<Repeat<1000, TiesTable<4>>>::parameters() == 1000 * 4 + 16);
+
 } // namespace
 
 // Any element type may carry a gradient that its trait says does.
