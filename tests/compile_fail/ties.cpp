@@ -1,6 +1,7 @@
 // Parameters that are to be one tensor with others, and cannot.
 // expect GPIPE_ALONE: gpipe: layer Index \(L\) ties a parameter tensor under Tag, but no other layer does
 // expect GPIPE_ALONE: CheckTie<.*[ (]1, Table, Foo|Index=1, L=Table, Tag=Foo
+// expect GPIPE_ALONE_TOO: gpipe: layer Index \(L\) ties a parameter tensor under Tag, but no other layer does
 // expect GPIPE_ALONE_TOO: CheckTie<.*[ (]2, Both, Bar|Index=2, L=Both, Tag=Bar
 // expect GPIPE_OTHER_TENSOR: gpipe: layer Index \(L\) ties a T under Tag, but layer First
 // expect GPIPE_OTHER_TENSOR: CheckTie<.*[ (]2, Bias, Foo, 0, Table, gpipe::Tensor<float, 4>|L=Bias, Tag=Foo, First=0.*T=gpipe::Tensor<float, 4>

@@ -292,7 +292,7 @@ template <class Shape, class... Items> consteval bool check_tie() {
     constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
     constexpr std::size_t first = layer_of(fault.first, Shape::extents);
     using L = LayerAt<Shape, index, Items...>;
-    using End = typename TiesOf<L, typename L::Tied>::template at<fault.end>;
+    using End = typename ties_of<L>::template at<fault.end>;
     return CheckTie<fault.kind, index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
                     typename End::Tensor>::ok();
 }

@@ -142,7 +142,7 @@ template <class L> consteval bool cheapness_fits() {
 }
 template <class L> consteval bool ties_fit() {
     if constexpr (ties_parameters<L>)
-        return TiesOf<L, typename L::Tied>::fit();
+        return ties_of<L>::fit();
     else
         return true;
 }

@@ -63,7 +63,7 @@ template <class Group> constexpr GroupSizes gradient_sizes_of() {
 
 template <class L> constexpr TieEnds tie_ends() {
     if constexpr (ties_parameters<L>)
-        return TiesOf<L, typename L::Tied>::ends();
+        return ties_of<L>::ends();
     else
         return {};
 }

@@ -59,10 +59,9 @@ struct TieOf<Tensors<Ps...>, Tie<Tag, place>> {
     }
 };
 
-// What a layer ties: Tie<...>, or Ties<...> of several.
-template <class L, class T> struct TiesOf : TiesOf<L, Ties<T>> {};
-template <class L, class... Ts> struct TiesOf<L, Ties<Ts...>> {
-    using Parameters = typename ParametersOf<L>::type;
+// What a layer ties, of its parameters.
+template <class Parameters, class T> struct TiesAmong;
+template <class Parameters, class... Ts> struct TiesAmong<Parameters, Ties<Ts...>> {
     template <std::size_t end> using at = TieOf<Parameters, typename List<Ts...>::template at<end>>;
 
     static constexpr TieInfo infos[sizeof...(Ts) + 1] = {TieOf<Parameters, Ts>::info()...,
@@ -76,6 +75,13 @@ template <class L, class... Ts> struct TiesOf<L, Ties<Ts...>> {
     }
     static constexpr TieEnds ends() { return {infos, sizeof...(Ts)}; }
 };
+
+// A and Ties<A> in one form.
+template <class T> struct AsTies { using type = Ties<T>; };
+template <class... Ts> struct AsTies<Ties<Ts...>> { using type = Ties<Ts...>; };
+
+template <ties_parameters L>
+using ties_of = TiesAmong<typename ParametersOf<L>::type, typename AsTies<typename L::Tied>::type>;
 
 } // namespace detail
 } // namespace gpipe
