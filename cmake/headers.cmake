@@ -3,7 +3,7 @@
 set(GPIPE_HEADERS
     include/gpipe/balance/balance.hpp
     include/gpipe/balance/bottleneck.hpp
-    include/gpipe/balance/check.hpp
+    include/gpipe/balance/check_cut.hpp
     include/gpipe/balance/least_squares.hpp
     include/gpipe/balance/metrics.hpp
     include/gpipe/balance/partition.hpp
@@ -12,11 +12,11 @@ set(GPIPE_HEADERS
     include/gpipe/by_name.hpp
     include/gpipe/check_gradients.hpp
     include/gpipe/checkpoint/budget.hpp
-    include/gpipe/checkpoint/catalogue.hpp
     include/gpipe/checkpoint/cell_to_reverse.hpp
-    include/gpipe/checkpoint/check.hpp
+    include/gpipe/checkpoint/check_checkpointing.hpp
     include/gpipe/checkpoint/checkpointing.hpp
-    include/gpipe/checkpoint/dynamic.hpp
+    include/gpipe/checkpoint/checkpointing_catalogue.hpp
+    include/gpipe/checkpoint/dynamic_policy.hpp
     include/gpipe/checkpoint/fastest_cell.hpp
     include/gpipe/checkpoint/fastest_reversal.hpp
     include/gpipe/checkpoint/kept.hpp
@@ -26,11 +26,11 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/optimal.hpp
     include/gpipe/checkpoint/per_cell.hpp
     include/gpipe/checkpoint/piece.hpp
-    include/gpipe/checkpoint/policies.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
     include/gpipe/checkpoint/reversed_costs.hpp
     include/gpipe/checkpoint/reversing.hpp
+    include/gpipe/checkpoint/reversing_policies.hpp
     include/gpipe/checkpoint/revolve.hpp
     include/gpipe/checkpoint/rotor.hpp
     include/gpipe/checkpoint/slots.hpp
@@ -109,10 +109,10 @@ set(GPIPE_HEADERS
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/optimizer/adam.hpp
-    include/gpipe/optimizer/catalogue.hpp
     include/gpipe/optimizer/groups.hpp
     include/gpipe/optimizer/one_of.hpp
     include/gpipe/optimizer/optimizer.hpp
+    include/gpipe/optimizer/optimizer_catalogue.hpp
     include/gpipe/optimizer/rates.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
@@ -131,9 +131,9 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
-    include/gpipe/runtime/budget.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
+    include/gpipe/runtime/chosen_policies.hpp
     include/gpipe/runtime/cuda_work.cuh
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
@@ -145,13 +145,13 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
+    include/gpipe/runtime/machine_work.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
-    include/gpipe/runtime/policies.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_protocol.hpp
@@ -165,13 +165,12 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/best.hpp
     include/gpipe/schedule/breadth_first.hpp
     include/gpipe/schedule/building_blocks.hpp
-    include/gpipe/schedule/catalogue.hpp
-    include/gpipe/schedule/check.hpp
+    include/gpipe/schedule/check_schedule.hpp
     include/gpipe/schedule/constant.hpp
     include/gpipe/schedule/costs.hpp
     include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
-    include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/fill_drain.hpp
     include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/offloads.hpp
@@ -179,11 +178,12 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
+    include/gpipe/schedule/programs_view.hpp
     include/gpipe/schedule/schedule.hpp
+    include/gpipe/schedule/schedule_catalogue.hpp
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
-    include/gpipe/schedule/view.hpp
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp

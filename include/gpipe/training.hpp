@@ -8,11 +8,11 @@
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
+#include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
-#include <gpipe/runtime/policies.hpp>
 #include <gpipe/runtime/summary.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>

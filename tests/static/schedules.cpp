@@ -2,8 +2,8 @@
 // within the default limits of every compiler.
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/best.hpp>
-#include <gpipe/schedule/catalogue.hpp>
-#include <gpipe/schedule/check.hpp>
+#include <gpipe/schedule/check_schedule.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 

@@ -2,7 +2,7 @@
 #include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
-#include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/checkpoint/dynamic_policy.hpp>
 #include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>

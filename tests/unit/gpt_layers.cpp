@@ -10,7 +10,7 @@
 
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/chain.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

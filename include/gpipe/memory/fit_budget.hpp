@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/policies.hpp>
+#include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/device_choice.hpp>
 #include <gpipe/memory/reversal_choices.hpp>
