@@ -95,17 +95,13 @@ set(GPIPE_HEADERS
     include/gpipe/layer/view.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
-    include/gpipe/memory/constant_budget.hpp
     include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
-    include/gpipe/memory/device_choice.hpp
-    include/gpipe/memory/fit_budget.hpp
     include/gpipe/memory/locate.hpp
     include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
-    include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/optimizer/adam.hpp
@@ -162,7 +158,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
-    include/gpipe/schedule/best.hpp
     include/gpipe/schedule/breadth_first.hpp
     include/gpipe/schedule/building_blocks.hpp
     include/gpipe/schedule/check_schedule.hpp
@@ -187,6 +182,11 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/search/best_schedule.hpp
+    include/gpipe/search/constant_budget.hpp
+    include/gpipe/search/device_choice.hpp
+    include/gpipe/search/fit_budget.hpp
+    include/gpipe/search/reversal_choices.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp
     include/gpipe/state/layer_state.hpp

@@ -3,9 +3,9 @@
 #include <support/random_plan.hpp>
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
-#include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/search/fit_budget.hpp>
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,6 @@
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/loss.hpp>
-#include <gpipe/memory/constant_budget.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -15,6 +14,7 @@
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/search/constant_budget.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <cstddef>
