@@ -55,6 +55,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/half.cuh
     include/gpipe/cuda/launch.cuh
     include/gpipe/cuda/reduce.cuh
+    include/gpipe/cuda/step_work.cuh
     include/gpipe/cuda/thrust.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
@@ -130,7 +131,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
-    include/gpipe/runtime/cuda_work.cuh
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
