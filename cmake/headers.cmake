@@ -10,6 +10,26 @@ set(GPIPE_HEADERS
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
     include/gpipe/by_name.hpp
+    include/gpipe/call/address.hpp
+    include/gpipe/call/call.hpp
+    include/gpipe/call/handle_set.hpp
+    include/gpipe/call/handle_specs.hpp
+    include/gpipe/call/step_state.hpp
+    include/gpipe/chain/chain.hpp
+    include/gpipe/chain/chain_skips.hpp
+    include/gpipe/chain/chain_ties.hpp
+    include/gpipe/chain/check_layer.hpp
+    include/gpipe/chain/check_loss.hpp
+    include/gpipe/chain/check_neighbours.hpp
+    include/gpipe/chain/check_skip.hpp
+    include/gpipe/chain/check_tie.hpp
+    include/gpipe/chain/element.hpp
+    include/gpipe/chain/handle_table.hpp
+    include/gpipe/chain/info.hpp
+    include/gpipe/chain/item.hpp
+    include/gpipe/chain/layer_fits.hpp
+    include/gpipe/chain/skip_pairs.hpp
+    include/gpipe/chain/thunk.hpp
     include/gpipe/check_gradients.hpp
     include/gpipe/checkpoint/budget.hpp
     include/gpipe/checkpoint/cell_to_reverse.hpp
@@ -68,29 +88,14 @@ set(GPIPE_HEADERS
     include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
     include/gpipe/layer/batch.hpp
-    include/gpipe/layer/call.hpp
-    include/gpipe/layer/chain.hpp
-    include/gpipe/layer/chain_skips.hpp
-    include/gpipe/layer/chain_ties.hpp
-    include/gpipe/layer/check.hpp
-    include/gpipe/layer/check_layer.hpp
-    include/gpipe/layer/check_skip.hpp
-    include/gpipe/layer/check_tie.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
-    include/gpipe/layer/element.hpp
-    include/gpipe/layer/handle_set.hpp
     include/gpipe/layer/handles.hpp
-    include/gpipe/layer/info.hpp
-    include/gpipe/layer/item.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
     include/gpipe/layer/skip.hpp
-    include/gpipe/layer/skip_pairs.hpp
     include/gpipe/layer/stash.hpp
-    include/gpipe/layer/step_state.hpp
     include/gpipe/layer/tensor.hpp
-    include/gpipe/layer/thunk.hpp
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/validate.hpp>
+#include <gpipe/chain/handle_table.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/layer/batch.hpp>

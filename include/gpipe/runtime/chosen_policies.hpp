@@ -2,11 +2,13 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check_cut.hpp>
+#include <gpipe/chain/check_loss.hpp>
+#include <gpipe/chain/check_neighbours.hpp>
+#include <gpipe/chain/handle_table.hpp>
 #include <gpipe/checkpoint/check_checkpointing.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
-#include <gpipe/layer/loss.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
