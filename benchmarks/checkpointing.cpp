@@ -14,7 +14,7 @@
 #include "gpt/model.hpp"
 #include "gpt/processor.hpp"
 
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/checkpoint/checkpointing_catalogue.hpp>
 #include <gpipe/gpipe.hpp>
 
 #include <algorithm>

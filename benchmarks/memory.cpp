@@ -13,7 +13,7 @@
 #include "gpt/model.hpp"
 
 #include <gpipe/gpipe.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <algorithm>
 #include <cstdint>

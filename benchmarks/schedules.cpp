@@ -8,7 +8,7 @@
 #include "support/summary.hpp"
 
 #include <gpipe/gpipe.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <cstdio>
 #include <memory>

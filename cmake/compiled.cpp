@@ -5,8 +5,8 @@
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
 #include <gpipe/runtime/gradient_report.hpp>
-#include <gpipe/schedule/best.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
+#include <gpipe/search/best_schedule.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>

@@ -3,20 +3,40 @@
 set(GPIPE_HEADERS
     include/gpipe/balance/balance.hpp
     include/gpipe/balance/bottleneck.hpp
-    include/gpipe/balance/check.hpp
+    include/gpipe/balance/check_cut.hpp
     include/gpipe/balance/least_squares.hpp
     include/gpipe/balance/metrics.hpp
     include/gpipe/balance/partition.hpp
     include/gpipe/balance/prefix.hpp
     include/gpipe/balance/validate.hpp
     include/gpipe/by_name.hpp
+    include/gpipe/call/address.hpp
+    include/gpipe/call/call.hpp
+    include/gpipe/call/handle_set.hpp
+    include/gpipe/call/handle_specs.hpp
+    include/gpipe/call/step_state.hpp
+    include/gpipe/chain/chain.hpp
+    include/gpipe/chain/chain_skips.hpp
+    include/gpipe/chain/chain_ties.hpp
+    include/gpipe/chain/check_layer.hpp
+    include/gpipe/chain/check_loss.hpp
+    include/gpipe/chain/check_neighbours.hpp
+    include/gpipe/chain/check_skip.hpp
+    include/gpipe/chain/check_tie.hpp
+    include/gpipe/chain/element.hpp
+    include/gpipe/chain/handle_table.hpp
+    include/gpipe/chain/info.hpp
+    include/gpipe/chain/item.hpp
+    include/gpipe/chain/layer_fits.hpp
+    include/gpipe/chain/skip_pairs.hpp
+    include/gpipe/chain/thunk.hpp
     include/gpipe/check_gradients.hpp
     include/gpipe/checkpoint/budget.hpp
-    include/gpipe/checkpoint/catalogue.hpp
     include/gpipe/checkpoint/cell_to_reverse.hpp
-    include/gpipe/checkpoint/check.hpp
+    include/gpipe/checkpoint/check_checkpointing.hpp
     include/gpipe/checkpoint/checkpointing.hpp
-    include/gpipe/checkpoint/dynamic.hpp
+    include/gpipe/checkpoint/checkpointing_catalogue.hpp
+    include/gpipe/checkpoint/dynamic_policy.hpp
     include/gpipe/checkpoint/fastest_cell.hpp
     include/gpipe/checkpoint/fastest_reversal.hpp
     include/gpipe/checkpoint/kept.hpp
@@ -26,11 +46,11 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/optimal.hpp
     include/gpipe/checkpoint/per_cell.hpp
     include/gpipe/checkpoint/piece.hpp
-    include/gpipe/checkpoint/policies.hpp
     include/gpipe/checkpoint/reversal.hpp
     include/gpipe/checkpoint/reversal_costs.hpp
     include/gpipe/checkpoint/reversed_costs.hpp
     include/gpipe/checkpoint/reversing.hpp
+    include/gpipe/checkpoint/reversing_policies.hpp
     include/gpipe/checkpoint/revolve.hpp
     include/gpipe/checkpoint/rotor.hpp
     include/gpipe/checkpoint/slots.hpp
@@ -55,6 +75,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/half.cuh
     include/gpipe/cuda/launch.cuh
     include/gpipe/cuda/reduce.cuh
+    include/gpipe/cuda/step_work.cuh
     include/gpipe/cuda/thrust.cuh
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
@@ -67,52 +88,33 @@ set(GPIPE_HEADERS
     include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
     include/gpipe/layer/batch.hpp
-    include/gpipe/layer/call.hpp
-    include/gpipe/layer/chain.hpp
-    include/gpipe/layer/chain_skips.hpp
-    include/gpipe/layer/chain_ties.hpp
-    include/gpipe/layer/check.hpp
-    include/gpipe/layer/check_layer.hpp
-    include/gpipe/layer/check_skip.hpp
-    include/gpipe/layer/check_tie.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
-    include/gpipe/layer/element.hpp
-    include/gpipe/layer/handle_set.hpp
     include/gpipe/layer/handles.hpp
-    include/gpipe/layer/info.hpp
-    include/gpipe/layer/item.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
     include/gpipe/layer/skip.hpp
-    include/gpipe/layer/skip_pairs.hpp
     include/gpipe/layer/stash.hpp
-    include/gpipe/layer/step_state.hpp
     include/gpipe/layer/tensor.hpp
-    include/gpipe/layer/thunk.hpp
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
     include/gpipe/memory/cell_layout.hpp
     include/gpipe/memory/cell_use.hpp
-    include/gpipe/memory/constant_budget.hpp
     include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
-    include/gpipe/memory/device_choice.hpp
-    include/gpipe/memory/fit_budget.hpp
     include/gpipe/memory/locate.hpp
     include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/reversal_calls.hpp
-    include/gpipe/memory/reversal_choices.hpp
     include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/optimizer/adam.hpp
-    include/gpipe/optimizer/catalogue.hpp
     include/gpipe/optimizer/groups.hpp
     include/gpipe/optimizer/one_of.hpp
     include/gpipe/optimizer/optimizer.hpp
+    include/gpipe/optimizer/optimizer_catalogue.hpp
     include/gpipe/optimizer/rates.hpp
     include/gpipe/optimizer/rmsprop.hpp
     include/gpipe/optimizer/sgd.hpp
@@ -131,10 +133,9 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
-    include/gpipe/runtime/budget.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
-    include/gpipe/runtime/cuda_work.cuh
+    include/gpipe/runtime/chosen_policies.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
@@ -145,13 +146,13 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
+    include/gpipe/runtime/machine_work.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
-    include/gpipe/runtime/policies.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_protocol.hpp
@@ -162,16 +163,14 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
-    include/gpipe/schedule/best.hpp
     include/gpipe/schedule/breadth_first.hpp
     include/gpipe/schedule/building_blocks.hpp
-    include/gpipe/schedule/catalogue.hpp
-    include/gpipe/schedule/check.hpp
+    include/gpipe/schedule/check_schedule.hpp
     include/gpipe/schedule/constant.hpp
     include/gpipe/schedule/costs.hpp
     include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
-    include/gpipe/schedule/gpipe.hpp
+    include/gpipe/schedule/fill_drain.hpp
     include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/offloads.hpp
@@ -179,14 +178,20 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
+    include/gpipe/schedule/programs_view.hpp
     include/gpipe/schedule/schedule.hpp
+    include/gpipe/schedule/schedule_catalogue.hpp
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
-    include/gpipe/schedule/view.hpp
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/search/best_schedule.hpp
+    include/gpipe/search/constant_budget.hpp
+    include/gpipe/search/device_choice.hpp
+    include/gpipe/search/fit_budget.hpp
+    include/gpipe/search/reversal_choices.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp
     include/gpipe/state/layer_state.hpp

@@ -18,11 +18,11 @@
 #include <gpipe/balance/partition.hpp>
 #include <gpipe/by_name.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
-#include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/memory/offload_times.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/simulate.hpp>
+#include <gpipe/search/fit_budget.hpp>
 #include <gpipe/trace/svg.hpp>
 
 #include <algorithm>

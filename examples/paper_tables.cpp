@@ -14,7 +14,7 @@
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/optimizer/rmsprop.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <algorithm>

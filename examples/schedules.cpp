@@ -10,8 +10,8 @@
 #include "support/options.hpp"
 #include "support/output.hpp"
 
-#include <gpipe/checkpoint/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/checkpoint/checkpointing_catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 #include <gpipe/trace/chrome.hpp>

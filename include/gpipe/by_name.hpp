@@ -3,6 +3,6 @@
 /// Schedules, checkpointing policies and optimizers by their names, for programs that are told
 /// them: apart from gpipe.hpp, as most are not.
 
-#include <gpipe/checkpoint/catalogue.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/checkpoint/checkpointing_catalogue.hpp>
+#include <gpipe/optimizer/optimizer_catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>

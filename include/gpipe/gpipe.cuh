@@ -3,6 +3,6 @@
 // Everything for pipelines on GPUs, through nvcc: gpipe.hpp, device::Cuda and its kernels.
 #include <gpipe/cuda/half.cuh>
 #include <gpipe/cuda/launch.cuh>
+#include <gpipe/cuda/step_work.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/gpipe.hpp>
-#include <gpipe/runtime/cuda_work.cuh>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/chain.hpp>
+#include <gpipe/chain/chain.hpp>
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/validate.hpp>
+#include <gpipe/chain/handle_table.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/layer/batch.hpp>
@@ -8,11 +9,11 @@
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/choices.hpp>
+#include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
-#include <gpipe/runtime/policies.hpp>
 #include <gpipe/runtime/summary.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>

@@ -1,6 +1,6 @@
 // expect GPIPE_HANDLE_UNDECLARED: gpipe: who works with gpipe::handle<H>\(context\) must declare it
 // expect GPIPE_HANDLE_OF_NO_STREAM: gpipe: a handle type needs a constructor H\(Stream const&, std::b
-#include <gpipe/layer/chain.hpp>
+#include <gpipe/chain/chain.hpp>
 #include <support/blank_layers.hpp>
 
 struct Stream {};

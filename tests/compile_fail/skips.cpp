@@ -25,7 +25,7 @@
 // expect GPIPE_POP_UNREAD: gpipe: a layer whose backward_reads_pops is false pops in its forward only
 // expect GPIPE_GRADIENT_IN_FORWARD: gpipe: a forward knows no gradient
 // expect GPIPE_POP_GRADIENT_IN_FORWARD: gpipe: the gradient of what was popped is written by backward
-#include <gpipe/layer/chain.hpp>
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
@@ -113,4 +113,3 @@ using Net = gpipe::Pipeline<Repeat<2, Gives>, Takes>;
 using Net = gpipe::Pipeline<Gives, Passes, No, TakesOn>;
 #endif
 static_assert(Net::skips.size() == 2);
-

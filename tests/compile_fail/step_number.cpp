@@ -1,6 +1,6 @@
 // expect GPIPE_STEP_OF_ANOTHER_TIME: gpipe: on this device the work of one step is replayed in others
 // expect GPIPE_STEP_OF_ANOTHER_TIME: context.step\(\) would not change
-#include <gpipe/layer/thunk.hpp>
+#include <gpipe/chain/thunk.hpp>
 #include <support/blank_layers.hpp>
 
 struct Stream {

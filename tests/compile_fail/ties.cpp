@@ -10,7 +10,7 @@
 // expect GPIPE_NO_TENSOR: gpipe: what layer Index \(L\) calls Tied must be a gpipe::Tie<Tag, tensor>
 // expect GPIPE_NO_PARAMETERS: gpipe: what layer Index \(L\) calls Tied must be a gpipe::Tie<Tag, tensor>
 // expect GPIPE_TWICE: gpipe: what layer Index \(L\) calls Tied must be a gpipe::Tie<Tag, tensor>
-#include <gpipe/layer/chain.hpp>
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 

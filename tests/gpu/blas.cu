@@ -1,8 +1,8 @@
 // cuBLAS as a handle of a layer: its products, on the layer's stream, and its errors.
 #include "support/gpu_memory.hpp"
 
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/cuda/blas.cuh>
-#include <gpipe/layer/chain.hpp>
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <gpt/model.hpp>
 
 #include <gpipe/gpipe.cuh>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

@@ -13,6 +13,8 @@
 #include <gpt/layer_norm.hpp>
 #include <gpt/scatter.hpp>
 
+#include <gpipe/layer/random.hpp>
+
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Rates and decay by layer and tensor, and what an optimizer is told of a tensor.
 #include <support/net.hpp>
 
-#include <gpipe/optimizer/catalogue.hpp>
+#include <gpipe/optimizer/optimizer_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

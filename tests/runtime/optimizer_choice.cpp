@@ -1,7 +1,7 @@
 // An optimizer that is chosen at construction trains bit by bit as the same one in the type.
 #include <support/net.hpp>
 
-#include <gpipe/optimizer/catalogue.hpp>
+#include <gpipe/optimizer/optimizer_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // The timeline of a run: every action where and when it ran, and the bytes that were in use.
 #include <support/net.hpp>
 
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <doctest/doctest.h>

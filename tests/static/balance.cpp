@@ -1,6 +1,6 @@
 // Cuts are constants.
 #include <gpipe/balance/balance.hpp>
-#include <gpipe/balance/check.hpp>
+#include <gpipe/balance/check_cut.hpp>
 #include <gpipe/balance/metrics.hpp>
 
 #include <array>

@@ -1,7 +1,8 @@
-// layer/: what follows from the types of tensors, layers and chains.
+// layer/, chain/: what follows from the types of tensors, layers and chains.
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
 
+#include <gpipe/chain/check_loss.hpp>
 #include <gpipe/pipeline.hpp>
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>

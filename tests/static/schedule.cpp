@@ -1,11 +1,11 @@
 // schedule/ and checkpoint/: bubbles, proofs and peaks are constants.
 #include <support/schedules.hpp>
 
-#include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/checkpoint/dynamic_policy.hpp>
 #include <gpipe/plan/happens_before.hpp>
 #include <gpipe/plan/lower.hpp>
-#include <gpipe/schedule/check.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/check_schedule.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>

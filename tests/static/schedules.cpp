@@ -1,11 +1,11 @@
 // The family of schedules as constants: programs, bubbles, peaks and the choice between them, each
 // within the default limits of every compiler.
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/best.hpp>
-#include <gpipe/schedule/catalogue.hpp>
-#include <gpipe/schedule/check.hpp>
+#include <gpipe/schedule/check_schedule.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/search/best_schedule.hpp>
 
 #include <cstddef>
 #include <cstdint>

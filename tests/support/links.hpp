@@ -4,7 +4,7 @@
 
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/plan/lower.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 
 #include <algorithm>
 #include <cstddef>

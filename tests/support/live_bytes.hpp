@@ -6,7 +6,7 @@
 
 #include "random_chain.hpp"
 
-#include <gpipe/layer/info.hpp>
+#include <gpipe/chain/info.hpp>
 #include <gpipe/memory/cell_layout.hpp>
 #include <gpipe/schedule/simulate.hpp>
 

@@ -12,7 +12,7 @@
 
 #include <gpipe/core/type_list.hpp>
 #include <gpipe/gpipe.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,9 +2,9 @@
 
 // Schedules as a user would write them.
 
-#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 // What toy layers report and what makes them throw: shared by all layers of a net, from any thread.
 
-#include <gpipe/layer/call.hpp>
+#include <gpipe/call/call.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <algorithm>

@@ -5,9 +5,9 @@
 #include "../../benchmarks/support/statistics.hpp"
 #include "../../benchmarks/support/turns.hpp"
 
+#include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/layer/info.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/zero_bubble_v.hpp>
 
 #include <doctest/doctest.h>

@@ -1,8 +1,8 @@
 // best_schedule(): what a search finds that knows every schedule by its type, times it by going
 // round until nothing changes, and counts bytes moment by moment.
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/best.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/search/best_schedule.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,10 +2,10 @@
 #include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
-#include <gpipe/checkpoint/dynamic.hpp>
-#include <gpipe/memory/fit_budget.hpp>
+#include <gpipe/checkpoint/dynamic_policy.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/search/fit_budget.hpp>
 
 #include <doctest/doctest.h>
 

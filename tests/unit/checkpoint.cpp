@@ -1,8 +1,8 @@
 // Passes of checkpointing: P9's one rule, and what torchgpipe's modes amount to.
 #include <support/schedules.hpp>
 
-#include <gpipe/checkpoint/dynamic.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/checkpoint/dynamic_policy.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <doctest/doctest.h>

@@ -2,9 +2,9 @@
 // by name.
 #include <support/random_chain.hpp>
 
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/checkpoint/checkpointing_catalogue.hpp>
 #include <gpipe/checkpoint/offload.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/one_forward_one_backward.hpp>
 
 #include <doctest/doctest.h>

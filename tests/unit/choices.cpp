@@ -2,7 +2,7 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/runtime/choices.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

@@ -12,8 +12,8 @@
 #include <support/xml_reader.hpp>
 
 #include <gpipe/core/registry.hpp>
-#include <gpipe/optimizer/catalogue.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/optimizer/optimizer_catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

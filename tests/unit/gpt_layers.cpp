@@ -8,9 +8,9 @@
 #include <gpt/model.hpp>
 #include <gpt/scatter.hpp>
 
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/gpipe.hpp>
-#include <gpipe/layer/chain.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 

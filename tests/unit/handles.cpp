@@ -1,5 +1,5 @@
 // Library handles of layers: who makes them, how often, where their workspaces lie, when they go.
-#include <gpipe/layer/chain.hpp>
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/layer/loss.hpp>
 
 #include <doctest/doctest.h>

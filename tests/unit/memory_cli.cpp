@@ -5,9 +5,9 @@
 #include "../../examples/support/transformer.hpp"
 
 #include <gpipe/balance/partition.hpp>
-#include <gpipe/checkpoint/catalogue.hpp>
+#include <gpipe/checkpoint/checkpointing_catalogue.hpp>
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <doctest/doctest.h>

@@ -2,7 +2,7 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/order.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/walk.hpp>

@@ -5,7 +5,7 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/verify.hpp>
 
 #include <doctest/doctest.h>

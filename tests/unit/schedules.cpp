@@ -1,6 +1,6 @@
 // The family of schedules: every one is sound, for every number of devices and micro-batches, and
 // keeps to the order, the place and the memory that it says.
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 

@@ -2,7 +2,7 @@
 #include <support/command_line.hpp>
 #include <support/xml_reader.hpp>
 
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <doctest/doctest.h>

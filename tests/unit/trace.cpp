@@ -2,7 +2,7 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>

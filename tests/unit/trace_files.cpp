@@ -4,7 +4,7 @@
 #include <support/xml_reader.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/schedule/catalogue.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>

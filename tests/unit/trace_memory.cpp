@@ -3,7 +3,7 @@
 #include <support/json_reader.hpp>
 #include <support/xml_reader.hpp>
 
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>

@@ -5,7 +5,7 @@
 
 #include <gpipe/plan/lower.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/svg.hpp>
 #include <gpipe/trace/text.hpp>

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/reversal_costs.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/info.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <algorithm>

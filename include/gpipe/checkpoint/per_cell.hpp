@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/checkpoint/policies.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/policy.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/device/cuda.hpp>
-#include <gpipe/layer/handle_set.hpp>
+#include <gpipe/layer/handles.hpp>
 
 #include <cstddef>
 #include <stdexcept>

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <gpipe/layer/call.hpp>
-#include <gpipe/layer/handle_set.hpp>
+#include <gpipe/call/call.hpp>
+#include <gpipe/layer/handles.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
+#include <gpipe/layer/view.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/call/address.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/layer/tensor.hpp>
 
@@ -146,19 +147,6 @@ template <std::size_t i, class... Ts> constexpr auto get(Views<Ts...> const& vie
 template <std::size_t i, class... Ts> constexpr auto get(std::tuple<Ts...> const& views) {
     return std::get<i>(views);
 }
-
-/// Where the tensors of a group lie for one micro-batch: one after the other from `base`, each in a
-/// slot for `capacity` samples; or, if `table` is set, wherever it points (the caller's own
-/// arrays), and `base` is its first entry.
-struct GroupAddress {
-    std::byte* base = nullptr;         ///< of the first tensor, or of the table
-    std::byte* const* table = nullptr; ///< by tensor
-
-    /// Of `count` arrays wherever they are.
-    static constexpr GroupAddress of_arrays(std::byte* const* table, std::size_t count) {
-        return {count > 0 ? table[0] : nullptr, table};
-    }
-};
 
 namespace detail {
 

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/call/call.hpp>
+#include <gpipe/chain/info.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/call.hpp>
-#include <gpipe/layer/info.hpp>
 #include <gpipe/memory/cell_use.hpp>
 
 #include <algorithm>

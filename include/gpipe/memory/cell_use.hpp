@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/layer/chain_ties.hpp>
-#include <gpipe/layer/skip_pairs.hpp>
+#include <gpipe/chain/chain_ties.hpp>
+#include <gpipe/chain/skip_pairs.hpp>
 
 #include <cstddef>
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/call/call.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/call.hpp>
 #include <gpipe/memory/reversal_calls.hpp>
 #include <gpipe/schedule/offloads.hpp>
 

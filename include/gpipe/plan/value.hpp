@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/call/address.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/call.hpp>
 #include <gpipe/plan/edge.hpp>
 
 #include <cstddef>

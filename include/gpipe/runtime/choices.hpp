@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/check.hpp>
+#include <gpipe/checkpoint/check_checkpointing.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>

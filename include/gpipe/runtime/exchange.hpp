@@ -1,7 +1,7 @@
 #pragma once
 
+#include <gpipe/call/step_state.hpp>
 #include <gpipe/core/bytes.hpp>
-#include <gpipe/layer/step_state.hpp>
 
 #include <cstddef>
 #include <cstring>

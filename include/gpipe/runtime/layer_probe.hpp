@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/element.hpp>
+#include <gpipe/chain/element.hpp>
 #include <gpipe/runtime/machine.hpp>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/layer/loss.hpp>
-#include <gpipe/layer/thunk.hpp>
+#include <gpipe/chain/check_loss.hpp>
+#include <gpipe/chain/thunk.hpp>
 
 #include <array>
 #include <concepts>

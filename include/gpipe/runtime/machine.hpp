@@ -9,9 +9,9 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/plan/evaluation.hpp>
-#include <gpipe/runtime/budget.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
+#include <gpipe/runtime/machine_work.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/pending_step.hpp>

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/call/handle_specs.hpp>
+#include <gpipe/chain/chain.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/chain.hpp>
-#include <gpipe/layer/handles.hpp>
 #include <gpipe/runtime/update.hpp>
 
 #include <array>

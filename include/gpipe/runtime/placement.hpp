@@ -1,8 +1,8 @@
 #pragma once
 
 #include <gpipe/balance/partition.hpp>
+#include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
-#include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
 #include <cstddef>

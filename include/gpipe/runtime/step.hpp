@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/call/call.hpp>
+#include <gpipe/chain/info.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/call.hpp>
-#include <gpipe/layer/info.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
 #include <cstddef>

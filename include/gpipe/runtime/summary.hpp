@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/chain/element.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/element.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/trace/text_table.hpp>

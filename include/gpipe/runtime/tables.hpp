@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/call/handle_set.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/handle_set.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <gpipe/call/step_state.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/ordered_sum.hpp>
-#include <gpipe/layer/step_state.hpp>
 #include <gpipe/memory/plan.hpp>
 
 #include <cfloat>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <gpipe/schedule/programs_view.hpp>
 #include <gpipe/schedule/schedule.hpp>
-#include <gpipe/schedule/view.hpp>
 
 #include <cstddef>
 #include <cstdint>

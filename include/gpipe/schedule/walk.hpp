@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
-#include <gpipe/schedule/view.hpp>
+#include <gpipe/schedule/programs_view.hpp>
 
 #include <cstddef>
 

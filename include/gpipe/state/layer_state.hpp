@@ -1,7 +1,7 @@
 #pragma once
 
+#include <gpipe/chain/element.hpp>
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/element.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <algorithm>

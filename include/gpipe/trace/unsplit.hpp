@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 

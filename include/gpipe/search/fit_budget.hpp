@@ -1,10 +1,10 @@
 #pragma once
 
-#include <gpipe/checkpoint/policies.hpp>
+#include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/memory/device_choice.hpp>
-#include <gpipe/memory/reversal_choices.hpp>
 #include <gpipe/schedule/simulate.hpp>
+#include <gpipe/search/device_choice.hpp>
+#include <gpipe/search/reversal_choices.hpp>
 
 #include <algorithm>
 #include <cstddef>

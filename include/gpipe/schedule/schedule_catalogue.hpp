@@ -5,7 +5,7 @@
 #include <gpipe/schedule/breadth_first.hpp>
 #include <gpipe/schedule/building_blocks.hpp>
 #include <gpipe/schedule/dual_pipe_v.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/interleaved.hpp>
 #include <gpipe/schedule/one_forward_one_backward.hpp>
 #include <gpipe/schedule/zero_bubble.hpp>

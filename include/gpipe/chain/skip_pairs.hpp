@@ -1,8 +1,8 @@
 #pragma once
 
+#include <gpipe/chain/info.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/info.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/layer/item.hpp>
-#include <gpipe/layer/skip_pairs.hpp>
+#include <gpipe/chain/item.hpp>
+#include <gpipe/chain/skip_pairs.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,11 +1,10 @@
 #pragma once
 
+#include <gpipe/call/handle_specs.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
-#include <gpipe/layer/handles.hpp>
 
 #include <cstddef>
-#include <type_traits>
 #include <utility>
 
 namespace gpipe {
@@ -55,21 +54,5 @@ class HandleSet {
     Array<Entry> entries_;
     std::size_t bytes_ = 0; ///< of the workspaces handed out
 };
-
-namespace detail {
-
-template <class Hs, class H> inline constexpr bool declares = false;
-template <class... Hs, class H>
-inline constexpr bool declares<Handles<Hs...>, H> = (std::is_same_v<Hs, H> || ...);
-
-} // namespace detail
-
-/// The handle of type H that belongs to the stream of this call of a layer or a loss.
-template <class H, class Context> H& handle(Context const& context) {
-    static_assert(detail::declares<typename Context::HandleTypes, H>,
-                  "gpipe: who works with gpipe::handle<H>(context) must declare it: "
-                  "using Handles = gpipe::Handles<H>");
-    return *static_cast<H*>(context.handles()->find(detail::handle_id<H>));
-}
 
 } // namespace gpipe

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/memory/fit_budget.hpp>
+#include <gpipe/search/fit_budget.hpp>
 
 #include <cstddef>
 #include <cstdint>

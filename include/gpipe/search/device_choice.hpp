@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/memory/reversal_choices.hpp>
+#include <gpipe/search/reversal_choices.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/chain/info.hpp>
+#include <gpipe/chain/item.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/layer/info.hpp>
-#include <gpipe/layer/item.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,8 +3,8 @@
 #include <gpipe/checkpoint/budget.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
-#include <gpipe/memory/fit_budget.hpp>
 #include <gpipe/runtime/choices.hpp>
+#include <gpipe/search/fit_budget.hpp>
 
 #include <cstddef>
 #include <stdexcept>

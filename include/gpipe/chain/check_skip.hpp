@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/skip_pairs.hpp>
+#include <gpipe/chain/skip_pairs.hpp>
 
 #include <cstddef>
 

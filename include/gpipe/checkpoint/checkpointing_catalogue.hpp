@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/dynamic.hpp>
+#include <gpipe/checkpoint/dynamic_policy.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/registry.hpp>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/check.hpp>
+#include <gpipe/chain/layer_fits.hpp>
 
 #include <concepts>
 #include <cstddef>

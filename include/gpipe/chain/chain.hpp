@@ -1,15 +1,16 @@
 #pragma once
 
+#include <gpipe/chain/chain_skips.hpp>
+#include <gpipe/chain/chain_ties.hpp>
+#include <gpipe/chain/check_layer.hpp>
+#include <gpipe/chain/check_neighbours.hpp>
+#include <gpipe/chain/check_skip.hpp>
+#include <gpipe/chain/check_tie.hpp>
+#include <gpipe/chain/info.hpp>
+#include <gpipe/chain/item.hpp>
+#include <gpipe/chain/thunk.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
-#include <gpipe/layer/chain_skips.hpp>
-#include <gpipe/layer/chain_ties.hpp>
-#include <gpipe/layer/check_layer.hpp>
-#include <gpipe/layer/check_skip.hpp>
-#include <gpipe/layer/check_tie.hpp>
-#include <gpipe/layer/info.hpp>
-#include <gpipe/layer/item.hpp>
-#include <gpipe/layer/thunk.hpp>
 
 #include <array>
 #include <cstddef>

@@ -1,20 +1,22 @@
 #pragma once
 
 #include <gpipe/balance/balance.hpp>
-#include <gpipe/balance/check.hpp>
-#include <gpipe/checkpoint/check.hpp>
+#include <gpipe/balance/check_cut.hpp>
+#include <gpipe/chain/check_loss.hpp>
+#include <gpipe/chain/check_neighbours.hpp>
+#include <gpipe/chain/handle_table.hpp>
+#include <gpipe/checkpoint/check_checkpointing.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
-#include <gpipe/layer/loss.hpp>
-#include <gpipe/memory/constant_budget.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/work.hpp>
-#include <gpipe/schedule/check.hpp>
-#include <gpipe/schedule/gpipe.hpp>
+#include <gpipe/schedule/check_schedule.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/search/constant_budget.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <gpipe/chain/handle_table.hpp>
+#include <gpipe/chain/layer_fits.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/check.hpp>
-#include <gpipe/layer/handles.hpp>
 
 #include <cstddef>
 #include <string_view>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/layer/chain_ties.hpp>
+#include <gpipe/chain/chain_ties.hpp>
 
 #include <cstddef>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <gpipe/checkpoint/per_cell.hpp>
-#include <gpipe/checkpoint/policies.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/layer/step_state.hpp>
-#include <gpipe/layer/view.hpp>
+#include <gpipe/call/address.hpp>
+#include <gpipe/call/step_state.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,24 +30,6 @@ struct StepFrame {
     StepState const* state = nullptr;   ///< in memory that work on the stream can read
     HandleSet const* handles = nullptr; ///< those of the device
 };
-
-/// Where a tensor may lie. The first five are memory of the cell, and say how long what lies there
-/// lives (where backwards are whole, nothing is held or deferred); the others are the tensors at
-/// the ends of the cell, wherever the micro-batch has them.
-enum class Region : std::uint8_t {
-    retained,  ///< from forward to backward, whatever runs again between
-    kept,      ///< from the begin of the reversal to backward, or to its first half
-    temporary, ///< within an action
-    held,      ///< from forward to the weight gradient
-    deferred,  ///< from the input gradient to the weight gradient
-    input,
-    output,
-    output_gradient,
-    input_gradient,
-    skip, ///< of a skip to another cell, see Frame::skips
-};
-/// How many have an address of their own: all but the last.
-inline constexpr std::size_t region_count = 9;
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
 struct Frame {

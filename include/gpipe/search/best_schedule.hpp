@@ -1,8 +1,8 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/schedule/catalogue.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <gpipe/chain/layer_fits.hpp>
+#include <gpipe/layer/loss.hpp>
+
+#include <type_traits>
+
+namespace gpipe {
+
+namespace detail {
+
+template <class T> inline constexpr bool is_loss_value = false;
+template <std::size_t n> inline constexpr bool is_loss_value<LossValue<n>> = true;
+
+template <class Loss>
+concept NamesTarget = requires {
+    typename Loss::Target;
+}
+&&is_tensors<typename Loss::Target>;
+
+template <class Net> using OutputGradientOf = GradientViews<typename Net::Output, Access::write>;
+
+template <class Loss, class Net, class DY>
+using LossResult =
+    std::invoke_result_t<Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
+                         BatchViews<typename Loss::Target, Access::read>, DY>;
+
+template <class Loss, class Net, class DY> consteval bool measures() {
+    if constexpr (requires { typename LossResult<Loss, Net, DY>; })
+        return is_loss_value<LossResult<Loss, Net, DY>> ||
+               std::is_void_v<LossResult<Loss, Net, DY>>;
+    else
+        return false;
+}
+
+template <class Loss, class Net> consteval bool loss_fits() {
+    return measures<Loss, Net, OutputGradientOf<Net>>() &&
+           (!accepts_none<Loss> || measures<Loss, Net, None>());
+}
+
+// Whether it can be called, const or not, whatever it returns.
+template <class Loss, class Net, class DY = OutputGradientOf<Net>>
+concept CallsLoss = std::is_invocable_v < Loss&,
+        LossContext<Loss, AnyStream>
+&, OutputReadViews<Net>, BatchViews<typename Loss::Target, Access::read>, DY > ;
+
+// What is wrong with a loss: the first of these.
+enum class LossFault { none, no_target, not_const, returns, refuses_none, arguments };
+template <class Loss, class Net> consteval LossFault loss_fault() {
+    if constexpr (!NamesTarget<Loss>)
+        return LossFault::no_target;
+    else if constexpr (loss_fits<Loss, Net>())
+        return LossFault::none;
+    else if constexpr (measures<Loss, Net, OutputGradientOf<Net>>())
+        return LossFault::refuses_none;
+    else if constexpr (CallsLoss<Loss const, Net>)
+        return LossFault::returns;
+    else if constexpr (CallsLoss<Loss, Net>)
+        return LossFault::not_const;
+    else
+        return LossFault::arguments;
+}
+
+} // namespace detail
+
+/// What a type must offer to be the loss of a chain; Net is the Pipeline.
+template <class L, class Net, class Output = typename Net::Output> struct CheckLoss {
+    static consteval bool ok() {
+        using detail::LossFault;
+        constexpr LossFault fault = detail::loss_fault<L, Net>();
+        static_assert(fault != LossFault::no_target,
+                      "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the "
+                      "shape of one sample");
+        static_assert(fault != LossFault::not_const,
+                      "gpipe: the operator() of the loss (L) is not const: gpipe::LossValue<n> "
+                      "operator()(auto& context, auto y, auto target, auto dy) const");
+        static_assert(fault != LossFault::returns,
+                      "gpipe: the loss (L) returns something else than a gpipe::LossValue<n>: "
+                      "gpipe::LossValue<n> operator()(auto& context, auto y, auto target, auto dy) "
+                      "const");
+        static_assert(fault != LossFault::refuses_none,
+                      "gpipe: the loss (L) declares accepts_none, but does not take gpipe::none "
+                      "for dy");
+        static_assert(fault != LossFault::arguments,
+                      "gpipe: the loss (L) takes other arguments: gpipe::LossValue<n> "
+                      "operator()(auto& context, auto y, auto target, auto dy) const; y and dy "
+                      "have the shape of the last layer's output, Output");
+        return fault == LossFault::none;
+    }
+};
+
+} // namespace gpipe
