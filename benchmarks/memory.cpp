@@ -38,6 +38,7 @@ using Plain =
 // The same with a skip around each block but one, and one around these; one table for both ends.
 template <class Tag>
 using Skip = gpipe::Skip<Tag, gpipe::Tensor<float, Model::context, Model::width>>;
+// Of a layer whose backward comes in halves only.
 template <class Layer, class Tag> struct Gives : Layer {
     using Stash = Skip<Tag>;
     void forward(auto& context, auto x, auto y) const {
@@ -50,6 +51,7 @@ template <class Layer, class Tag> struct Gives : Layer {
         for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] += skip.data()[i];
     }
 };
+// Of one that comes whole, too.
 template <class Layer, class Tag> struct Takes : Layer {
     using Pop = Skip<Tag>;
     static constexpr bool backward_reads_pops = false;
@@ -60,6 +62,10 @@ template <class Layer, class Tag> struct Takes : Layer {
     }
     void input_gradient(auto& context, auto x, auto dy, auto dx) const {
         Layer::input_gradient(context, x, dy, dx);
+        std::copy(dy.begin(), dy.end(), gpipe::pop_gradient<Tag>(context).begin());
+    }
+    void backward(auto& context, auto x, auto dy, auto dx) const {
+        Layer::backward(context, x, dy, dx);
         std::copy(dy.begin(), dy.end(), gpipe::pop_gradient<Tag>(context).begin());
     }
 };
