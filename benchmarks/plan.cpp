@@ -11,6 +11,7 @@
 
 #include <gpipe/by_name.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -76,6 +77,13 @@ bool exists(PlanCase const& of) {
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
+    // What a user's constant says, whatever the links are.
+    std::vector<std::size_t> const most =
+        bytes_at_most(planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>(), of);
+    double bound = 0;
+    for (std::size_t d = 0; d < of.devices; ++d)
+        bound =
+            std::max(bound, double(most[d]) / double(construction.plan.memory.devices[d].total()));
     std::vector<double> const prices = ratios(numbers.makespan, numbers.makespan_without_room);
     std::vector<double> const drawn(prices.begin() + 1, prices.end());
     auto const per_action = [&](auto count) { return double(count) / double(numbers.actions); };
@@ -90,6 +98,7 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
         {"bytes_largest", "MiB of the largest device", double(numbers.largest), mib},
         {"bytes", "MiB of all devices", double(numbers.all), mib},
         {"bytes_host", "MiB of the host's memory", double(numbers.host), mib},
+        {"bound", "peak_bytes() / planned, the worst device", bound},
         {"needs", "needs per action", per_action(numbers.needs)},
         {"needs_left", "needs that others do not imply", per_action(numbers.needs_left)},
         {"needs_added", "needs for room alone" + links, per_action(numbers.needs_added)},
@@ -192,14 +201,16 @@ int main(int argc, char** argv) {
         return options.refuse(error.what());
     }
     if (!json)
-        std::printf(large
-                        ? "schedule                         M  seconds ns/action B/action\n"
-                        : "MiB of the largest device, of all, of the host; per action: needs, "
-                          "those not implied, those for room, waits;\nmakespan / without waits "
-                          "for room: as planned, median and largest of 6 draws; planning: ns and "
-                          "bytes per action\nschedule                    v  K   M  checkpoints "
-                          "links  largest     all    host   needs    left    room   waits   price "
-                          " median largest      ns   bytes\n");
+        std::printf(
+            large
+                ? "schedule                         M  seconds ns/action B/action\n"
+                : "MiB of the largest device, of all, of the host; peak_bytes() / planned; "
+                  "per action: needs, "
+                  "those not implied, those for room, waits;\nmakespan / without waits "
+                  "for room: as planned, median and largest of 6 draws; planning: ns and "
+                  "bytes per action\nschedule                    v  K   M  checkpoints "
+                  "links  largest     all    host   bound   needs    left    room   waits   price "
+                  " median largest      ns   bytes\n");
     Summary summary("plan", json);
     for (PlanCase const& of : cases) (large ? measure_large : measure)(of, rounds, json, summary);
     summary.print();

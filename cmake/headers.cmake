@@ -124,6 +124,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
     include/gpipe/plan/happens_before.hpp
+    include/gpipe/plan/links.hpp
     include/gpipe/plan/lower.hpp
     include/gpipe/plan/lowered.hpp
     include/gpipe/plan/operands.hpp

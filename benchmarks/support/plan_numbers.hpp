@@ -5,6 +5,7 @@
 
 #include <gpipe/balance/bottleneck.hpp>
 #include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/links.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/placement.hpp>
@@ -80,8 +81,16 @@ inline gpipe::Lowered without_room(FinishedPlan const& plan) {
 
 } // namespace detail
 
-/// Everything from schedule and policy to the tables, with all proofs; no arena is allocated.
-inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
+namespace detail {
+
+// What is planned.
+struct Prepared {
+    gpipe::ChainShape chain;
+    gpipe::Array<std::size_t> first;
+    gpipe::Checkpointed made;
+    std::size_t capacity = 0;
+};
+inline Prepared prepare(PlannedNet const& net, PlanCase const& of) {
     using namespace gpipe;
     Array<LayerInfo> const& layers = net.layers;
     ChainShape const chain{layers.data(), layers.size(),
@@ -95,14 +104,42 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
             splits[c] = splits[c] || (layers[i].splits && !of.checkpointing.reverses());
     Checkpointed made = proven_programs(of.schedule, of.checkpointing, of.devices, of.micro_batches,
                                         splits, {layers.data(), layers.size(), first.data()});
-    Array<Link> links(of.links == "shared" ? 0 : cells);
-    for (std::size_t c = 1; c < links.size(); ++c)
-        if (made.programs.device_of(c - 1) != made.programs.device_of(c))
-            links[c] = of.links == "copied" ? Link::copied : Link::staged;
+    return {chain, static_cast<Array<std::size_t>&&>(first), static_cast<Checkpointed&&>(made),
+            (of.samples + of.micro_batches - 1) / of.micro_batches};
+}
+inline gpipe::Array<gpipe::Link> links_of(Prepared const& of, std::string const& name) {
+    using gpipe::Link;
+    if (name == "shared") return {};
+    return links_between(
+        of.made.programs, of.first, of.chain.skips, [&](std::size_t from, std::size_t to) {
+            return from == to ? Link::shared : name == "copied" ? Link::copied : Link::staged;
+        });
+}
 
-    FinishedPlan result{static_cast<Programs&&>(made.programs), {}, 0, {}, {}};
+} // namespace detail
+
+/// By device: a bound of the bytes as Training::peak_bytes() is for devices that copy.
+inline std::vector<std::size_t> bytes_at_most(PlannedNet const& net, PlanCase const& of) {
+    detail::Prepared const prepared = detail::prepare(net, of);
+    std::vector<std::size_t> most(of.devices);
+    for (char const* name : {"shared", "copied", "staged"}) {
+        gpipe::MemoryPlan const plan = plan_bytes(
+            prepared.chain, prepared.first, prepared.made.programs, net.states, prepared.capacity,
+            {}, detail::links_of(prepared, name), prepared.made.reversals);
+        for (std::size_t d = 0; d < of.devices; ++d)
+            most[d] = std::max(most[d], plan.devices[d].total());
+    }
+    return most;
+}
+
+/// Everything from schedule and policy to the tables, with all proofs; no arena is allocated.
+inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
+    using namespace gpipe;
+    detail::Prepared prepared = detail::prepare(net, of);
+    auto& [chain, first, made, capacity] = prepared;
+    Array<Link> const links = detail::links_of(prepared, of.links);
+    FinishedPlan result{made.programs, {}, 0, {}, {}};
     MemoryPlan& plan = result.memory;
-    std::size_t const capacity = (of.samples + of.micro_batches - 1) / of.micro_batches;
     plan =
         plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
     result.needs = plan.lowered.needs.count();
@@ -115,7 +152,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     for (std::size_t d = 0; d <= of.devices; ++d)
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
-    DeclaredCost const cost(net.costs, layers, first, made.reversals);
+    DeclaredCost const cost(net.costs, net.layers, first, made.reversals);
     auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
         Placement const placement = place_programs(lowered, 1, true, cost);
         StepTable steps =

@@ -130,14 +130,25 @@ template <class Net, class... Policies> class Training {
     static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
         return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
-    /// The bytes that a device needs in all, for micro-batches of up to `samples` samples.
+    /// The bytes that a device needs in all, for micro-batches of up to `samples` samples. Where
+    /// tensors may have to be copied between devices it is a bound: the most that it takes if all
+    /// links are shared, copied or staged, and if the norm of the gradients is wanted.
     static constexpr std::size_t peak_bytes(std::size_t device,
                                             std::size_t samples) requires constant {
-        return plan_with(samples, plan_bytes).devices[device].total();
+        std::size_t bytes = 0;
+        for (Link const link : {Link::shared, Link::copied, Link::staged}) {
+            std::size_t const needed =
+                plan_with(samples, plan_bytes, link, true).devices[device].total();
+            bytes = needed > bytes ? needed : bytes;
+            if (!has_links<Device>) break;
+        }
+        return bytes;
     }
-    /// The whole memory plan for micro-batches of up to `samples` samples.
-    static constexpr MemoryPlan plan_for(std::size_t samples) requires constant {
-        return plan_with(samples, plan_memory);
+    /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
+    /// have such a link and nobody wants the norm of the gradients.
+    static constexpr MemoryPlan plan_for(std::size_t samples,
+                                         Link link = Link::shared) requires constant {
+        return plan_with(samples, plan_memory, link, false);
     }
 
     /// What is chosen at construction. `cells` (the K of Cells<K>), `micro_batches`, `schedule` and
@@ -149,7 +160,7 @@ template <class Net, class... Policies> class Training {
         std::size_t micro_batches = 0; ///< 0: 4 K
         /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu,
         /// Mikolov and Bengio, 2013), which must be finite. 0: neither. On a device that cannot
-        /// read the host's memory it takes some: not part of peak_bytes().
+        /// read the host's memory it takes some.
         double clip_norm = 0;
         /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
         /// With update::Immediate each device looks at its own: those that find no fault update,
@@ -414,12 +425,20 @@ template <class Net, class... Policies> class Training {
 
   private:
     template <class Plan>
-    static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan) requires constant {
+    static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link,
+                                          bool squares) requires constant {
         Array<LayerInfo> const layers = Net::layers();
+        Array<std::size_t> const first = Chosen::cut(cell_count, Net::costs());
         Checkpointed const checkpointed = Chosen::checkpointed();
-        return plan(Chosen::shape(layers), Chosen::cut(cell_count, Net::costs()),
-                    checkpointed.programs, OptimizerFunctor_::states, samples,
-                    Chosen::staging(samples), {}, checkpointed.reversals, any_reversing);
+        ChainShape const shape = Chosen::shape(layers);
+        Array<Link> links;
+        if (link != Link::shared)
+            links = links_between(
+                checkpointed.programs, first, shape.skips,
+                [=](std::size_t from, std::size_t to) { return from == to ? Link::shared : link; });
+        return plan(shape, first, checkpointed.programs, OptimizerFunctor_::states, samples,
+                    Chosen::staging(samples, squares), links, checkpointed.reversals,
+                    any_reversing);
     }
     friend struct detail::StateAccess;
     friend struct detail::GradientAccess;

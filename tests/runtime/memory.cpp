@@ -401,15 +401,23 @@ TEST_CASE("what a device with memory of its own needs is known from the types") 
     using Constant =
         gpipe::Training<Wide, gpipe::Cells<3>, gpipe::MicroBatches<4>,
                         gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>, Remote>;
-    std::size_t allocated = 0;
-    Constant train(Wide{}, {}, Adam{}, {.samples = 12, .device = {0, &allocated}});
-    std::size_t planned = 0;
-    for (std::size_t d = 0; d < 3; ++d) {
-        CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
-        planned += Constant::peak_bytes(d, 3);
-        CHECK(train.plan().devices[d].staging > 0);
-    }
-    CHECK(allocated == planned);
+    for (gpipe::Link const link : {gpipe::Link::shared, gpipe::Link::copied, gpipe::Link::staged})
+        for (double const clip : {0.0, 1.0}) {
+            std::size_t allocated = 0;
+            Constant::Options options{.samples = 12, .clip_norm = clip};
+            options.device.allocated = &allocated;
+            options.device.link = link;
+            Constant train(Wide{}, {}, Adam{}, options);
+            gpipe::MemoryPlan const planned = Constant::plan_for(3, link);
+            for (std::size_t d = 0; d < 3; ++d) {
+                std::size_t const used = train.arena(d).size();
+                CHECK((clip > 0 ? planned.devices[d].total() < used
+                                : planned.devices[d].total() == used));
+                CHECK(Constant::peak_bytes(d, 3) >= used);
+                CHECK(train.plan().devices[d].staging > 0);
+            }
+            CHECK((clip > 0 || allocated == planned.total()));
+        }
     using Here = gpipe::Training<Wide, gpipe::Cells<3>, gpipe::MicroBatches<4>,
                                  gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>>;
     CHECK(Here::plan_for(3).devices[0].staging == 0);

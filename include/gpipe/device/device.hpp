@@ -78,4 +78,10 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
                                                 position))&& noexcept(device.record(n, position))));
 };
 
+/// Whether tensors may have to be copied from one of its devices to another.
+template <class D>
+concept has_links = requires(D const device, std::size_t n) {
+    device.link(n, n);
+};
+
 } // namespace gpipe

@@ -165,8 +165,10 @@ template <class Net, class... Policies> struct ChosenPolicies {
                 {Net::skips.data(), Net::skips.size()},
                 {Net::ties.data(), Net::ties.size()}};
     }
-    // Of a device that cannot read the host's memory, for micro-batches of so many samples.
-    static constexpr Staging staging(std::size_t samples) requires constant {
+    // Of a device that cannot read the host's memory, for micro-batches of so many samples;
+    // `squares`: with the norm of all gradients.
+    static constexpr Staging staging(std::size_t samples,
+                                     bool squares = false) requires constant {
         if constexpr (Device::reads_host)
             return {};
         else
@@ -174,7 +176,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::steps_at_once);
+                                Device::steps_at_once, squares);
     }
 
     // A budget is left as it is.

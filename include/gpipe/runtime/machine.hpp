@@ -9,6 +9,7 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/links.hpp>
 #include <gpipe/runtime/engine.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/machine_work.hpp>
@@ -375,20 +376,12 @@ template <DeviceRuntime Device> class Machine {
         return plan;
     }
     Array<Link> links() const {
-        if constexpr (requires { device_.link(0, 0); }) {
-            std::size_t const cells = programs_.cells();
-            Array<Link> result(cells + model_.skips.size());
-            auto const link = [&](std::size_t from, std::size_t to) {
-                return device_.link(programs_.device_of(from), programs_.device_of(to));
-            };
-            for (std::size_t c = 1; c < cells; ++c) result[c] = link(c - 1, c);
-            for (std::size_t s = 0; s < model_.skips.size(); ++s)
-                result[cells + s] =
-                    link(cell_of(model_.skips[s].from), cell_of(model_.skips[s].to));
-            return result;
-        } else {
+        if constexpr (has_links<Device>)
+            return links_between(
+                programs_, first_, model_.skips,
+                [&](std::size_t from, std::size_t to) { return device_.link(from, to); });
+        else
             return {};
-        }
     }
 
     // The tables for one number of lanes.
