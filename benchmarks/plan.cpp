@@ -77,7 +77,7 @@ bool exists(PlanCase const& of) {
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
-    // What a user's constant says, whatever the links are.
+    // The most that a user's constants say, whatever the links are.
     std::vector<std::size_t> const most =
         bytes_at_most(planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>(), of);
     double bound = 0;
@@ -98,7 +98,7 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
         {"bytes_largest", "MiB of the largest device", double(numbers.largest), mib},
         {"bytes", "MiB of all devices", double(numbers.all), mib},
         {"bytes_host", "MiB of the host's memory", double(numbers.host), mib},
-        {"bound", "peak_bytes() / planned, the worst device", bound},
+        {"bound", "largest peak_bytes() / planned, the worst device", bound},
         {"needs", "needs per action", per_action(numbers.needs)},
         {"needs_left", "needs that others do not imply", per_action(numbers.needs_left)},
         {"needs_added", "needs for room alone" + links, per_action(numbers.needs_added)},
@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
         std::printf(
             large
                 ? "schedule                         M  seconds ns/action B/action\n"
-                : "MiB of the largest device, of all, of the host; peak_bytes() / planned; "
+                : "MiB of the largest device, of all, of the host; largest peak_bytes() / planned; "
                   "per action: needs, "
                   "those not implied, those for room, waits;\nmakespan / without waits "
                   "for room: as planned, median and largest of 6 draws; planning: ns and "

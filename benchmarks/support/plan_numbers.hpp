@@ -118,7 +118,7 @@ inline gpipe::Array<gpipe::Link> links_of(Prepared const& of, std::string const&
 
 } // namespace detail
 
-/// By device: a bound of the bytes as Training::peak_bytes() is for devices that copy.
+/// By device: the most of Training::peak_bytes() over all kinds of links.
 inline std::vector<std::size_t> bytes_at_most(PlannedNet const& net, PlanCase const& of) {
     detail::Prepared const prepared = detail::prepare(net, of);
     std::vector<std::size_t> most(of.devices);

@@ -130,19 +130,14 @@ template <class Net, class... Policies> class Training {
     static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
         return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
-    /// The bytes that a device needs in all, for micro-batches of up to `samples` samples. Where
-    /// tensors may have to be copied between devices it is a bound: the most that it takes if all
-    /// links are shared, copied or staged, and if the norm of the gradients is wanted.
-    static constexpr std::size_t peak_bytes(std::size_t device,
-                                            std::size_t samples) requires constant {
-        std::size_t bytes = 0;
-        for (Link const link : {Link::shared, Link::copied, Link::staged}) {
-            std::size_t const needed =
-                plan_with(samples, plan_bytes, link, true).devices[device].total();
-            bytes = needed > bytes ? needed : bytes;
-            if (!has_links<Device>) break;
-        }
-        return bytes;
+    /// The bytes that a device needs in all, for micro-batches of up to `samples` samples, with
+    /// what the norm of the gradients takes, and what copies do: where tensors may have to be
+    /// copied between devices, any two have such a `link`. On a machine with several kinds ask for
+    /// each; benchmarks/plan prints the most over all of them beside every plan.
+    static constexpr std::size_t
+    peak_bytes(std::size_t device, std::size_t samples,
+               Link link = has_links<Device> ? Link::copied : Link::shared) requires constant {
+        return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
     /// have such a link and nobody wants the norm of the gradients.
