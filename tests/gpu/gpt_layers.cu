@@ -301,9 +301,9 @@ TEST_CASE("the embedding on a GPU is the host's, and its gradients those of diff
     compare_with_differences<Embedding>(Default{});
 }
 
-// The whole model, with its own loss.
+// The whole model, with its own loss. Of bytes both its ends have one table.
 template <class T, class Operations, std::size_t vocabulary = 256>
-using Model = gpt::Model<T, 24, 32, 4, 2, Operations, vocabulary>;
+using Model = gpt::Model<T, 24, 32, 4, 2, Operations, vocabulary, vocabulary == 256>;
 template <class M, class Device>
 using TrainOf = gpipe::Training<typename M::Net, gpipe::Cells<gpipe::dynamic>,
                                 gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename M::Loss>,
