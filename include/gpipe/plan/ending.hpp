@@ -66,28 +66,25 @@ class EndBuilder {
     }
 
     EndedStep result() {
-        Lowered lowered;
-        lowered.programs =
+        EndedStep result{step_, static_cast<Operands&&>(all_)};
+        Programs& programs = result.lowered.programs =
             Programs(step_.streams() + 1, programs_.cells(), programs_.micro_batches(), action_);
         for (std::size_t c = 0; c < programs_.cells(); ++c)
-            lowered.programs.place(c, programs_.device_of(c));
+            programs.place(c, programs_.device_of(c));
         for (std::size_t s = 0; s < step_.streams(); ++s) {
-            for (Action const& a : programs_.program(s)) lowered.programs.add(a);
-            lowered.programs.next_device();
+            for (Action const& a : programs_.program(s)) programs.add(a);
+            programs.next_device();
         }
-        for (std::size_t i = size_; i < action_; ++i) lowered.programs.add(ends_[i - size_]);
-        lowered.programs.next_device();
-        lowered.device = step_.device;
-        lowered.edges = step_.edges;
-        lowered.offloads = step_.offloads;
-        lowered.needs = static_cast<Needs&&>(needs_);
-        lowered.immediate = ending_.immediate;
-        lowered.order = Array<std::uint32_t>(action_);
+        for (std::size_t i = size_; i < action_; ++i) programs.add(ends_[i - size_]);
+        programs.next_device();
+        result.lowered.needs = static_cast<Needs&&>(needs_);
+        result.lowered.immediate = ending_.immediate;
+        result.lowered.order = Array<std::uint32_t>(action_);
         for (std::size_t r = 0; r < action_; ++r)
-            lowered.order[r] = r < size_ ? step_.order[r] : static_cast<std::uint32_t>(r);
-        all_.begin = first_of(all_.begin, action_ + 1);
-        all_.all = first_of(all_.all, operands_);
-        return {static_cast<Lowered&&>(lowered), static_cast<Operands&&>(all_)};
+            result.lowered.order[r] = r < size_ ? step_.order[r] : static_cast<std::uint32_t>(r);
+        result.operands.begin = first_of(result.operands.begin, action_ + 1);
+        result.operands.all = first_of(result.operands.all, operands_);
+        return result;
     }
 
   private:
@@ -119,7 +116,7 @@ class EndBuilder {
             all_.all[operands_++] = {now, Region::temporary, Use::read};
         write_gradients(cell);
     }
-    void write_gradients(std::uint32_t cell) {
+    [[gnu::noinline]] void write_gradients(std::uint32_t cell) {
         std::uint32_t const now = gradients_[cell] = static_cast<std::uint32_t>(chain_++);
         all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, Holds::gradients};
         all_.all[operands_++] = {now, Region::temporary, Use::write};
@@ -190,7 +187,7 @@ class EndBuilder {
     }
 
     // Where its first end is, behind all layers there.
-    void reduce(Part<TiedCell> tie) {
+    [[gnu::noinline]] void reduce(Part<TiedCell> tie) {
         std::size_t const d = programs_.device_of(tie[0].cell);
         read_gradients(d);
         each_cell(tie, [&](std::uint32_t cell) {
@@ -199,13 +196,13 @@ class EndBuilder {
         each_cell(tie, [&](std::uint32_t cell) { write_gradients(cell); });
         add(Kind::reduce, tie[0].cell, tie[0].tie);
     }
-    void sum_squares(std::size_t d) {
+    [[gnu::noinline]] void sum_squares(std::size_t d) {
         read_gradients(d);
         if (ending_.immediate && ending_.copies_state) read(Holds::committed, d);
         use(Holds::squares, d, Use::write);
         add_of_device(Kind::sum_squares, d);
     }
-    void commit() {
+    [[gnu::noinline]] void commit() {
         read(losses_);
         if (ending_.squares && !ending_.immediate)
             each_learner([&](std::size_t d) { read(Holds::squares, d); });
@@ -216,7 +213,7 @@ class EndBuilder {
         if (ending_.copies_state) use(Holds::state, last_, Use::next);
         add_of_device(Kind::commit, last_);
     }
-    void take_state(std::size_t d, Holds decided) {
+    [[gnu::noinline]] void take_state(std::size_t d, Holds decided) {
         if (!ending_.copies_state || d == last_) return;
         read_gradients(d);
         read(decided, last_);
@@ -226,7 +223,7 @@ class EndBuilder {
         }
         add_of_device(Kind::take_state, d);
     }
-    void update(std::size_t d) {
+    [[gnu::noinline]] void update(std::size_t d) {
         if (!ending_.updates[d]) return;
         read_gradients(d);
         if (ending_.immediate && ending_.squares) read(Holds::squares, d);
@@ -235,7 +232,7 @@ class EndBuilder {
         add_of_device(Kind::update, d);
     }
 
-    void use(Holds holds, std::size_t d, Use how) {
+    [[gnu::noinline]] void use(Holds holds, std::size_t d, Use how) {
         std::size_t const v =
             first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d;
         if (how != Use::read) all_.values[v].writer = static_cast<std::uint32_t>(action_);
@@ -245,7 +242,7 @@ class EndBuilder {
     void read(Holds holds, std::size_t d) {
         read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d);
     }
-    void read(std::size_t v) {
+    [[gnu::noinline]] void read(std::size_t v) {
         all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, Use::read};
         std::uint32_t const writer = all_.values[v].writer;
         bool const layers = writer < size_;
@@ -253,16 +250,16 @@ class EndBuilder {
         std::uint32_t& latest = (layers ? layer_ : end_)[programs_.device_of(cell)];
         latest = std::max(latest, writer + 1);
     }
-    void read_gradients(std::size_t d) {
+    [[gnu::noinline]] void read_gradients(std::size_t d) {
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             if (programs_.device_of(c) == d) read(gradients_[c]);
     }
-    void add_of_device(Kind kind, std::size_t d) {
+    [[gnu::noinline]] void add_of_device(Kind kind, std::size_t d) {
         std::uint32_t cell = 0;
         while (programs_.device_of(cell) != d) ++cell;
         add(kind, cell);
     }
-    void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
+    [[gnu::noinline]] void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
         std::size_t const d = programs_.device_of(cell);
         ends_[action_ - size_] = {kind, cell, 0, tie};
         auto const done_before = [&](std::uint32_t end) {
