@@ -4,6 +4,7 @@
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/memory/usage.hpp>
@@ -29,6 +30,7 @@
 #include <type_traits>
 #include <utility>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -136,7 +138,7 @@ template <class Net, class... Policies> class Training {
     /// each; benchmarks/plan prints the most over all of them beside every plan.
     static constexpr std::size_t
     peak_bytes(std::size_t device, std::size_t samples,
-               Link link = has_links<Device> ? Link::copied : Link::shared) requires constant {
+               Link link = HasLinks<Device> ? Link::copied : Link::shared) requires constant {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
@@ -684,3 +686,4 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
 /// @endcond
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

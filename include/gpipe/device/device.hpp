@@ -12,6 +12,12 @@ namespace policy {
 struct Device;
 } // namespace policy
 
+/// Whether tensors may have to be copied from one of its devices to another.
+template <class D>
+concept HasLinks = requires(D const device, std::size_t n) {
+    device.link(n, n);
+};
+
 /// What runs programs. Work goes on streams, in order on each; `record` marks how far a stream has
 /// come, `wait` holds a stream back until another has come that far, `launch` puts work on a
 /// stream. A device may run work at once (a CPU) or enqueue it and run it any time later that
@@ -76,12 +82,6 @@ concept DeviceRuntime = requires(D device, typename D::Options options, std::siz
                      n, to,
                      n))&& noexcept(device.wait(n, n,
                                                 position))&& noexcept(device.record(n, position))));
-};
-
-/// Whether tensors may have to be copied from one of its devices to another.
-template <class D>
-concept has_links = requires(D const device, std::size_t n) {
-    device.link(n, n);
 };
 
 } // namespace gpipe

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// The places of one layer's tensors, relative to the regions of its cell: the blocks that a
@@ -380,3 +381,4 @@ lay_out_cell(ChainShape const& chain, std::size_t first, std::size_t last, CellU
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

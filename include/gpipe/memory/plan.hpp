@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -458,3 +459,4 @@ plan_memory(ChainShape const& chain, Array<std::size_t> const& first, Programs c
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Where parameters are one tensor with others.
@@ -322,3 +323,4 @@ GPIPE_INLINE EndedStep with_ending(Lowered const& step, Operands const& operands
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

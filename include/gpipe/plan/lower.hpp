@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -141,3 +142,4 @@ namespace detail {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

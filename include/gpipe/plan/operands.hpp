@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Which values actions of a cell have beside the tensors of its edges. What a backward reads and
@@ -321,3 +322,4 @@ class OperandBuilder {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

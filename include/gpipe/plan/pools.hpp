@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Equal slots, one behind the other, that values take in turns.
@@ -234,3 +235,4 @@ class SlotChooser {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

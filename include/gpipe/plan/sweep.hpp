@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What can be wrong with a table that is walked.
@@ -373,3 +374,4 @@ constexpr SweepVerdict prove(Walk const& walk, Operands const& operands, Needs c
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

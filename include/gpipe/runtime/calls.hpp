@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Where a layer's parameters and their gradients lie.
@@ -290,3 +291,4 @@ class CellCalls {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

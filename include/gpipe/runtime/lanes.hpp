@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/schedule/walk.hpp>
 
@@ -8,6 +9,7 @@
 #include <limits>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// A mark to wait for: `stream` must have come to `position` (1 for its first action).
@@ -141,3 +143,4 @@ template <class Cost>
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -31,6 +31,7 @@
 #include <string>
 #include <utility>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Everything that a Training does at run time, for one kind of device: owns the device, the arenas
@@ -376,7 +377,7 @@ template <DeviceRuntime Device> class Machine {
         return plan;
     }
     Array<Link> links() const {
-        if constexpr (has_links<Device>)
+        if constexpr (HasLinks<Device>)
             return links_between(
                 programs_, first_, model_.skips,
                 [&](std::size_t from, std::size_t to) { return device_.link(from, to); });
@@ -625,3 +626,4 @@ std::span<double const> Machine<Device>::gradients(Pointers inputs, Pointers tar
 GPIPE_INSTANTIATE(class Machine<device::Host>);
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

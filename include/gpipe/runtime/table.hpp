@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// A merged program with all addresses.
@@ -204,3 +205,4 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -199,3 +200,4 @@ GPIPE_INLINE void add_waits_before(StepTable& table, MemoryPlan const& plan,
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

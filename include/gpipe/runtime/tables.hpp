@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string_view>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What the engine knows of a training beside the order of its actions: functions, addresses and
@@ -239,3 +240,4 @@ namespace detail {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END
