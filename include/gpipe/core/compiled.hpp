@@ -18,7 +18,7 @@
 /// @def GPIPE_RUNS_ONCE_BEGIN
 /// Around a header whose functions are large and run at construction: where programs compile them
 /// anew, g++ optimises them as under -O1. That takes a fifth off the time that it needs for a small
-/// program, and makes planning a twentieth slower.
+/// program, and makes planning a tenth slower.
 /// @def GPIPE_RUNS_ONCE_END
 /// See GPIPE_RUNS_ONCE_BEGIN.
 #if defined GPIPE_COMPILED_SOURCE
