@@ -3,6 +3,7 @@
 set(GPIPE_HEADERS
     include/gpipe/balance/balance.hpp
     include/gpipe/balance/bottleneck.hpp
+    include/gpipe/balance/cell_of.hpp
     include/gpipe/balance/check_cut.hpp
     include/gpipe/balance/least_squares.hpp
     include/gpipe/balance/metrics.hpp

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/countable.hpp>
 #include <gpipe/memory/locate.hpp>
@@ -86,7 +87,8 @@ class BytePlanner {
         std::size_t const chain_edges = cells_ - 1;
         std::size_t count = chain_edges;
         for (std::size_t s = 0; s < chain_.skips.size(); ++s)
-            if (cell_of(chain_.skips[s].from) != cell_of(chain_.skips[s].to))
+            if (cell_of(plan_.first, chain_.skips[s].from) !=
+                cell_of(plan_.first, chain_.skips[s].to))
                 plan_.skip_edges[s] = static_cast<std::uint32_t>(count++);
         Array<Edge> edges(count);
         for (std::size_t s = 0; s < chain_.skips.size(); ++s)
@@ -122,13 +124,9 @@ class BytePlanner {
         }
         plan_.lowered.edges = {cells_, static_cast<Array<Edge>&&>(edges)};
     }
-    constexpr std::uint32_t cell_of(std::size_t layer) const {
-        std::uint32_t c = 0;
-        while (plan_.first[c + 1] <= layer) ++c;
-        return c;
-    }
     constexpr Edge skip_edge(SkipPair const& skip, Link link) const {
-        Edge edge{cell_of(skip.from), cell_of(skip.to), chain_.wants_gradient(skip), link};
+        Edge edge{cell_of(plan_.first, skip.from), cell_of(plan_.first, skip.to),
+                  chain_.wants_gradient(skip), link};
         bool const learns = chain_.lowest_learner <= skip.to;
         // Piece by piece, who pops may run again in the backward.
         bool const in_pieces = !reversals_.empty() && !is_whole(reversals_[edge.to]);
@@ -311,9 +309,7 @@ class BytePlanner {
 GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::size_t> const& first,
                                              Programs const& programs, std::size_t device) {
     auto const device_of = [&](std::size_t layer) {
-        std::size_t cell = 0;
-        while (first[cell + 1] <= layer) ++cell;
-        return programs.device_of(cell);
+        return programs.device_of(cell_of(first, layer));
     };
     std::size_t bytes = 0;
     bool here = false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/chain/skip_pairs.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/plan/edge.hpp>
@@ -16,9 +17,7 @@ constexpr Array<Link> links_between(Programs const& programs, Array<std::size_t>
                                     Part<SkipPair> skips, F link) {
     std::size_t const cells = programs.cells();
     auto const device_of = [&](std::size_t layer) {
-        std::size_t cell = 0;
-        while (first[cell + 1] <= layer) ++cell;
-        return programs.device_of(cell);
+        return programs.device_of(cell_of(first, layer));
     };
     Array<Link> result(cells + skips.size());
     for (std::size_t c = 1; c < cells; ++c)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/clock.hpp>
@@ -198,11 +199,7 @@ template <DeviceRuntime Device> class Machine {
     }
     /// Of a layer.
     ///@{
-    std::size_t cell_of(std::size_t layer) const {
-        std::size_t cell = 0;
-        while (first_[cell + 1] <= layer) ++cell;
-        return cell;
-    }
+    std::size_t cell_of(std::size_t layer) const { return gpipe::cell_of(first_, layer); }
     std::size_t device_of(std::size_t layer) const { return programs_.device_of(cell_of(layer)); }
     ///@}
     /// Of all arenas.
