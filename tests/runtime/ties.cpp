@@ -207,8 +207,11 @@ TEST_CASE("gradients are those of the one parameter: against differences") {
     Train train({}, {}, {}, options<Train>(3, 4));
     auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
     train.compute_gradients(x, target);
-    for (auto const& [layer, tensor] :
-         {std::pair<std::size_t, std::size_t>{1, 0}, {6, 0}, {3, 1}}) {
+    struct Tensor {
+        std::size_t layer, tensor;
+    };
+    for (Tensor const at : {Tensor{1, 0}, Tensor{6, 0}, Tensor{3, 1}}) {
+        std::size_t const layer = at.layer, tensor = at.tensor;
         auto const span = train.gradient<double>(layer, tensor);
         std::vector<double> const gradient(span.begin(), span.end());
         for (std::size_t i = 0; i < gradient.size(); ++i) {
