@@ -24,7 +24,7 @@ inline constexpr bool sanitized = false;
 /// Of how many points of a large sweep one is enough: fewer under sanitizers, which take several
 /// times as long. A prime, so that no loop within the sweep keeps step with it.
 inline std::size_t one_of(std::size_t points) {
-    return long_tests() ? 1 : points * (sanitized ? 17 : 1);
+    return long_tests() ? 1 : points * (sanitized ? 37 : 1);
 }
 
 } // namespace toy
