@@ -167,8 +167,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.
-    static constexpr Staging staging(std::size_t samples,
-                                     bool squares = false) requires constant {
+    static constexpr Staging staging(std::size_t samples, bool squares = false) requires constant {
         if constexpr (Device::reads_host)
             return {};
         else
