@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/plan/happens_before.hpp>
+#include <gpipe/plan/end_needs.hpp>
 #include <gpipe/plan/operands.hpp>
 
 #include <algorithm>
@@ -43,9 +43,8 @@ class EndBuilder {
     EndBuilder(Lowered const& step, Operands const& operands, Ending const& ending)
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
-          gradients_(programs_.cells(), Operands::none), layer_(devices_), end_(devices_),
-          before_(walk_of(step), operands), ends_(5 * devices_ + 2 + ending.ties.size()),
-          done_(ends_.size() * devices_) {
+          gradients_(programs_.cells(), Operands::none),
+          ends_(5 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
         std::size_t const most = size_ + ends_.size();
         for (std::size_t i = 0; i < size_; ++i) chain_ += is_backward(programs_[i].kind);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
@@ -246,10 +245,8 @@ class EndBuilder {
     [[gnu::noinline]] void read(std::size_t v) {
         all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, Use::read};
         std::uint32_t const writer = all_.values[v].writer;
-        bool const layers = writer < size_;
-        std::uint32_t const cell = layers ? programs_[writer].cell : ends_[writer - size_].cell;
-        std::uint32_t& latest = (layers ? layer_ : end_)[programs_.device_of(cell)];
-        latest = std::max(latest, writer + 1);
+        Action const& a = writer < size_ ? programs_[writer] : ends_[writer - size_];
+        reads_.add(writer, programs_.device_of(a.cell));
     }
     [[gnu::noinline]] void read_gradients(std::size_t d) {
         for (std::size_t c = 0; c < programs_.cells(); ++c)
@@ -263,33 +260,7 @@ class EndBuilder {
     [[gnu::noinline]] void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
         std::size_t const d = programs_.device_of(cell);
         ends_[action_ - size_] = {kind, cell, 0, tie};
-        auto const done_before = [&](std::uint32_t end) {
-            return done_.data() + (end - 1 - size_) * devices_;
-        };
-        // Of what it needs, what no other implies; and what is its own device's, for lanes have
-        // places of their own for it.
-        Array<std::uint32_t> needs(2 * devices_);
-        std::size_t count = 0;
-        for (std::size_t e = 0; e < devices_; ++e) {
-            std::uint32_t const layer = layer_[e], end = end_[e];
-            bool needs_layer = layer > 0 && (end == 0 || e == d), needs_end = end > 0;
-            for (std::size_t o = 0; o < devices_; ++o) {
-                if (o == e) continue;
-                if (layer > 0 && layer_[o] > 0 && e != d && before_(layer - 1, layer_[o] - 1))
-                    needs_layer = false;
-                if (end > 0 && end_[o] > 0 && done_before(end_[o])[e] >= end) needs_end = false;
-            }
-            if (needs_end) needs[count++] = end - 1;
-            if (needs_layer) needs[count++] = layer - 1;
-        }
-        std::uint32_t* const done = done_before(static_cast<std::uint32_t>(action_ + 1));
-        for (std::size_t e = 0; e < devices_; ++e) {
-            for (std::size_t o = 0; o < devices_ && end_[e] > 0; ++o)
-                done[o] = std::max(done[o], done_before(end_[e])[o]);
-            done[e] = std::max(done[e], end_[e]);
-        }
-        for (std::size_t e = 0; e < devices_; ++e) layer_[e] = end_[e] = 0;
-        needs_.set(action_, {needs.data(), count});
+        needs_.set(action_, reads_.take(action_, d));
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
     }
 
@@ -298,15 +269,13 @@ class EndBuilder {
     Ending const& ending_;
     std::size_t size_; // actions of the step
     std::size_t devices_;
-    std::size_t last_;                 // device
-    Array<std::uint32_t> gradients_;   // by cell: the value that has all so far
-    Array<std::uint32_t> layer_, end_; // by device: 1 + what the next action needs of either
-    HappensBefore before_;             // among layers and copies
+    std::size_t last_;               // device
+    Array<std::uint32_t> gradients_; // by cell: the value that has all so far
     Array<Action> ends_;
-    Array<std::uint32_t> done_; // by one of these and device: 1 + which of them is done before
-    std::size_t losses_ = 0;    // the value that is there when all of them are
-    std::size_t chain_ = 0;     // the next of the gradients' values
-    std::size_t first_ = 0;     // of the devices' values
+    EndNeeds reads_;         // of the next of these
+    std::size_t losses_ = 0; // the value that is there when all of them are
+    std::size_t chain_ = 0;  // the next of the gradients' values
+    std::size_t first_ = 0;  // of the devices' values
     std::size_t action_ = 0;
     std::size_t operands_ = 0;
     Needs needs_;
