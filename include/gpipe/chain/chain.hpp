@@ -252,7 +252,7 @@ template <class... Items> struct Chain {
         return each_skip(table<InfoOf>().data(), {extents, items}, [](auto...) {});
     }
     static constexpr TieFault tie_fault() {
-        return each_tied(table<InfoOf>().data(), {extents, items}, [](auto, auto, auto const&) {});
+        return each_tied(table<InfoOf>().data(), {extents, items}, [](TiedTensor const&) {});
     }
 };
 

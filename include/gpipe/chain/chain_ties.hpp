@@ -36,66 +36,64 @@ struct TieFault {
 
 namespace detail {
 
-// Calls f(tie, layer, end info) for each end, tie by tie. Returns the first fault.
+// Calls f(TiedTensor) for each end, tie by tie. Returns the first fault.
 template <class F>
 constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f) {
-    TieFault fault;
-    bool any = false;
-    std::size_t leaves = 0;
-    for (ItemExtent const& item : items)
-        for (std::size_t g = 0; g < item.group; ++g) any = any || infos[leaves++].ties.count > 0;
-    if (!any) return fault;
-    // Calls g(layer, leaf, end) for every end in the order of the chain, until it returns false.
-    auto const each_end = [&](auto g) {
+    struct End {
         std::size_t layer = 0, leaf = 0;
-        for (ItemExtent const& item : items) {
-            for (std::size_t n = 0; n < item.count; ++n)
-                for (std::size_t i = 0; i < item.group; ++i, ++layer)
-                    for (std::uint32_t e = 0; e < infos[leaf + i].ties.count; ++e)
-                        if (!g(layer, leaf + i, e)) return;
-            leaf += item.group;
-        }
+        std::uint32_t number = 0; // see TieEnds
     };
-    std::uint32_t ties = 0;
-    each_end([&](std::size_t first_layer, std::size_t first_leaf, std::uint32_t first_end) {
-        TieInfo const& first = infos[first_leaf].ties.first[first_end];
-        std::size_t count = 0;
-        bool first_of_tie = true;
-        each_end([&](std::size_t layer, std::size_t leaf, std::uint32_t end) {
-            TieInfo const& info = infos[leaf].ties.first[end];
-            if (info.tag != first.tag) return true;
-            if (count++ == 0) first_of_tie = layer == first_layer && end == first_end;
-            if (!first_of_tie) return false;
-            if (info.type != first.type && fault.kind == TieFault::Kind::nothing)
-                fault = {TieFault::Kind::other_tensor, leaf, end, first_leaf};
-            f(ties, layer, info);
-            return true;
-        });
-        ties += first_of_tie;
-        if (first_of_tie && count == 1 && fault.kind == TieFault::Kind::nothing)
-            fault = {TieFault::Kind::alone, first_leaf, first_end, first_leaf};
-        return true;
-    });
+    std::size_t count = 0, leaf = 0, layer = 0;
+    for (ItemExtent const& item : items)
+        for (std::size_t g = 0; g < item.group; ++g) count += item.count * infos[leaf++].ties.count;
+    Array<End> ends(count);
+    count = leaf = 0;
+    for (ItemExtent const& item : items) {
+        for (std::size_t n = 0; n < item.count && count < ends.size(); ++n)
+            for (std::size_t g = 0; g < item.group; ++g)
+                for (std::uint32_t e = 0; e < infos[leaf + g].ties.count; ++e)
+                    ends[count++] = {layer + n * item.group + g, leaf + g, e};
+        layer += item.count * item.group;
+        leaf += item.group;
+    }
+    auto const info = [&](End const& end) -> TieInfo const& {
+        return infos[end.leaf].ties.first[end.number];
+    };
+    TieFault fault;
+    auto const blame = [&](TieFault::Kind kind, End const& end, End const& first) {
+        if (fault.kind == TieFault::Kind::nothing) fault = {kind, end.leaf, end.number, first.leaf};
+    };
+    std::uint32_t tie = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        std::size_t first = 0, size = 0;
+        while (info(ends[first]).tag != info(ends[i]).tag) ++first;
+        if (first < i) continue;
+        for (std::size_t e = i; e < count; ++e) {
+            TieInfo const& own = info(ends[e]);
+            if (own.tag != info(ends[i]).tag) continue;
+            if (own.type != info(ends[i]).type)
+                blame(TieFault::Kind::other_tensor, ends[e], ends[i]);
+            f(TiedTensor{tie, static_cast<std::uint32_t>(ends[e].layer), own.tensor, e == i,
+                         own.elements, own.bytes});
+            ++size;
+        }
+        if (size == 1) blame(TieFault::Kind::alone, ends[i], ends[i]);
+        ++tie;
+    }
     return fault;
 }
 
 // How many ends there are.
 GPIPE_INLINE constexpr std::size_t count_tied(LayerInfo const* infos, Part<ItemExtent> items) {
     std::size_t count = 0;
-    each_tied(infos, items, [&](auto, auto, auto const&) { ++count; });
+    each_tied(infos, items, [&](TiedTensor const&) { ++count; });
     return count;
 }
 
 // All of them.
 GPIPE_INLINE constexpr void write_tied(LayerInfo const* infos, Part<ItemExtent> items,
                                        TiedTensor* to) {
-    std::uint32_t ties = 0;
-    each_tied(infos, items, [&](std::uint32_t tie, std::size_t layer, TieInfo const& info) {
-        bool const first = tie == ties;
-        ties = tie + 1;
-        *to++ = {tie,       static_cast<std::uint32_t>(layer), info.tensor, first, info.elements,
-                 info.bytes};
-    });
+    each_tied(infos, items, [&](TiedTensor const& end) { *to++ = end; });
 }
 
 } // namespace detail
