@@ -100,16 +100,20 @@ set(GPIPE_HEADERS
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
-    include/gpipe/memory/cell_layout.hpp
+    include/gpipe/memory/arenas.hpp
+    include/gpipe/memory/byte_planner.hpp
+    include/gpipe/memory/cell_calls.hpp
     include/gpipe/memory/cell_use.hpp
+    include/gpipe/memory/cell_way.hpp
     include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
+    include/gpipe/memory/gap_list.hpp
+    include/gpipe/memory/lifetimes.hpp
     include/gpipe/memory/locate.hpp
     include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/offload_times.hpp
+    include/gpipe/memory/place_parts.hpp
     include/gpipe/memory/plan.hpp
-    include/gpipe/memory/reversal_calls.hpp
-    include/gpipe/memory/reversal_layout.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/groups.hpp
@@ -130,6 +134,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/lower.hpp
     include/gpipe/plan/lowered.hpp
     include/gpipe/plan/operands.hpp
+    include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
     include/gpipe/plan/projection.hpp
     include/gpipe/plan/simulate_lowered.hpp

@@ -150,10 +150,10 @@ class Problem {
     }
     gpipe::MemoryPlan plan(gpipe::Programs const& programs,
                            gpipe::Array<gpipe::Reversal> const& reversals) const {
-        return gpipe::plan_memory(chain_, first_, programs, states_, capacity_, {}, {}, reversals);
+        return gpipe::plan_memory({chain_, first_, states_, capacity_}, programs, reversals);
     }
     gpipe::BudgetSearch search() const {
-        return gpipe::BudgetSearch({chain_, first_, whole_, states_, capacity_, {}, {}});
+        return gpipe::BudgetSearch({{chain_, first_, states_, capacity_}, whole_});
     }
 
   private:

@@ -98,10 +98,13 @@ Needs plan(Settings const& settings, Published const& setting, std::size_t layer
     gpipe::cut_by_bottleneck(bytes.data(), bytes.size(), setting.devices, first.data());
     gpipe::Programs const schedule = gpipe::schedule::GPipe::programs(setting.devices, m);
     gpipe::MemoryPlan const plan = gpipe::plan_memory(
-        chain.shape(), first,
-        setting.naive ? schedule : gpipe::checkpoint::ExceptLast::lower(schedule),
-        gpipe::RMSProp::states, capacity, {},
-        gpipe::Array<gpipe::Link>(setting.devices, gpipe::Link::copied));
+        {chain.shape(),
+         first,
+         gpipe::RMSProp::states,
+         capacity,
+         {},
+         gpipe::Array<gpipe::Link>(setting.devices, gpipe::Link::copied)},
+        setting.naive ? schedule : gpipe::checkpoint::ExceptLast::lower(schedule));
     Needs needs;
     for (gpipe::DeviceBytes const& device : plan.devices) {
         needs.parameters += device.parameters + device.optimizer;

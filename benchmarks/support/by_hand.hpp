@@ -87,7 +87,6 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
 
     /// All that it has allocated.
     std::size_t bytes() const { return bytes_; }
-    bool saves(std::size_t layer) const { return Net::leaf_info[leaf_[layer]].saved.count > 0; }
     Times const& times() const { return times_; }
     /// From here on the times of its calls are noted, those before forgotten.
     void time_layers() {
@@ -130,9 +129,9 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         for (std::size_t m = 0; m < ranges_.size(); ++m) {
             table_in_[0] = address(inputs.data() + in * ranges_[m].first);
             for (std::size_t i = 0; i < size; ++i) {
-                gpipe::Frame at = frame(m, i, gpipe::Phase::forward);
-                if (i > 0) at[gpipe::Region::input] = gradient_[(i + 1) % 2];
-                at[gpipe::Region::output] = gradient_[i % 2];
+                gpipe::OwnFrame at = frame(m, i, gpipe::Phase::forward);
+                if (i > 0) at.set(gpipe::Region::input, gradient_[(i + 1) % 2]);
+                at.set(gpipe::Region::output, gradient_[i % 2]);
                 run_forward(i, at, &times_.passing[i]);
             }
         }
@@ -171,15 +170,15 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         if (layer % length_ == 0) return {kept_[(segment - 1) * ranges_.size() + m], nullptr};
         return {outputs_[place(m, layer) - 1], nullptr};
     }
-    gpipe::Frame frame(std::size_t m, std::size_t layer, gpipe::Phase phase) {
+    gpipe::OwnFrame frame(std::size_t m, std::size_t layer, gpipe::Phase phase) {
         shared_ = {capacity_, 1, steps_, &stream_};
         gpipe::GroupAddress const input = input_of(m, layer);
-        gpipe::Frame frame{&shared_, ranges_[m].first, ranges_[m].count, {}, phase, input.table};
-        frame[gpipe::Region::input] = input.base;
-        frame[gpipe::Region::output] = outputs_[place(m, layer)];
-        frame[gpipe::Region::kept] = saved_[place(m, layer)];
-        frame[gpipe::Region::temporary] = scratch_;
-        frame[gpipe::Region::deferred] = deferred_;
+        gpipe::OwnFrame frame(&shared_, ranges_[m].first, ranges_[m].count, phase);
+        frame.inputs = input;
+        frame.set(gpipe::Region::output, outputs_[place(m, layer)]);
+        frame.set(gpipe::Region::saved, saved_[place(m, layer)]);
+        frame.set(gpipe::Region::scratch, scratch_);
+        frame.set(gpipe::Region::deferred, deferred_);
         return frame;
     }
     // Where backward does not follow, only the input of the next segment is wanted.
@@ -190,9 +189,10 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             bool const leaves_out =
                 again && i + 1 == end && end < size && info.saved.count == 0 && !info.reads_output;
             if (leaves_out) break;
-            gpipe::Frame at = frame(m, i, again ? gpipe::Phase::recompute : gpipe::Phase::forward);
+            gpipe::OwnFrame at =
+                frame(m, i, again ? gpipe::Phase::recompute : gpipe::Phase::forward);
             if (!again && i + 1 == end)
-                at[gpipe::Region::output] = kept_[begin / length_ * ranges_.size() + m];
+                at.set(gpipe::Region::output, kept_[begin / length_ * ranges_.size() + m]);
             run_forward(i, at, again ? &times_.forward[i] : nullptr);
         }
     }
@@ -206,12 +206,12 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         double sums[2 + gpipe::detail::loss_metrics<Loss, Net>] = {};
         gpipe::Call call;
         call.layer = &loss_;
-        gpipe::Frame at{&shared_, ranges_[m].first, ranges_[m].count, {}, gpipe::Phase::backward};
+        gpipe::OwnFrame at(&shared_, ranges_[m].first, ranges_[m].count, gpipe::Phase::backward);
         at.targets = gpipe::GroupAddress::of_arrays(table_out_, 1);
         at.sums = sums;
-        at[gpipe::Region::output] = outputs_[place(m, size - 1)];
-        at[gpipe::Region::output_gradient] = gradient_[(size - 1) % 2];
-        at[gpipe::Region::temporary] = scratch_;
+        at.set(gpipe::Region::output, outputs_[place(m, size - 1)]);
+        at.set(gpipe::Region::output_gradient, gradient_[(size - 1) % 2]);
+        at.set(gpipe::Region::scratch, scratch_);
         time(&times_.loss, [&] { gpipe::detail::loss_thunk<Loss, Net, Stream, true>(call, at); });
         weight_ += sums[1];
         return sums[0];
@@ -219,9 +219,9 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     void reverse_segment(std::size_t m, std::size_t begin) {
         for (std::size_t i = std::min(begin + length_, size); i-- > begin;) {
             auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
-            gpipe::Frame at = frame(m, i, gpipe::Phase::backward);
-            at[gpipe::Region::output_gradient] = gradient_[i % 2];
-            at[gpipe::Region::input_gradient] = gradient_[(i + 1) % 2];
+            gpipe::OwnFrame at = frame(m, i, gpipe::Phase::backward);
+            at.set(gpipe::Region::output_gradient, gradient_[i % 2]);
+            at.set(gpipe::Region::input_gradient, gradient_[(i + 1) % 2]);
             time(&times_.backward[i],
                  [&] { (i > 0 ? functions.backward : functions.lowest_backward)(calls_[i], at); });
         }

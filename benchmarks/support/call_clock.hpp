@@ -28,7 +28,6 @@ template <class Hand> class CallClock {
             whole_.push_back(make(layers, ByHand::segments));
             waiting_.push_back(make(layers, ByHand::everything));
         }
-        for (std::size_t l = 0; l < layers; ++l) saves_.push_back(whole_[0]->saves(l));
     }
 
     /// One step of each loop, and forwards alone.
@@ -41,9 +40,11 @@ template <class Hand> class CallClock {
             hand.pass(inputs);
         });
         run(waiting_, step);
-        CallTimes times{
-            {means(whole_, &Times::passing), {}}, calls(single_), calls(whole_), calls(waiting_),
-            means(waiting_, &Times::update),      saves_};
+        CallTimes times{{means(whole_, &Times::passing), {}},
+                        calls(single_),
+                        calls(whole_),
+                        calls(waiting_),
+                        means(waiting_, &Times::update)};
         for (auto const& hand : whole_)
             times.loss += mean(hand->times().loss) / static_cast<double>(whole_.size());
         // Where a loop by hand has no reason to run a layer right before its backward.
@@ -81,7 +82,6 @@ template <class Hand> class CallClock {
     }
 
     Loops single_, whole_, waiting_;
-    std::vector<bool> saves_; // by layer
 };
 
 } // namespace benchmark

@@ -22,7 +22,6 @@ struct CallTimes {
     LayerCalls fresh;           ///< other layers between
     LayerCalls waiting;         ///< other micro-batches between
     std::vector<double> update; ///< of a layer's parameters, once a step
-    std::vector<bool> saves;    ///< whether a layer keeps something beside input and output
     double loss = 0;
 };
 
@@ -47,73 +46,50 @@ class CellTimes {
   public:
     CellTimes(CallTimes const& times, gpipe::MemoryPlan const& plan, std::size_t cell,
               bool recomputes, bool follows)
-        : times_(times), reversal_(plan.reversals[cell]), first_(plan.first[cell]),
-          last_(plan.first[cell + 1]), recomputes_(recomputes), follows_(follows),
-          last_cell_(cell + 2 == plan.first.size()), written_(last_ - first_) {
-        if (reversal_.calls.empty())
-            add_layers();
-        else
-            for (std::size_t i = 0; i < reversal_.calls.size(); ++i) add_call(i);
+        : times_(times), all_(plan.parts.of(cell, recomputes ? gpipe::way_recomputes : 0).calls),
+          follows_(follows), written_(plan.first[cell + 1] - plan.first[cell]) {
+        for (std::size_t i = 0; i < all_.calls.size(); ++i)
+            add_call(i, plan.first[cell] + all_.calls[i].layer);
     }
 
     gpipe::CellCosts<double> costs() const {
-        gpipe::CellCosts<double> result{.forward = forward_, .recompute = recompute_};
-        result.backward = backward_;
+        gpipe::CellCosts<double> result{.forward = taken_[0], .recompute = taken_[1]};
+        result.backward = taken_[2];
         return result;
     }
 
   private:
-    using Kind = gpipe::detail::CallKind;
+    using Kind = gpipe::CallKind;
 
-    // Each once, and perhaps again in front of the backward.
-    void add_layers() {
-        LayerCalls const& kept = follows_ ? times_.fresh : times_.waiting;
-        LayerCalls const& first = recomputes_ ? times_.passing : kept;
-        for (std::size_t l = first_; l < last_; ++l) {
-            forward_ += first.forward[l];
-            backward_ += kept.backward[l];
-            if (recomputes_ && (l + 1 < last_ || last_cell_ || times_.saves[l]))
-                recompute_ += kept.forward[l];
-        }
-        if (last_cell_) backward_ += times_.loss;
-    }
-    void add_call(std::size_t i) {
-        gpipe::PlacedCall const& call = reversal_.calls[i];
-        std::size_t const layer = first_ + call.layer;
+    void add_call(std::size_t i, std::size_t layer) {
+        gpipe::CellCall const& call = all_.calls[i];
+        double& taken = taken_[static_cast<std::size_t>(all_.stage_of(i))];
         if (call.kind == Kind::loss) {
-            backward_ += times_.loss;
+            taken += times_.loss;
         } else if (call.kind == Kind::backward) {
-            backward_ += kept(written_[call.layer], i).backward[layer];
+            taken += kept(written_[call.layer], i).backward[layer];
         } else {
             written_[call.layer] = i;
-            double const passing = times_.passing.forward[layer];
-            double const taken = call.saving ? kept(i, backward_of(i)).forward[layer] : passing;
-            bool const twice = recomputes_ && i >= reversal_.start && i < reversal_.backward;
-            if (i >= reversal_.backward)
-                backward_ += taken;
-            else
-                forward_ += twice ? passing : taken;
-            if (twice && i < reversal_.recompute_end) recompute_ += taken;
+            taken += (call.saving ? kept(i, backward_of(i)) : times_.passing).forward[layer];
         }
     }
     // Where call i is the last forward of a layer whose backward is call `at`.
     LayerCalls const& kept(std::size_t i, std::size_t at) const {
-        if (i < reversal_.start && !follows_) return times_.waiting;
+        if (i < all_.begin[1] && !follows_) return times_.waiting;
         return at == i + 1 ? times_.next : times_.fresh;
     }
     std::size_t backward_of(std::size_t i) const {
-        auto const& calls = reversal_.calls;
+        auto const& calls = all_.calls;
         std::size_t at = i + 1;
         while (calls[at].kind != Kind::backward || calls[at].layer != calls[i].layer) ++at;
         return at;
     }
 
     CallTimes const& times_;
-    gpipe::ReversalLayout const& reversal_;
-    std::size_t first_, last_;
-    bool recomputes_, follows_, last_cell_;
+    gpipe::CellCalls const& all_;
+    bool follows_;
     std::vector<std::size_t> written_; // by layer of the cell: its last forward
-    double forward_ = 0, recompute_ = 0, backward_ = 0;
+    double taken_[3] = {};             // by stage
 };
 
 /// Of all cells of a plan; `programs` are those that it is for, with whole backwards.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/schedule/simulate.hpp>
 

@@ -116,6 +116,11 @@ inline gpipe::Array<gpipe::Link> links_of(Prepared const& of, std::string const&
         });
 }
 
+inline gpipe::PlanRequest request_of(PlannedNet const& net, Prepared const& of,
+                                     std::string const& links) {
+    return {of.chain, of.first, net.states, of.capacity, {}, links_of(of, links)};
+}
+
 } // namespace detail
 
 /// By device: the most of Training::peak_bytes() over all kinds of links.
@@ -123,9 +128,10 @@ inline std::vector<std::size_t> bytes_at_most(PlannedNet const& net, PlanCase co
     detail::Prepared const prepared = detail::prepare(net, of);
     std::vector<std::size_t> most(of.devices);
     for (char const* name : {"shared", "copied", "staged"}) {
-        gpipe::MemoryPlan const plan = plan_bytes(
-            prepared.chain, prepared.first, prepared.made.programs, net.states, prepared.capacity,
-            {}, detail::links_of(prepared, name), prepared.made.reversals);
+        gpipe::PlanRequest request = detail::request_of(net, prepared, name);
+        request.tightness = gpipe::Tightness::constant;
+        gpipe::MemoryPlan const plan =
+            plan_bytes(request, prepared.made.programs, prepared.made.reversals);
         for (std::size_t d = 0; d < of.devices; ++d)
             most[d] = std::max(most[d], plan.devices[d].total());
     }
@@ -136,15 +142,14 @@ inline std::vector<std::size_t> bytes_at_most(PlannedNet const& net, PlanCase co
 inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     using namespace gpipe;
     detail::Prepared prepared = detail::prepare(net, of);
-    auto& [chain, first, made, capacity] = prepared;
-    Array<Link> const links = detail::links_of(prepared, of.links);
+    Checkpointed const& made = prepared.made;
     FinishedPlan result{made.programs, {}, 0, {}, {}};
     MemoryPlan& plan = result.memory;
     plan =
-        plan_memory(chain, first, result.programs, net.states, capacity, {}, links, made.reversals);
+        plan_memory(detail::request_of(net, prepared, of.links), result.programs, made.reversals);
     result.needs = plan.lowered.needs.count();
     Lowered evaluation = evaluation_of(plan.lowered);
-    Operands const operands = find_operands(evaluation, plan.cells);
+    Operands const operands = find_operands(evaluation, plan.cells, plan.part_table(true));
     evaluation.needs = find_needs(walk_of(evaluation), operands, Located(plan, operands, true));
 
     // Where arenas begin is all that tables know of them.
@@ -152,7 +157,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     for (std::size_t d = 0; d <= of.devices; ++d)
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
-    DeclaredCost const cost(net.costs, net.layers, first, made.reversals);
+    DeclaredCost const cost(net.costs, net.layers, prepared.first, made.reversals);
     auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
         Placement const placement = place_programs(lowered, 1, true, cost);
         StepTable steps =

@@ -433,9 +433,10 @@ template <class Net, class... Policies> class Training {
             links = links_between(
                 checkpointed.programs, first, shape.skips,
                 [=](std::size_t from, std::size_t to) { return from == to ? Link::shared : link; });
-        return plan(shape, first, checkpointed.programs, OptimizerFunctor_::states, samples,
-                    Chosen::staging(samples, squares), links, checkpointed.reversals,
-                    any_reversing);
+        PlanRequest const request{
+            shape, first, OptimizerFunctor_::states, samples, Chosen::staging(samples, squares),
+            links};
+        return plan(request, checkpointed.programs, checkpointed.reversals, &choose_offloads);
     }
     friend struct detail::StateAccess;
     friend struct detail::GradientAccess;
@@ -607,7 +608,7 @@ template <class Net, class... Policies> class Training {
         work.budget.constant = Chosen::constant;
         constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
         if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
-        if constexpr (any || reverses_cells<Checkpointing>) work.reversing = any_reversing;
+        if constexpr (any || reverses_cells<Checkpointing>) work.choose = &choose_offloads;
         return work;
     }
 

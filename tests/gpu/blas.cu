@@ -59,11 +59,11 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     shared.capacity = 2;
     shared.stream = &stream;
     shared.handles = &handles;
-    gpipe::Frame frame;
+    gpipe::OwnFrame frame;
     frame.shared = &shared;
     frame.samples = 2;
-    frame[gpipe::Region::input] = x.data();
-    frame[gpipe::Region::output] = y.data();
+    frame.set(gpipe::Region::input, x.data());
+    frame.set(gpipe::Region::output, y.data());
     functions.forward(call, frame);
     stream.synchronize();
     std::vector<float> const result = toy::read<float>(y, 2 * N);

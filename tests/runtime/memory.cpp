@@ -196,23 +196,18 @@ template <class N> double worst_ratio(double near) {
                         std::size_t const slot =
                             d > 0 ? train.plan().pools.pool(gpipe::Holds::input, d - 1).bytes : 0;
                         CHECK(planned.boundary <= least[d].boundary + (values.discards ? slot : 0));
-                        // Without checkpointing the temporaries are not put where blocks are free.
-                        std::size_t const c = d;
-                        bool const checkpoints = train.plan().layouts[c].adjacent;
-                        // What weight gradients will read is there in full when temporaries are no
-                        // longer.
-                        bool const halves = values.splits;
-                        std::size_t const apart =
-                            checkpoints && !halves ? 0 : train.plan().layouts[c].temporary;
                         // With one micro-batch a gradient of the boundary lies inside, too.
-                        std::size_t const held = values.gradient_inside ? least[d].boundary : 0;
+                        bool const held =
+                            d > 0 && train.plan().lowered.edges[d - 1].gradient_inside;
                         CHECK(double(planned.activations) <=
-                              near * double(least[d].inside) + double(apart + held));
+                              near * double(least[d].inside) +
+                                  double(held ? least[d].boundary : 0));
                         // The boundary is fullest when the cell is nearly done.
                         double const ratio = double(planned.total()) / double(least[d].total);
+                        bool const checkpoints = checkpointing.name != "never";
                         if (checkpoints)
                             CHECK(double(planned.total()) <=
-                                  near * double(least[d].total) + double(slot + apart));
+                                  near * double(least[d].total) + double(slot));
                         if (checkpoints && least[d].total > 0 && micro_batches == 32 &&
                             cells <= 4 && schedule.name == "GPipe")
                             worst = std::max(worst, ratio);

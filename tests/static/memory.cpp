@@ -26,8 +26,7 @@ constexpr gpipe::Pools pools(Programs const& programs, bool gradient = true) {
     auto const lowered = gpipe::lower(programs, edges, gpipe::linear_order(programs));
     auto const operands = find_operands(lowered, gpipe::any_cells(programs.cells()));
     gpipe::Walk const walk = walk_of(lowered);
-    std::size_t const count =
-        gpipe::Pools(edges.size(), programs.cells(), programs.devices(), 0).size();
+    std::size_t const count = gpipe::Pools(edges.size(), programs.cells(), 0).size();
     return assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands),
                         gpipe::Array<gpipe::Patience>(count));
 }
@@ -51,17 +50,6 @@ static_assert(slots_are_in_flight_and_one<4, 8, 1>() && slots_are_in_flight_and_
 static_assert(slots_are_in_flight_and_one<4, 8, 3>() && slots_are_in_flight_and_one<4, 3, 2>());
 static_assert(slots_are_in_flight_and_one<8, 12, 4>());
 
-// Blocks: one per cell under re-materialisation, else one per micro-batch in flight.
-constexpr std::size_t blocks(Programs const& programs, std::size_t cell) {
-    return pools(programs).pool(gpipe::Holds::kept, cell).slots;
-}
-static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 0) == 1);
-static_assert(blocks(ExceptLast::lower(GPipe::programs(4, 8)), 3) == 1);
-static_assert(blocks(Always::lower(OneForwardOneBackward::programs(4, 8)), 1) == 1);
-static_assert(blocks(Never::lower(GPipe::programs(4, 8)), 0) == 8);
-static_assert(blocks(Never::lower(OneForwardOneBackward::programs(4, 8)), 0) == 4);
-static_assert(blocks(Never::lower(OneForwardOneBackward::programs(4, 8)), 3) == 1);
-
 // A plan, byte by byte. Two cells of one layer each, 64 floats a boundary: 256 bytes a sample.
 using Net = gpipe::Pipeline<blank::Linear<64>, blank::Linear<64>>;
 template <class Pass>
@@ -71,9 +59,13 @@ constexpr gpipe::MemoryPlan plan(std::size_t states, std::size_t capacity,
     gpipe::Array<std::size_t> first(3);
     first[1] = 1;
     first[2] = 2;
-    return gpipe::plan_memory({layers.data(), 2, gpipe::lowest_learner(layers.data(), 2)}, first,
-                              Pass::lower(GPipe::programs(2, 4)), states, capacity, {},
-                              gpipe::Array<gpipe::Link>(2, link));
+    return gpipe::plan_memory({{layers.data(), 2, gpipe::lowest_learner(layers.data(), 2)},
+                               first,
+                               states,
+                               capacity,
+                               {},
+                               gpipe::Array<gpipe::Link>(2, link)},
+                              Pass::lower(GPipe::programs(2, 4)));
 }
 constexpr gpipe::DeviceBytes device(std::size_t d) { return plan<ExceptLast>(2, 3).devices[d]; }
 static_assert(device(0).parameters == 64 * 64 * 4 + 256);
@@ -107,16 +99,18 @@ constexpr bool third_forward_waits() {
 }
 static_assert(third_forward_waits());
 
-// What is in use over time: before the first output only what always is, at the peak all.
+// What is in use over time: before the first output only what always is, at the peak all. At time 1
+// the last cell begins: two inputs are there, and its first output.
 constexpr gpipe::MemoryCurve usage(std::size_t d) {
     gpipe::MemoryPlan const planned = plan<Never>(2, 3);
     return gpipe::memory_usage(
         planned, gpipe::simulate<std::int64_t>(planned.lowered.programs, gpipe::unit_cost))[d];
 }
 static_assert(usage(1).at(-1) == 0 && usage(0).fixed == 4 * device(0).parameters);
-static_assert(usage(0).at(0) == usage(0).planned); // its one region of temporaries
+static_assert(usage(0).at(0) == usage(0).fixed); // a forward alone has no temporaries
+static_assert(usage(0).peak() == usage(0).planned);
 static_assert(usage(1).at(0) == usage(1).fixed + 3 * 256);
-static_assert(usage(1).at(1) == usage(1).fixed + (2 + 2) * 3 * 256);
+static_assert(usage(1).at(1) == usage(1).fixed + (2 + 1) * 3 * 256);
 static_assert(usage(1).peak() == usage(1).planned);
 static_assert(usage(1).planned == plan<Never>(2, 3).devices[1].total());
 

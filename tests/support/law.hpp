@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <random>
 #include <set>
 #include <span>
@@ -71,10 +72,6 @@ struct Piece {
     std::byte const* at = nullptr;
     std::size_t bytes = 0;
     std::uint32_t what = 0; ///< lies there then; 0: rubbish
-    /// Of what is written: it comes in the end, and may lie where something else is written, or is
-    /// read that gives way.
-    bool over = false;
-    bool gives_way = false;
     /// It is there from walk to walk: who writes it takes this walk's away, and leaves the next's.
     bool lasts = false;
 };
@@ -84,31 +81,35 @@ struct Work {
     bool moves = false; ///< it copies what it reads, whatever that is: piece by piece
 };
 
-/// What an action does by its operands; where(operand): its address and bytes.
+/// What an action does by its operands, slice by slice; where(operand): its address and bytes.
 template <class Where>
 std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t action, Where where) {
-    Work work;
+    std::map<std::uint16_t, Work> slices;
     for (gpipe::Operand const& operand : operands[action]) {
         auto const [at, bytes] = where(operand);
-        bool const of_cell = !is_of_edge(operands.values[operand.value].holds);
-        (operand.use == gpipe::Use::read ? work.reads : work.writes)
-            .push_back({at, bytes, operand.value + 1, operand.use == gpipe::Use::over, of_cell,
-                        is_lasting(operands.values[operand.value].holds)});
+        Piece const piece{at, bytes, operand.value + 1,
+                          is_lasting(operands.values[operand.value].holds)};
+        bool const reads = operand.use == gpipe::Use::read;
+        (reads ? slices[operand.from].reads : slices[operand.from].writes).push_back(piece);
+        // Of no bytes: others may not have it before the end.
+        if (bytes == 0 && !reads && operand.to != operand.from) {
+            slices[operand.to].writes.push_back(piece);
+            slices[operand.from].writes.pop_back();
+        }
+        if (bytes > 0 && operand.to != operand.from) slices[operand.to].reads.push_back(piece);
     }
-    return {work};
+    std::vector<Work> result;
+    for (auto const& [slice, work] : slices) result.push_back(work);
+    return result;
 }
 /// The same at the addresses of its step.
-inline std::vector<Work> by_operands(gpipe::MemoryPlan const& plan, gpipe::Operands const& operands,
-                                     gpipe::Located const& located, gpipe::StepTable const& table,
-                                     gpipe::Step const& step) {
+inline std::vector<Work> by_operands(gpipe::Operands const& operands, gpipe::Located const& located,
+                                     gpipe::StepTable const& table, gpipe::Step const& step) {
     return by_operands(operands, step.action, [&](gpipe::Operand const& operand) {
-        gpipe::Value const& value = operands.values[operand.value];
         gpipe::Location const& place = located[operand.value];
-        bool const behind =
-            value.holds == gpipe::Holds::temporary && plan.layouts[value.owner].adjacent;
+        std::size_t const bytes = place.end - place.begin;
         return std::pair<std::byte const*, std::size_t>(
-            table.address(step, operand) + (behind ? plan.layouts[value.owner].kept : 0),
-            place.end - place.begin);
+            bytes > 0 ? table.of(step)[operand.address] : nullptr, bytes);
     });
 }
 
@@ -157,8 +158,8 @@ class Definition {
         if (ends_step(step.kind)) return {end(step)};
         if (is_transfer(step.kind)) {
             TensorName const name = brought(step);
-            result = {{{piece(step, name, step[gpipe::Region::input])},
-                       {piece(step, name, step[gpipe::Region::output])}}};
+            result = {{{piece(step, name, table_.of(step, gpipe::Region::input))},
+                       {piece(step, name, table_.of(step, gpipe::Region::output))}}};
         } else {
             gpipe::Frame const frame = frame_of(step);
             gpipe::Calls::Range const calls = calls_[step.calls];
@@ -204,7 +205,7 @@ class Definition {
     }
     /// Whether the engine calls what the definition says, in cells that keep every layer whole.
     bool calls_all(gpipe::Step const& step) const {
-        if (!computes(step.kind) || !plan_.reversals[step.cell].calls.empty()) return true;
+        if (!computes(step.kind) || in_pieces(step)) return true;
         std::size_t const last = plan_.first[step.cell + 1];
         auto expected = calls_of(chain_, plan_.first[step.cell], last, step.kind,
                                  plan_.rewrites_output(step.cell));
@@ -219,9 +220,24 @@ class Definition {
   private:
     gpipe::Frame frame_of(gpipe::Step const& step) const {
         gpipe::Frame frame;
-        std::copy(std::begin(step.base), std::end(step.base), frame.base);
-        frame.skips = table_.skips.data() + step.first_skip;
+        frame.addresses = table_.of(step);
         return frame;
+    }
+    // A recompute of which nobody would read anything has no calls, and nothing waits for it.
+    bool is_empty(gpipe::Action const& a) const {
+        if (a.kind != gpipe::Kind::recompute) return false;
+        gpipe::CellCalls const& all =
+            plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch)).calls;
+        return all.begin[1] == all.begin[2];
+    }
+    bool in_pieces(gpipe::Step const& step) const {
+        if (table_.evaluation) return false;
+        std::size_t const way = plan_.parts.way(step.cell, step.micro_batch);
+        gpipe::CellCalls const& all = plan_.parts.of(step.cell, way).calls;
+        bool result = (way & gpipe::way_recomputes) != 0 && all.restart > 0;
+        for (std::size_t c = all.begin[2]; c < all.begin[3]; ++c)
+            result = result || all.calls[c].kind == gpipe::CallKind::forward;
+        return result;
     }
     enum Token { done = 11, committed, squares, parameters, state };
     static Piece token(Token token, std::size_t number) {
@@ -241,7 +257,7 @@ class Definition {
         Work work;
         auto const reads_all = [&](auto which) {
             for (std::size_t i = 0; i < programs.size(); ++i)
-                if (computes(programs[i].kind) && which(programs[i]))
+                if (computes(programs[i].kind) && which(programs[i]) && !is_empty(programs[i]))
                     work.reads.push_back(token(done, i));
         };
         auto const reads = [&](Token what, std::size_t of) {
@@ -370,7 +386,7 @@ class Definition {
         }
         gpipe::SkipPair const& skip = chain_.skips[name.layer];
         gpipe::SkipPlace const& end = call.skips[call.index == skip.from ? skip.stash : skip.pop];
-        return gpipe::SkipPlace::in(frame, is_skip_gradient(name) ? end.gradient : end.value);
+        return (is_skip_gradient(name) ? end.gradient : end.value).in(frame);
     }
 
     ChainShape chain_;
@@ -381,17 +397,16 @@ class Definition {
     mutable std::set<std::size_t> taken_; // devices that have taken the state
 };
 
-/// Whether all that is done of an action lies in what `whole`, its operands, says. A block that is
-/// read may be written, too: what it holds goes call by call.
-inline bool covers(Work const& whole, std::vector<Work> const& done) {
+/// Whether all that is done of an action lies in what its operands say, read or written.
+inline bool covers(std::vector<Work> const& operands, std::vector<Work> const& done) {
     auto const within = [&](Piece const& piece, bool writes) {
         for (std::size_t at = 0; at < piece.bytes; at += Arenas::unit) {
             auto const here = [&](Piece const& one) {
                 return one.at <= piece.at + at && piece.at + at < one.at + one.bytes;
             };
-            if (std::any_of(whole.writes.begin(), whole.writes.end(), here)) continue;
-            if (std::none_of(whole.reads.begin(), whole.reads.end(), [&](Piece const& one) {
-                    return here(one) && (!writes || one.gives_way);
+            if (std::none_of(operands.begin(), operands.end(), [&](Work const& work) {
+                    return std::any_of(work.writes.begin(), work.writes.end(), here) ||
+                           (!writes && std::any_of(work.reads.begin(), work.reads.end(), here));
                 }))
                 return false;
         }
@@ -543,37 +558,25 @@ class Law {
         };
         if (!ends) state.carried.clear();
         if (!reads_find(ends)) return false;
-        auto const gives_way = [&](Content held) {
-            return std::any_of(work.reads.begin(), work.reads.end(), [&](Piece const& piece) {
-                return piece.gives_way && is(piece) == held;
-            });
-        };
-        for (bool const over : {!ends, ends})
-            for (std::size_t w = 0; w < work.writes.size(); ++w) {
-                Piece const& piece = work.writes[w];
-                if (piece.over != over) continue;
-                if (!each(piece, [&](Content& held) {
-                        if (over && gives_way(held)) return true;
-                        if (ends) return held == (own | w) || (over && held >> 32 == own >> 32);
-                        bool const free = held != Arenas::nobodys;
-                        held = own | w;
-                        return free;
-                    }))
-                    return false;
-            }
+        for (std::size_t w = 0; w < work.writes.size(); ++w)
+            if (!each(work.writes[w], [&](Content& held) {
+                    if (ends) return held == (own | w);
+                    bool const free = held != Arenas::nobodys;
+                    held = own | w;
+                    return free;
+                }))
+                return false;
         for (Piece const& piece : work.writes)
             if (piece.lasts) run.there[walk * values_ + piece.what] = false;
         if (!ends) return reads_find(true); // has not written over it
         std::size_t u = 0;
-        for (bool const over : {false, true})
-            for (Piece const& piece : work.writes) {
-                if (piece.over != over) continue;
-                if (piece.bytes == 0) run.there[(walk + piece.lasts) * values_ + piece.what] = true;
-                each(piece, [&](Content& held) {
-                    held = work.moves ? state.carried[u++] : piece.what == 0 ? 0 : is(piece);
-                    return true;
-                });
-            }
+        for (Piece const& piece : work.writes) {
+            if (piece.bytes == 0) run.there[(walk + piece.lasts) * values_ + piece.what] = true;
+            each(piece, [&](Content& held) {
+                held = work.moves ? state.carried[u++] : piece.what == 0 ? 0 : is(piece);
+                return true;
+            });
+        }
         return true;
     }
 

@@ -7,7 +7,7 @@
 #include "random_chain.hpp"
 
 #include <gpipe/chain/info.hpp>
-#include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/memory/cell_layout.hpp>
+#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <algorithm>
@@ -294,25 +294,6 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
         if (kind != Kind::input_gradient) detail::call_second_half(chain, i, calls);
     }
     return calls;
-}
-
-/// Where the layout of the cell that begins with layer `first` has a tensor that stays inside.
-inline gpipe::Place place_of(gpipe::CellLayout const& layout, std::size_t first,
-                             TensorName const& name) {
-    if (is_skip(name)) {
-        gpipe::SkipPlace const& skip = layout.skips[name.layer];
-        return is_skip_gradient(name) ? skip.gradient : skip.value;
-    }
-    if (name.what == TensorName::loss_scratch) return layout.loss_scratch;
-    if (name.what == TensorName::unwanted || name.layer < first) return layout.input_gradient;
-    gpipe::LayerPlaces const& places = layout.places[name.layer - first];
-    return name.what == TensorName::output || name.what == TensorName::again ? places.output
-           : name.what == TensorName::gradient         ? places.output_gradient
-           : name.what == TensorName::saved            ? places.saved
-           : name.what == TensorName::deferred         ? places.deferred
-           : name.what == TensorName::forward_scratch  ? places.forward_scratch
-           : name.what == TensorName::backward_scratch ? places.backward_scratch
-                                                       : places.weight_scratch;
 }
 
 } // namespace toy

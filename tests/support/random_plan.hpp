@@ -117,8 +117,9 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
         programs = lowerings[random() % 3](programs);
     }
     result.links = links_of(programs, first, result.chain.shape(), random);
-    result.plan = gpipe::plan_memory(result.chain.shape(), first, programs, 1, 1 + random() % 2, {},
-                                     result.links, result.reversals);
+    result.plan =
+        gpipe::plan_memory({result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links},
+                           programs, result.reversals);
     return result;
 }
 

@@ -167,25 +167,27 @@ template <class Net, class Loss, class Optimizer> class Reference {
         double sum = 0, weight = 0;
     };
 
-    gpipe::Frame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
-                       gpipe::GroupAddress input, Memory const& scratch) {
-        // An end of a skip lies where its number says among the ends of the layer.
+    gpipe::OwnFrame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
+                          gpipe::GroupAddress input, Memory const& scratch) {
+        shared_ = {batch.samples, seed_, steps_, &stream_};
+        gpipe::OwnFrame frame(&shared_, batch.first, batch.samples, phase);
+        // Behind what any layer has come the ends of its skips.
+        constexpr std::uint32_t behind = static_cast<std::uint32_t>(gpipe::Region::scratch) + 1;
         auto const& ends = Net::leaf_info[leaf_[layer]].skips;
         skip_places_.resize(ends.count());
-        skip_addresses_.resize(2 * ends.count());
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
             std::size_t const s = gpipe::skip_of({Net::skips.data(), Net::skips.size()}, layer, e);
-            for (std::size_t gradient = 0; gradient < 2; ++gradient)
-                skip_addresses_[2 * e + gradient] = batch.skips[2 * s + gradient].data();
-            skip_places_[e] = {{2 * e, gpipe::Region::skip}, {2 * e + 1, gpipe::Region::skip}};
+            auto const place = [&](std::uint32_t gradient) {
+                auto const region = static_cast<gpipe::Region>(behind + 2 * e + gradient);
+                frame.set(region, batch.skips[2 * s + gradient].data());
+                return gpipe::Place{0, region};
+            };
+            skip_places_[e] = {place(0), place(1)};
         }
-        shared_ = {batch.samples, seed_, steps_, &stream_};
-        gpipe::Frame frame{&shared_, batch.first, batch.samples, {}, phase, input.table};
-        frame[gpipe::Region::input] = input.base;
-        frame[gpipe::Region::output] = batch.output[layer].data();
-        frame[gpipe::Region::kept] = batch.saved[layer].data();
-        frame[gpipe::Region::temporary] = scratch.data();
-        frame.skips = skip_addresses_.data();
+        frame.inputs = input;
+        frame.set(gpipe::Region::output, batch.output[layer].data());
+        frame.set(gpipe::Region::saved, batch.saved[layer].data());
+        frame.set(gpipe::Region::scratch, scratch.data());
         return frame;
     }
     gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
@@ -226,7 +228,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         std::vector<std::byte*> table(Targets::count);
         for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
         shared_ = {batch.samples, seed_, steps_, &stream_};
-        gpipe::Frame const f{&shared_, batch.first, batch.samples, {}, gpipe::Phase::backward};
+        gpipe::OwnFrame const f(&shared_, batch.first, batch.samples, gpipe::Phase::backward);
         gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
         auto const value =
             loss_(context,
@@ -252,10 +254,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
             Memory const deferred(info.deferred.slots(batch.samples));
             auto at =
                 frame(batch, i, gpipe::Phase::backward, input_of(batch, i, inputs, table), scratch);
-            at[gpipe::Region::deferred] = deferred.data();
-            at[gpipe::Region::output_gradient] = batch.output_gradient[i].data();
-            at[gpipe::Region::input_gradient] =
-                i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data();
+            at.set(gpipe::Region::deferred, deferred.data());
+            at.set(gpipe::Region::output_gradient, batch.output_gradient[i].data());
+            at.set(gpipe::Region::input_gradient,
+                   i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
             auto call = calls_[i];
             call.skips = skip_places_.data();
             function(call, at);
@@ -387,7 +389,6 @@ template <class Net, class Loss, class Optimizer> class Reference {
     std::size_t leaf_[size] = {};
     gpipe::Call calls_[size];
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
-    std::vector<std::byte*> skip_addresses_;
     std::vector<Memory> parameters_, gradients_, states_;
 };
 

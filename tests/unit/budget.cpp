@@ -63,6 +63,7 @@ struct Problem {
             join_halves(schedule.programs(devices, micro_batches), Array<bool>(cells));
         problem.states = below(random, 3);
         problem.capacity = 1 + below(random, 4);
+        problem.tightness = gpipe::Tightness::quick; // as the search does
     }
     void link(Link link) {
         gpipe::Programs const& programs = problem.schedule;
@@ -146,13 +147,15 @@ TEST_CASE("every device fits into the budget by its whole plan, whatever the lin
             std::size_t const least = search.fit(0).least_bytes;
             BudgetFit const all = search.fit(unlimited);
             REQUIRE(all.fits);
-            std::size_t const most = most_bytes(problem.problem.plan(all.programs, all.reversals));
+            std::size_t const most =
+                most_bytes(plan_memory(problem.problem, all.programs, all.reversals));
             for (std::size_t const bytes : budgets(random, least, most)) {
                 BudgetFit const fit = search.fit(bytes);
                 REQUIRE(fit.fits);
                 CHECK(verify(fit.programs));
                 for (Reversal const& reversal : fit.reversals) CHECK(gpipe::valid(reversal));
-                CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= bytes);
+                CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <=
+                      bytes);
                 ++fits;
                 plans += fit.plans;
             }
@@ -168,7 +171,7 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
         REQUIRE(!none.fits);
         BudgetFit const fit = search.fit(none.least_bytes);
         REQUIRE(fit.fits);
-        MemoryPlan const plan = problem.problem.plan(fit.programs, fit.reversals);
+        MemoryPlan const plan = plan_memory(problem.problem, fit.programs, fit.reversals);
         CHECK(most_bytes(plan) == none.least_bytes);
         BudgetFit const less = search.fit(none.least_bytes - 1);
         CHECK(!less.fits);
@@ -183,7 +186,8 @@ TEST_CASE("more bytes never make a device slower, and with enough of them nothin
     each_problem(21, 2, [&](Problem& problem, auto& random) {
         BudgetSearch const search(problem.problem, by_device);
         BudgetFit const all = search.fit(unlimited);
-        std::size_t const most = most_bytes(problem.problem.plan(all.programs, all.reversals));
+        std::size_t const most =
+            most_bytes(plan_memory(problem.problem, all.programs, all.reversals));
         std::size_t const devices = problem.problem.schedule.devices();
         std::vector<double> before(devices, std::numeric_limits<double>::infinity());
         for (std::size_t const bytes : budgets(random, search.fit(0).least_bytes, most)) {
@@ -226,8 +230,9 @@ struct Others {
         }
         for (std::size_t i = 0; i < others.size(); ++i) {
             bool const piecewise = i + 2 < others.size();
-            needs.push_back(most_bytes(problem.problem.plan(
-                others[i].programs, piecewise ? others[i].reversals : Array<Reversal>{})));
+            needs.push_back(
+                most_bytes(plan_memory(problem.problem, others[i].programs,
+                                       piecewise ? others[i].reversals : Array<Reversal>{})));
         }
     }
 };
@@ -293,7 +298,7 @@ TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of
         for (std::size_t const bytes : budgets(random, least, most)) {
             BudgetFit const fit = search.fit(bytes);
             REQUIRE(fit.fits);
-            CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= bytes);
+            CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <= bytes);
             CHECK(fit.makespan == step_time(problem, fit.programs, fit.reversals));
             CHECK(fit.makespan <= before);
             before = fit.makespan;
@@ -340,7 +345,7 @@ TEST_CASE("what is chosen for some samples fits for fewer, too") {
         BudgetFit const fit = search.fit(least);
         for (std::size_t samples = 1; samples < 8; ++samples) {
             problem.problem.capacity = samples;
-            CHECK(most_bytes(problem.problem.plan(fit.programs, fit.reversals)) <= least);
+            CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <= least);
         }
     }
 }

@@ -49,20 +49,12 @@ template <class F> void each_training(F f) {
                 }
 }
 
-std::vector<bool> saves() {
-    std::vector<bool> result(layers);
-    Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
-        result[layer] = Net::leaf_info[leaf].saved.count > 0;
-    });
-    return result;
-}
-
 TEST_CASE("calls that take the same wherever their tensors lie take what the simulation says") {
     std::mt19937 random(1);
     std::size_t cells = 0;
     each_training([&](Train const& train) {
         benchmark::LayerCalls const same = calls(random);
-        benchmark::CallTimes const times{same, same, same, same, {}, saves(), 3};
+        benchmark::CallTimes const times{same, same, same, same, {}, 3};
         gpipe::LayerTimes by_layer{gpipe::Array<double>(layers), gpipe::Array<double>(layers)};
         std::ranges::copy(same.forward, by_layer.forward.data());
         std::ranges::copy(same.backward, by_layer.backward.data());
@@ -106,7 +98,6 @@ Counts counts(gpipe::checkpoint::Dynamic policy, std::size_t cells, std::size_t 
     double result[4];
     for (std::size_t which = 0; which < 4; ++which) {
         benchmark::CallTimes times;
-        times.saves = saves();
         std::size_t each = 0;
         for (auto* calls : {&times.passing, &times.next, &times.fresh, &times.waiting})
             calls->forward = calls->backward =

@@ -80,9 +80,9 @@ template <class L> struct Driven {
         shared.stream = &stream;
         frame.shared = &shared;
         frame.phase = Phase::forward;
-        frame[Region::kept] = saved.data();
-        frame[Region::temporary] = scratch.data();
-        frame[Region::deferred] = deferred.data();
+        frame.set(Region::saved, saved.data());
+        frame.set(Region::scratch, scratch.data());
+        frame.set(Region::deferred, deferred.data());
         point();
     }
 
@@ -100,10 +100,10 @@ template <class L> struct Driven {
     }
     // Where the tensors are now.
     void point() {
-        frame[Region::input] = bytes(x);
-        frame[Region::output] = bytes(y);
-        frame[Region::output_gradient] = bytes(dy);
-        frame[Region::input_gradient] = bytes(dx);
+        frame.set(Region::input, bytes(x));
+        frame.set(Region::output, bytes(y));
+        frame.set(Region::output_gradient, bytes(dy));
+        frame.set(Region::input_gradient, bytes(dx));
     }
     // The halves of a backward. The first leaves nothing for the second but what it defers.
     void input_gradient() {
@@ -142,7 +142,7 @@ template <class L> struct Driven {
     std::vector<InputElement> dx;
     Call call;
     StepFrame shared;
-    Frame frame;
+    gpipe::OwnFrame frame;
     AnyStream stream;
     LayerFunctions functions = detail::layer_functions<L, AnyStream>();
 };
@@ -711,7 +711,7 @@ TEST_CASE("a model trains the same bits under every schedule, descending backwar
 using Loss = gpt::CrossEntropy<double, 2, 6>;
 struct LossRun {
     StepFrame shared;
-    Frame frame;
+    gpipe::OwnFrame frame;
     std::vector<double> y = std::vector<double>(36), dy = std::vector<double>(36);
     std::vector<std::int32_t> target{0, 3, -1, 2, 1, -1};
     std::vector<double> scratch = std::vector<double>(18);

@@ -160,7 +160,7 @@ TEST_CASE_FIXTURE(Fresh, "layers of one device work with the same handle, the lo
     shared.capacity = 1;
     shared.stream = &one;
     shared.handles = &set;
-    gpipe::Frame frame;
+    gpipe::OwnFrame frame;
     frame.shared = &shared;
     frame.samples = 1;
     WithB const b;

@@ -57,7 +57,7 @@ TEST_CASE("peaks and step times are those of the library's planner and simulator
                 gpipe::Programs const programs =
                     gpipe::checkpoint::find_checkpointing(name).lower(plain);
                 gpipe::MemoryPlan const plan =
-                    gpipe::plan_memory(chain.shape(), first, programs, 2, 3);
+                    gpipe::plan_memory({chain.shape(), first, 2, 3}, programs);
                 Json const& object = find(objects, name);
                 REQUIRE(object.at("peak_by_device").array.size() == k);
                 double most = 0;

@@ -40,9 +40,16 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
         parts.push_back({plan.gradients[i], bytes});
         parts.push_back({plan.optimizer[i], states * bytes});
     }
-    for (std::size_t p = 0; p < plan.pools.size(); ++p)
-        if (plan.pools[p].space == device)
-            parts.push_back({plan.pools[p].at, plan.pools[p].total()});
+    std::size_t inside = 0; // of cells: with what of that moves, and behind it the rest
+    for (std::size_t p = 0; p < plan.pools.size(); ++p) {
+        if (plan.pools[p].space != device) continue;
+        parts.push_back({plan.pools[p].at, plan.pools[p].total()});
+        if (device < plan.devices.size() && plan.pools[p].at >= plan.evaluation_at[device])
+            inside += plan.pools[p].total();
+    }
+    if (device == plan.devices.size()) return parts;
+    REQUIRE(plan.parts_at[device] == plan.evaluation_at[device] + inside);
+    parts.push_back({plan.parts_at[device], plan.devices[device].activations - inside});
     return parts;
 }
 
@@ -62,7 +69,8 @@ std::size_t filled(std::vector<Interval> parts) {
 void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
                 Programs const& programs, std::size_t states, std::size_t capacity,
                 Array<Link> const& links) {
-    MemoryPlan const plan = gpipe::plan_memory(chain, first, programs, states, capacity, {}, links);
+    MemoryPlan const plan =
+        gpipe::plan_memory({chain, first, states, capacity, {}, links}, programs);
     std::size_t total = 0;
     for (std::size_t d = 0; d < programs.devices(); ++d) {
         std::size_t const end = filled(parts_of(plan, chain, programs, d, states));
@@ -79,15 +87,8 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
     };
     bool one_each = true; // no two cells on a device
     for (std::size_t c = 0; c < programs.cells(); ++c) {
-        bool const splits = runs(c, gpipe::Kind::weight_gradient);
-        if (!splits) REQUIRE(plan.layouts[c].held + plan.layouts[c].deferred == 0);
-        std::size_t blocks = 0; // of the device
-        for (std::size_t b = 0; b < programs.cells(); ++b) {
-            if (programs.device_of(b) != programs.device_of(c)) continue;
-            one_each = one_each && b == c;
-            blocks += plan.pools.pool(Holds::kept, b).slots;
-        }
-        REQUIRE(plan.layouts[c].adjacent == (blocks == 1));
+        for (std::size_t b = 0; b < programs.cells(); ++b)
+            one_each = one_each && (b == c || programs.device_of(b) != programs.device_of(c));
     }
     // A slot holds the boundary's tensors and, where one crosses, their gradient.
     for (std::size_t c = 1; c < programs.cells(); ++c) {
@@ -96,19 +97,15 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         gpipe::Pool const& outbox = plan.pools.pool(Holds::output, c - 1);
         bool const learns = chain.lowest_learner < first[c];
         REQUIRE(inputs.bytes >= layer.input.slots(capacity));
-        if (learns && !plan.cells[c].gradient_inside)
-            REQUIRE(inputs.bytes >= layer.input_gradient.slots(capacity));
+        bool const inside = plan.lowered.edges[c - 1].gradient_inside;
+        if (learns && !inside) REQUIRE(inputs.bytes >= layer.input_gradient.slots(capacity));
         REQUIRE((outbox.slots == 0) == (links.empty() || links[c] == Link::shared));
         REQUIRE(outbox.bytes >= layer.input.slots(capacity));
         if (learns) REQUIRE(outbox.bytes >= layer.input_gradient.slots(capacity));
         // With one micro-batch, a device for each cell, and no weight gradient behind it that could
         // need the room, the gradient has no slot.
-        REQUIRE(plan.cells[c].gradient_inside ==
-                (learns && programs.micro_batches() == 1 && one_each &&
-                 !runs(c, gpipe::Kind::weight_gradient)));
-        if (plan.cells[c].gradient_inside)
-            REQUIRE(plan.layouts[c].input_gradient.offset + layer.input_gradient.slots(capacity) <=
-                    plan.layouts[c].temporary);
+        REQUIRE(inside == (learns && programs.micro_batches() == 1 && one_each &&
+                           !runs(c, gpipe::Kind::weight_gradient)));
     }
     REQUIRE(filled(parts_of(plan, chain, programs, programs.devices(), states)) == plan.host);
     // Who computes finds all in the memory of its own device, but what is shared; copies reach to
@@ -181,7 +178,7 @@ toy::RandomChain equal_layers(std::size_t length, Halves halves) {
 double check_least(toy::RandomChain const& chain, Array<std::size_t> const& first,
                    Programs const& programs) {
     std::size_t const capacity = 2;
-    MemoryPlan const plan = gpipe::plan_memory(chain.shape(), first, programs, 1, capacity);
+    MemoryPlan const plan = gpipe::plan_memory({chain.shape(), first, 1, capacity}, programs);
     auto const least = toy::live_bytes(
         programs, {chain.layers, {first.begin(), first.end()}, chain.loss_scratch, 1, capacity});
     double worst = 0;
@@ -248,7 +245,7 @@ TEST_CASE("more samples, and more that is kept, never take fewer bytes") {
         first[1] = 2, first[2] = 4, first[3] = 6;
         auto const schedule = gpipe::schedule::GPipe::programs(3, 4);
         auto const bytes = [&](Programs const& programs, std::size_t capacity) {
-            return gpipe::plan_memory(chain.shape(), first, programs, 1, capacity).total();
+            return gpipe::plan_memory({chain.shape(), first, 1, capacity}, programs).total();
         };
         auto const never = gpipe::checkpoint::Never::lower(schedule);
         auto const always = gpipe::checkpoint::Always::lower(schedule);
@@ -266,11 +263,15 @@ TEST_CASE("nobody waits for room in an evaluation of what GPipe trains") {
             std::size_t const m = 6;
             Programs const programs = gpipe::schedule::GPipe::programs(k, m);
             auto const chain = toy::random_chain(random, 2 * k, {});
-            MemoryPlan const plan =
-                gpipe::plan_memory(chain.shape(), toy::some_cut(random, k, 2 * k), programs, 0, 1,
-                                   {}, toy::same_links(programs, link));
+            MemoryPlan const plan = gpipe::plan_memory({chain.shape(),
+                                                        toy::some_cut(random, k, 2 * k),
+                                                        0,
+                                                        1,
+                                                        {},
+                                                        toy::same_links(programs, link)},
+                                                       programs);
             auto forwards = evaluation_of(plan.lowered);
-            auto const operands = find_operands(forwards, plan.cells);
+            auto const operands = find_operands(forwards, plan.cells, plan.part_table(true));
             forwards.needs =
                 find_needs(walk_of(forwards), operands, gpipe::Located(plan, operands, true));
             auto const time = gpipe::simulate<std::int64_t>(forwards, [](gpipe::Action const& a) {
@@ -293,13 +294,13 @@ TEST_CASE("gradients of two cells on one device have slots, though another devic
         toy::RandomChain const chain = toy::random_chain(random, cells, sizes);
         Array<std::size_t> first(cells + 1);
         for (std::size_t c = 0; c <= cells; ++c) first[c] = c;
-        return gpipe::plan_memory(chain.shape(), first, programs, 0, 1);
+        return gpipe::plan_memory({chain.shape(), first, 0, 1}, programs);
     };
     auto const shared = plan_of({1, 0, 0, 2});
     auto const own = plan_of({1, 0, 3, 2});
     for (std::size_t c = 1; c < 4; ++c) {
-        CHECK_FALSE(shared.cells[c].gradient_inside);
-        CHECK(own.cells[c].gradient_inside);
+        CHECK_FALSE(shared.lowered.edges[c - 1].gradient_inside);
+        CHECK(own.lowered.edges[c - 1].gradient_inside);
     }
 }
 
@@ -312,8 +313,8 @@ TEST_CASE("a skip of more bytes than there are addresses is refused as any tenso
     auto const plan = [&](std::size_t bytes, std::size_t gradient) {
         chain.skips[0].bytes = bytes;
         chain.skips[0].gradient_bytes = gradient;
-        return gpipe::plan_bytes(chain.shape(), first, gpipe::schedule::GPipe::programs(2, 2), 1,
-                                 std::size_t{1} << 46);
+        return gpipe::plan_bytes({chain.shape(), first, 1, std::size_t{1} << 46},
+                                 gpipe::schedule::GPipe::programs(2, 2));
     };
     CHECK_NOTHROW(plan(4, 4));
     CHECK_THROWS_AS(plan(std::size_t{1} << 18, 4), std::invalid_argument);
@@ -323,10 +324,10 @@ TEST_CASE("a skip of more bytes than there are addresses is refused as any tenso
 TEST_CASE("more skips of a cell than an operand can tell apart are refused") {
     std::mt19937_64 random(7);
     auto chain = toy::random_chain(random, 2, {});
-    chain.skips.resize(0x7FFF, {0, 1, 0, 0, 4, 0});
+    chain.skips.resize(0x3FFC, {0, 1, 0, 0, 4, 0});
     auto const plan = [&] {
-        return gpipe::plan_bytes(chain.shape(), toy::some_cut(random, 2, 2),
-                                 gpipe::schedule::GPipe::programs(2, 1), 1, 1);
+        return gpipe::plan_bytes({chain.shape(), toy::some_cut(random, 2, 2), 1, 1},
+                                 gpipe::schedule::GPipe::programs(2, 1));
     };
     CHECK_NOTHROW(plan());
     chain.skips.push_back(chain.skips[0]);

@@ -57,8 +57,9 @@ MemoryPlan kept(toy::RandomPlan const& with) {
     for (Reversal& reversal : reversals) reversal.offload = false;
     Array<Link> links(reversals.size());
     for (std::size_t c = 1; c < links.size(); ++c) links[c] = with.plan.lowered.edges[c - 1].link;
-    return gpipe::plan_memory(with.chain.shape(), with.plan.first, with.plan.lowered.computing(), 1,
-                              with.plan.capacity, {}, links, reversals);
+    return gpipe::plan_memory(
+        {with.chain.shape(), with.plan.first, 1, with.plan.capacity, {}, links},
+        with.plan.lowered.computing(), reversals);
 }
 double time_of(MemoryPlan const& plan, double bandwidth) {
     return gpipe::simulate<double>(plan.lowered, gpipe::OffloadCosts{plan, cost, bandwidth})
@@ -113,9 +114,9 @@ TEST_CASE("under GPipe two blocks of a cell are enough, and four slots of a boun
             Array<Reversal> reversals(k, gpipe::keep_everything(3));
             for (Reversal& reversal : reversals) reversal.offload = true;
             auto const plan = gpipe::plan_memory(
-                chain.shape(), first,
-                gpipe::lower_reversed(gpipe::schedule::GPipe::programs(k, m), reversals), 1, 1, {},
-                {}, reversals);
+                {chain.shape(), first, 1, 1},
+                gpipe::lower_reversed(gpipe::schedule::GPipe::programs(k, m), reversals),
+                reversals);
             for (std::size_t c = 0; c < k; ++c) {
                 CAPTURE(k);
                 CAPTURE(m);

@@ -74,7 +74,8 @@ Case some_case(Random& random) {
     Case result{
         toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0), {}, {}};
     result.forwards = evaluation_of(result.plan.lowered);
-    result.of_forwards = find_operands(result.forwards, result.plan.cells);
+    result.of_forwards =
+        find_operands(result.forwards, result.plan.cells, result.plan.part_table(true));
     result.forwards.needs = find_needs(walk_of(result.forwards), result.of_forwards,
                                        gpipe::Located(result.plan, result.of_forwards, true));
     return result;
@@ -115,7 +116,7 @@ struct Walked {
     std::vector<std::vector<toy::Work>> work() const {
         std::vector<std::vector<toy::Work>> result;
         for (Step const& step : table.steps)
-            result.push_back(toy::by_operands(plan, operands, located, table, step));
+            result.push_back(toy::by_operands(operands, located, table, step));
         return result;
     }
     std::vector<std::vector<toy::Work>> work(toy::ChainShape const& chain) const {
@@ -155,7 +156,7 @@ gpipe::Ending some_ending(MemoryPlan const& plan, bool immediate, bool enqueues,
     std::vector<gpipe::TiedCell> ties;
     std::uint32_t tie = 0;
     for (std::size_t n = random() % 4; n > 0; --n) {
-        for (std::uint32_t c = 0; c < plan.layouts.size(); ++c)
+        for (std::uint32_t c = 0; c < plan.cells.size(); ++c)
             for (std::size_t end = random() % 5; end < 2; ++end)
                 if (result.updates[plan.lowered.programs.device_of(c)]) ties.push_back({tie, c});
         tie += !ties.empty() && ties.back().tie == tie;
@@ -249,28 +250,41 @@ bool streams_serve(Lowered const& lowered) {
                 return false;
     return true;
 }
-// In pieces, too, every layer that learns runs backward once, from the last to the first.
-bool reversed_once(MemoryPlan const& plan, toy::ChainShape const& chain) {
-    for (std::size_t c = 0; c < plan.reversals.size(); ++c) {
-        gpipe::ReversalLayout const& r = plan.reversals[c];
-        std::size_t const lowest = std::max(plan.first[c], chain.lowest_learner);
-        std::size_t next = plan.first[c + 1];
-        for (gpipe::PlacedCall const& call : r.calls)
-            if (call.kind == gpipe::detail::CallKind::backward &&
-                plan.first[c] + call.layer != --next)
-                return false;
-        if (!r.calls.empty() && next != std::min(lowest, plan.first[c + 1])) return false;
-    }
+// Every layer that learns runs backward once, from the last to the first, and a forward is told to
+// save something where anybody reads it.
+bool calls_serve(MemoryPlan const& plan, toy::ChainShape const& chain) {
+    using gpipe::CallKind;
+    for (std::size_t c = 0; c < plan.cells.size(); ++c)
+        for (std::size_t w = 0; w < gpipe::way_evaluates; ++w) {
+            gpipe::CellCalls const& all = plan.parts.of(c, w).calls;
+            if (all.calls.empty()) continue;
+            std::size_t const lowest = std::max(plan.first[c], chain.lowest_learner);
+            std::size_t next = plan.first[c + 1];
+            for (std::size_t i = 0; i < all.calls.size(); ++i) {
+                gpipe::CellCall const& call = all.calls[i];
+                bool const backward =
+                    call.kind == CallKind::backward || call.kind == CallKind::input_gradient;
+                if (backward && plan.first[c] + call.layer != --next) return false;
+                if (call.kind == CallKind::forward && call.saved != gpipe::tensor::none &&
+                    call.saving != (all.tensors[call.saved].end > i))
+                    return false;
+            }
+            // Of the lowest learner the first half may be nobody's.
+            next -=
+                next == lowest + 1 && lowest == chain.lowest_learner && chain.layers[lowest].splits;
+            if (next != std::min(lowest, plan.first[c + 1])) return false;
+        }
     return true;
 }
 
 // Predictions are taken from where a step says that the output of the chain is.
-bool gives_output(Step const& step, std::vector<toy::Work> const& calls,
+bool gives_output(StepTable const& table, Step const& step, std::vector<toy::Work> const& calls,
                   toy::ChainShape const& chain) {
+    std::byte const* const output_at = table.of(step, gpipe::Region::output);
     std::size_t const output = 1 + 16 * (chain.size - 1 + 64 * step.micro_batch);
     for (toy::Work const& work : calls)
         for (toy::Piece const& piece : work.writes)
-            if (piece.what == output) return piece.at == step[gpipe::Region::output];
+            if (piece.what == output) return piece.at == output_at;
     return false;
 }
 
@@ -281,26 +295,14 @@ std::vector<bool> read_values(Operands const& operands) {
         if (operand.use == Use::read) read[operand.value] = true;
     return read;
 }
-// A forward is told to save nothing where nobody reads what it keeps.
-bool saves_what_is_read(Walked const& walked) {
-    std::vector<bool> const read = read_values(walked.operands);
-    for (Step const& step : walked.table.steps)
-        for (Operand const& operand : walked.operands[step.action])
-            if (step.kind == Kind::forward &&
-                walked.operands.values[operand.value].holds == gpipe::Holds::kept &&
-                read[operand.value] ==
-                    (step.calls == gpipe::detail::calls_at(step.cell, gpipe::CallList::pass)))
-                return false;
-    return true;
-}
-
 // Values that others were to read, and nobody does.
 std::size_t unread(Operands const& operands) {
     std::vector<bool> const read = read_values(operands);
     std::size_t count = 0;
     for (std::uint32_t v = 0; v < read.size(); ++v) {
         gpipe::Value const& value = operands.values[v];
-        count += !read[v] && operands.number(value.holds, value.owner, value.micro_batch) == v;
+        count += !read[v] && value.holds < gpipe::Holds::discarded &&
+                 operands.number(value.holds, value.owner, value.micro_batch) == v;
     }
     return count;
 }
@@ -317,20 +319,19 @@ TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
                    REQUIRE(wrong_ranks(walked) == "");
                    REQUIRE((walked.repeats || marks_serve(walked.table)));
                    REQUIRE(streams_serve(walked.lowered));
-                   REQUIRE(reversed_once(walked.plan, chain));
+                   REQUIRE(calls_serve(walked.plan, chain));
                    toy::Definition const definition(chain, walked.plan, walked.table,
                                                     walked.ending);
                    for (Step const& step : walked.table.steps) REQUIRE(definition.calls_all(step));
-                   REQUIRE((walked.evaluation || saves_what_is_read(walked)));
                    if (!walked.evaluation) in_vain += unread(walked.plan.operands);
                    for (std::uint32_t const e : walked.plan.skip_edges)
                        seen[e == Operands::none ? "skips within cells" : "skips"] += 1;
                    auto const work = walked.work(), calls = walked.work(chain);
                    for (std::size_t n = 0; n < work.size(); ++n) {
                        Step const& step = walked.table.steps[n];
-                       REQUIRE(covers(work[n][0], calls[n]));
-                       if (step.kind == Kind::forward && step.is_last)
-                           REQUIRE(gives_output(step, calls[n], chain));
+                       REQUIRE(covers(work[n], calls[n]));
+                       if (step.delivers)
+                           REQUIRE(gives_output(walked.table, step, calls[n], chain));
                    }
                    toy::Law const by_operands(walked.table, walked.arenas, work);
                    toy::Law const by_definition(walked.table, walked.arenas, calls);
@@ -388,8 +389,6 @@ class Mutator {
     Mutator(Walked& walked, gpipe::Placement const& placement, Random& random)
         : walked_(walked), table_(walked.table), placement_(placement), random_(random) {}
 
-    /// Whether the layout of a cell has a say in what has been moved: operands do not tell all.
-    bool inside = false;
     /// Whether it is about an action of the step's end.
     bool at_end = false;
 
@@ -424,11 +423,9 @@ class Mutator {
             return step.publishes &&
                    std::exchange(random_() % 2 == 0 ? step.publishes : step.more, false);
         case Mutation::reader:
-            inside = is_inside(operand);
             return reads && somewhere && move(step, operand, elsewhere(operand));
         case Mutation::value: {
             if (!somewhere) return false;
-            inside = is_inside(operand);
             std::byte* const at = elsewhere(operand);
             bool moved = false;
             for (Step& user : table_.steps)
@@ -437,10 +434,10 @@ class Mutator {
             return moved;
         }
         case Mutation::micro_batch: {
-            inside = is_inside(operand);
             Step const& other = table_.steps[random_() % table_.steps.size()];
             return somewhere && other.kind == step.kind && other.cell == step.cell &&
-                   move(step, operand, table_.address(other, operand));
+                   operand.address < addresses(other) &&
+                   move(step, operand, table_.of(other)[operand.address]);
         }
         case Mutation::swap:
             return swap_with_next(n);
@@ -449,34 +446,35 @@ class Mutator {
         case Mutation::operand:
             return reads && !walked_.evaluation && forget(step.action, operand);
         default:
-            return operand.skip > 0 && somewhere && move(step, operand, elsewhere(operand));
+            return is_of_skip(step, operand) && somewhere &&
+                   move(step, operand, elsewhere(operand));
         }
     }
     std::size_t bytes(Operand const& operand) const {
         gpipe::Location const& at = walked_.located[operand.value];
         return at.end - at.begin;
     }
-    bool is_inside(Operand const& operand) const {
-        gpipe::Value const& value = walked_.operands.values[operand.value];
-        if (!is_of_edge(value.holds)) return walked_.plan.layouts[value.owner].adjacent;
-        return value.holds == gpipe::Holds::gradient &&
-               walked_.plan.gradient_lies_inside(walked_.lowered.edges[value.owner]);
+    bool is_of_skip(Step const& step, Operand const& operand) const {
+        std::size_t const first = static_cast<std::size_t>(gpipe::Region::inside);
+        return computes(step.kind) && operand.address >= first &&
+               operand.address < first_part_address(walked_.plan.cells[step.cell]);
+    }
+    std::size_t addresses(Step const& step) const {
+        return gpipe::detail::tensors_of(walked_.plan, walked_.lowered.programs[step.action],
+                                         walked_.evaluation)
+            .addresses;
     }
     // Anywhere in its arena.
     std::byte* elsewhere(Operand const& operand) {
-        gpipe::Value const& value = walked_.operands.values[operand.value];
         std::size_t const space = walked_.located[operand.value].space;
         bool const host = space == walked_.plan.devices.size();
         std::size_t const size = host ? walked_.plan.host : walked_.plan.devices[space].total();
         std::size_t const units = (size - bytes(operand)) / toy::Arenas::unit + 1;
-        std::byte* const at = (host ? walked_.arenas.host : walked_.arenas.begin[space]) +
-                              random_() % units * toy::Arenas::unit;
-        bool const behind =
-            value.holds == gpipe::Holds::temporary && walked_.plan.layouts[value.owner].adjacent;
-        return at - (behind ? walked_.plan.layouts[value.owner].kept : 0);
+        return (host ? walked_.arenas.host : walked_.arenas.begin[space]) +
+               random_() % units * toy::Arenas::unit;
     }
     bool move(Step& step, Operand const& operand, std::byte* to) {
-        return std::exchange(table_.address(step, operand), to) != to;
+        return std::exchange(table_.of(step)[operand.address], to) != to;
     }
     void drop_wait(Step const& step, std::size_t dropped) {
         Wait* const waits = table_.waits.data() + step.first_wait;
@@ -586,7 +584,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
         for (std::size_t order = 0; order < (proven ? 10 : orders); ++order) {
             auto const micro_batches = walked.walks(random);
             std::string lost = by_operands.run(random, micro_batches, order % 3 != 0);
-            if (lost.empty() && order < 4 && !mutator.inside)
+            if (lost.empty() && order < 4)
                 lost = by_definition.run(random, micro_batches, order % 3 != 0);
             if (lost.empty()) continue;
             CHECK_MESSAGE(!proven, lost);
@@ -747,14 +745,13 @@ struct Anywhere {
         Programs const& programs = lowered.programs;
         Array<gpipe::CellValues> cells(programs.cells());
         auto const some = [&] { return random() % 2 == 0; };
-        for (gpipe::CellValues& cell : cells)
-            cell = {some(), some(), some(), some(), some(), some()};
-        for (std::size_t i = 0; i < programs.size(); ++i) {
-            gpipe::CellValues& of = cells[programs[i].cell];
-            if (programs[i].kind == Kind::weight_gradient) of.splits = true;
-            if (programs[i].kind == Kind::recompute) of.kept_in_backward = false;
-            if (is_offload(programs[i].kind)) of.retained = true;
+        for (gpipe::CellValues& cell : cells) {
+            cell.retained = some();
+            cell.discards = some();
+            cell.input_moves = some();
         }
+        for (std::size_t i = 0; i < programs.size(); ++i)
+            if (is_offload(programs[i].kind)) cells[programs[i].cell].retained = true;
         operands = find_operands(lowered, cells);
         lowered.order = order_of(lowered, operands);
         walk = walk_of(lowered);
@@ -765,21 +762,18 @@ struct Anywhere {
             for (Operand const& operand : operands[walk.order[r]]) end[operand.value] = r;
         std::vector<std::uint32_t> there;
         for (std::size_t r = 0; r < walk.order.size(); ++r) {
-            gpipe::Span own{}; // temporaries, for a gradient to lie in
             for (Operand const& operand : operands[walk.order[r]]) {
                 gpipe::Holds const holds = operands.values[operand.value].holds;
                 if (operand.use == Use::read || !has_bytes(holds)) continue;
                 gpipe::Span& span = at[operand.value];
                 std::size_t const bytes = (1 + random() % 4) * unit;
-                bool const fits = own.end - own.begin >= bytes && operand.use == Use::over;
-                span = {fits ? own.begin : 0, fits ? own.begin + bytes : bytes};
-                for (std::size_t v = 0; v < there.size() && !fits; ++v)
+                span = {0, bytes};
+                for (std::size_t v = 0; v < there.size(); ++v)
                     if (gpipe::Span const& other = at[there[v]];
                         span.begin < other.end && other.begin < span.end) {
                         span = {other.end, other.end + bytes};
                         v = static_cast<std::size_t>(-1);
                     }
-                own = holds == gpipe::Holds::temporary ? span : gpipe::Span{};
                 there.push_back(operand.value);
             }
             std::erase_if(there, [&](std::uint32_t value) { return end[value] == r; });
@@ -804,7 +798,7 @@ struct Anywhere {
             for (Operand const& operand : operands[i]) more.all[count++] = operand;
             bool const reads = rank[i] < last && walk.stream[i] < 3 && random() % 4 == 0;
             if (reads || rank[i] == last)
-                more.all[count++] = {static_cast<std::uint32_t>(v), gpipe::Region::temporary,
+                more.all[count++] = {static_cast<std::uint32_t>(v), 0,
                                      reads ? Use::read : Use::next};
         }
         more.begin[size] = count;
@@ -892,6 +886,7 @@ TEST_CASE("wherever values lie, what is waited for is enough and none of it too 
             if (kind == "place" && wrong.at.empty()) continue;
             if (kind == "place") { // anywhere, or where the same action has something else
                 auto const own = wrong.operands[random() % wrong.walk.order.size()];
+                if (own.size() == 0) continue;
                 std::size_t const v = own[random() % own.size()].value;
                 std::size_t const other = own[random() % own.size()].value;
                 std::size_t const bytes = wrong.at[v].end - wrong.at[v].begin;

@@ -71,7 +71,7 @@ struct Slots {
         operands = find_operands(lowered, values);
         lowered.order = order_of(lowered, operands);
         walk = walk_of(lowered);
-        pools = gpipe::Pools(edges.size(), cells, programs.devices(), 0);
+        pools = gpipe::Pools(edges.size(), cells, 0);
         Array<gpipe::Patience> patience(pools.size());
         for (std::size_t e = 0; e < edges.size() && patient; ++e)
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
@@ -104,8 +104,7 @@ std::map<gpipe::Pool const*, std::vector<Stay>> stays_in(Slots const& slots) {
         bool const turn =
             value.holds == Holds::turn ||
             (value.holds == Holds::gradient && !slots.lowered.edges[value.owner].gradient);
-        if (value.holds != Holds::temporary && !turn)
-            result[&slots.pools.pool_of(value, slots.lowered.edges)].push_back(stay);
+        if (!turn) result[&slots.pools.pool_of(value, slots.lowered.edges)].push_back(stay);
     }
     return result;
 }
@@ -266,46 +265,6 @@ TEST_CASE("one slot more than micro-batches in flight serves inputs and their gr
                 CHECK(Slots(programs, Link::shared, {.gradient = false}).count(Holds::input, e) ==
                       m);
             }
-}
-
-// P4, inside the cells: one set of activations under re-materialisation, and one of what each
-// weight gradient that is put off will read.
-TEST_CASE("with checkpointing a cell keeps one set, and holds one more than it puts off at most") {
-    for (std::size_t m : {1u, 2u, 5u, 9u})
-        toy::each_of_catalogue(5, 10, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            std::string const name(schedule.name());
-            CAPTURE(name);
-            CAPTURE(k);
-            CAPTURE(m);
-            Programs const programs = schedule.programs(k, m);
-            auto const of = [&](auto const lower) {
-                return Slots(lower(programs), Link::shared, {});
-            };
-            Slots const never = of(&gpipe::checkpoint::Never::lower);
-            Slots const except_last = of(&gpipe::checkpoint::ExceptLast::lower);
-            Slots const always = of(&gpipe::checkpoint::Always::lower);
-            for (std::size_t c = 0; c < programs.cells(); ++c) {
-                std::size_t const put_off = most_put_off(programs, c);
-                bool const whole =
-                    most_between(
-                        programs, c, [](Kind kind) { return kind == Kind::backward; },
-                        [](Kind) { return false; }) > 0;
-                for (Slots const* slots : {&except_last, &always}) {
-                    CHECK(slots->count(Holds::kept, c) == 1);
-                    CHECK(slots->count(Holds::held, c) <= put_off + 1);
-                }
-                for (Slots const* slots : {&never, &except_last, &always}) {
-                    CHECK(slots->count(Holds::deferred, c) >= put_off);
-                    CHECK(slots->count(Holds::deferred, c) <= put_off + whole);
-                }
-                CHECK(never.count(Holds::kept, c) ==
-                      most_between(programs, c, is_forward,
-                                   [](Kind kind) { return gives_gradient(kind); }));
-                CHECK(never.count(Holds::held, c) ==
-                      most_between(programs, c, is_forward,
-                                   [](Kind kind) { return ends_backward(kind); }));
-            }
-        });
 }
 
 TEST_CASE("two slots of an outbox serve outputs and gradients of GPipe and 1F1B") {

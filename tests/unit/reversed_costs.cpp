@@ -19,12 +19,12 @@
 namespace {
 
 using gpipe::Array;
+using gpipe::CallKind;
 using gpipe::ChainCosts;
 using gpipe::Kind;
 using gpipe::LayerTimes;
 using gpipe::Programs;
 using gpipe::Reversal;
-using gpipe::detail::CallKind;
 
 // A chain, cut, and a schedule over it, with recomputes where layers run again.
 struct Case {
@@ -109,8 +109,10 @@ double by_calls(Case const& now, gpipe::MemoryPlan const& plan, LayerTimes const
                                             : times.backward[layer];
         again[layer < last ? layer : first] += kind == CallKind::forward && a.kind != Kind::forward;
     };
-    gpipe::ReversalLayout const& layout = plan.reversals[a.cell];
-    if (layout.calls.empty()) {
+    gpipe::CellCalls const& all =
+        plan.parts.of(a.cell, plan.parts.way(a.cell, a.micro_batch)).calls;
+    auto const stage = static_cast<std::size_t>(gpipe::stage_of(a.kind));
+    if (now.reversals.empty() || is_whole(now.reversals[a.cell])) {
         std::size_t const calls = toy::calls_of(shape, first, last, a.kind).size();
         std::size_t const loss = last == shape.size && a.kind == Kind::backward;
         if (loss) run(CallKind::loss, last);
@@ -121,15 +123,8 @@ double by_calls(Case const& now, gpipe::MemoryPlan const& plan, LayerTimes const
                 run(CallKind::forward, first + n);
         return time;
     }
-    bool const backward = a.kind == Kind::backward;
-    std::size_t const begin = backward                    ? layout.backward
-                              : a.kind == Kind::recompute ? layout.start
-                                                          : 0;
-    std::size_t const end = backward                    ? layout.calls.size()
-                            : a.kind == Kind::recompute ? layout.recompute_end
-                                                        : layout.backward;
-    for (std::size_t i = begin; i < end; ++i)
-        run(layout.calls[i].kind, first + layout.calls[i].layer);
+    for (std::size_t i = all.begin[stage]; i < all.begin[stage + 1]; ++i)
+        run(all.calls[i].kind, first + all.calls[i].layer);
     return time;
 }
 
@@ -142,8 +137,8 @@ TEST_CASE("an action takes the sum of its calls, whatever runs again in it") {
         CAPTURE(n);
         Case now = some_case(random, n % 3 > 0);
         for (auto& layer : now.chain.layers) layer.splits = false, layer.has_whole = true;
-        gpipe::MemoryPlan const plan = gpipe::plan_memory(
-            now.chain.shape(), now.first, now.programs, 0, 1, {}, {}, now.reversals);
+        gpipe::MemoryPlan const plan =
+            gpipe::plan_bytes({now.chain.shape(), now.first, 0, 1}, now.programs, now.reversals);
         LayerTimes const times = some_times(random, now.chain.layers.size());
         ChainCosts<double> const costs = reversed_costs(times, now.cut(), now.reversals);
         REQUIRE(costs.cells.size() == now.programs.cells());
@@ -154,7 +149,7 @@ TEST_CASE("an action takes the sum of its calls, whatever runs again in it") {
             REQUIRE(costs(a) == by_calls(now, plan, times, a, again));
             recomputes += a.kind == Kind::recompute;
             within += a.kind == Kind::backward && again != before;
-            reversals += !plan.reversals[a.cell].calls.empty();
+            reversals += !now.reversals.empty() && !is_whole(now.reversals[a.cell]);
         }
         auto const counted = gpipe::extra_forwards(now.programs, now.cut(), now.reversals);
         for (std::size_t i = 0; i < again.size(); ++i) REQUIRE(counted[i] == again[i]);

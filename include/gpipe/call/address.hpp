@@ -20,22 +20,20 @@ struct GroupAddress {
     }
 };
 
-/// Where a tensor may lie. The first five are memory of the cell, and say how long what lies there
-/// lives (where backwards are whole, nothing is held or deferred); the others are the tensors at
-/// the ends of the cell, wherever the micro-batch has them.
-enum class Region : std::uint8_t {
-    retained,  ///< from forward to backward, whatever runs again between
-    kept,      ///< from the begin of the reversal to backward, or to its first half
-    temporary, ///< within an action
-    held,      ///< from forward to the weight gradient
-    deferred,  ///< from the input gradient to the weight gradient
+/// Where a tensor may lie: which of a frame's addresses it counts from. An action has these and,
+/// from `inside` on, two for each skip between cells, then one for each part of its own tensors.
+/// Calls that are made by hand have the last three instead.
+enum class Region : std::uint16_t {
+    nothing, ///< for tensors of no bytes
     input,
     output,
     output_gradient,
     input_gradient,
-    skip, ///< of a skip to another cell, see Frame::skips
+    retained, ///< see Holds
+    inside,
+    saved = inside,
+    deferred,
+    scratch,
 };
-/// How many have an address of their own: all but the last.
-inline constexpr std::size_t region_count = 9;
 
 } // namespace gpipe

@@ -33,29 +33,53 @@ struct StepFrame {
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
 struct Frame {
-    StepFrame const* shared = nullptr;  ///< see above
-    std::size_t first_sample = 0;       ///< position of the first sample in the mini-batch
-    std::size_t samples = 0;            ///< in this micro-batch; never 0 when a layer is called
-    std::byte* base[region_count] = {}; ///< address of each Region
-    Phase phase = Phase::evaluate;      ///< what the layers are called for
-    /// The caller's arrays: of the chain's inputs in the first cell, of targets in the last.
-    std::byte* const* inputs = nullptr;
-    GroupAddress targets{}; ///< of the loss, in the last cell
-    double* sums = nullptr; ///< where the loss leaves its numbers
-    /// Of the skips to and from other cells, each with its gradient behind it.
-    std::byte* const* skips = nullptr;
+    StepFrame const* shared = nullptr;     ///< see above
+    std::size_t first_sample = 0;          ///< position of the first sample in the mini-batch
+    std::size_t samples = 0;               ///< in this micro-batch; never 0 when a layer is called
+    std::byte* const* addresses = nullptr; ///< by Region
+    Phase phase = Phase::evaluate;         ///< what the layers are called for
+    GroupAddress inputs{};                 ///< of the cell: in the first one the caller's arrays
+    GroupAddress targets{};                ///< of the loss, in the last cell
+    double* sums = nullptr;                ///< where the loss leaves its numbers
 
-    /// The address of a region.
-    ///@{
-    std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
-    std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
-    ///@}
+    /// Where a region begins.
+    std::byte* operator[](Region region) const {
+        return addresses[static_cast<std::size_t>(region)];
+    }
+};
+/// One with its own addresses, for calls that are made by hand.
+struct OwnFrame : Frame {
+    static constexpr std::size_t room = 32; ///< regions
+
+    OwnFrame() { addresses = own_; }
+    /// What is shared, then which samples, how many, and for what.
+    OwnFrame(StepFrame const* step, std::size_t first, std::size_t count, Phase what) : OwnFrame() {
+        shared = step;
+        first_sample = first;
+        samples = count;
+        phase = what;
+    }
+    OwnFrame(OwnFrame const& other) : Frame(other) {
+        for (std::size_t r = 0; r < room; ++r) own_[r] = other.own_[r];
+        addresses = own_;
+    }
+    OwnFrame& operator=(OwnFrame const&) = delete;
+    ~OwnFrame() = default;
+
+    /// Sets where a region begins; of the input that is where its tensors are.
+    void set(Region region, std::byte* address) {
+        own_[static_cast<std::size_t>(region)] = address;
+        if (region == Region::input) inputs = {address, nullptr};
+    }
+
+  private:
+    std::byte* own_[room] = {};
 };
 
 /// Where a tensor lies, relative to a Frame.
 struct Place {
-    std::size_t offset = 0;       ///< bytes, from the region's begin
-    Region region = Region::kept; ///< that the tensor lies in
+    std::size_t offset = 0;          ///< bytes, from the region's begin
+    Region region = Region::nothing; ///< that the tensor lies in
 
     /// Its address.
     std::byte* in(Frame const& frame) const { return frame[region] + offset; }
@@ -65,11 +89,6 @@ struct Place {
 struct SkipPlace {
     Place value;    ///< the tensor
     Place gradient; ///< its gradient
-
-    /// The address of one of both.
-    static std::byte* in(Frame const& frame, Place const& place) {
-        return place.region == Region::skip ? frame.skips[place.offset] : place.in(frame);
-    }
 };
 
 struct Call;
@@ -88,9 +107,9 @@ struct Call {
     Place y{0, Region::output};           ///< the output
     Place dy{0, Region::output_gradient}; ///< the output's gradient
     Place dx{0, Region::input_gradient};  ///< the input's gradient
-    Place saved{0, Region::kept};         ///< what forward keeps, see LayerTraits::Saved
+    Place saved{0, Region::saved};        ///< what forward keeps, see LayerTraits::Saved
     Place deferred{0, Region::deferred};  ///< see LayerTraits::Deferred
-    Place scratch{0, Region::temporary};  ///< see LayerTraits::Scratch
+    Place scratch{0, Region::scratch};    ///< see LayerTraits::Scratch
     SkipPlace const* skips = nullptr;     ///< what the layer stashes, then what it pops
     std::uint32_t index = 0;              ///< of the layer in the chain
     bool saving = false;                  ///< whether a backward will read what this call saves
@@ -98,7 +117,7 @@ struct Call {
 
     /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {
-        return {x.in(frame), x.region == Region::input ? frame.inputs : nullptr};
+        return x.region == Region::input ? frame.inputs : GroupAddress{x.in(frame)};
     }
 };
 

@@ -57,6 +57,13 @@ template <class T> class Array {
     std::size_t size_ = 0;
 };
 
+/// So many elements of an array, from the first on.
+template <class T> constexpr Array<T> first_of(Array<T> const& all, std::size_t size) {
+    Array<T> result(size);
+    for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
+    return result;
+}
+
 /// Elements of an array, one behind the other: a std::span whose iterators are pointers, which cost
 /// constant evaluation a tenth.
 template <class T> class Part {

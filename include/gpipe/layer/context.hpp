@@ -67,11 +67,11 @@ template <class Parameters, class Stream, class Handles, class Skips> class Call
     // gradient.
     template <class T, Access access> auto skip(std::size_t at) const {
         return batch_view<typename ViewsOf<T, access>::Batch>(
-            SkipPlace::in(frame_, call_.skips[at].value), frame_.samples);
+            call_.skips[at].value.in(frame_), frame_.samples);
     }
     template <class T, Access access> auto skip_gradient(std::size_t at) const {
         return batch_view<typename ViewsOf<T, access>::Gradient>(
-            SkipPlace::in(frame_, call_.skips[at].gradient), frame_.samples);
+            call_.skips[at].gradient.in(frame_), frame_.samples);
     }
 
   protected:

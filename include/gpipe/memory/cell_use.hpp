@@ -23,17 +23,16 @@ struct ChainShape {
     }
 };
 
-/// What a cell's layout depends on beside its layers.
+/// What the calls of a cell depend on beside its layers.
 struct CellUse {
-    bool adjacent = false;       ///< see CellLayout
-    std::size_t capacity = 0;    ///< samples of a micro-batch
-    bool recomputes = true;      ///< whether the cell's forward is ever run again
-    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
-    bool splits = false;         ///< whether the halves of its backward run apart
-    bool mixes = false;          ///< whether for some micro-batches only
-    /// Whether a recompute has to write the cell's output where its backward reads it.
+    std::size_t capacity = 0; ///< samples of a micro-batch
+    /// Whether the output of a recompute that nobody reads has room where that of the edge is, and
+    /// whether the backward reads what a recompute writes there.
+    ///@{
+    bool discards = false;
     bool rewrites_output = false;
-    bool runs_again = false; ///< whether there is any recompute
+    ///@}
+    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
 };
 
 } // namespace gpipe

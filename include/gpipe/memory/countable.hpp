@@ -2,7 +2,6 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/memory/cell_use.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 
 #include <cstddef>
@@ -13,9 +12,9 @@ namespace gpipe {
 /// product on the way to a plan is larger: of parameters, their gradients and the optimizer's
 /// states once each; of every other tensor of every layer sixteen for each micro-batch and two
 /// more; of what is staged all.
-GPIPE_INLINE constexpr bool countable(ChainShape const& chain, std::size_t micro_batches,
-                                      std::size_t states, std::size_t capacity,
-                                      Staging const& staging) {
+GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t micro_batches) {
+    ChainShape const& chain = request.chain;
+    Staging const& staging = request.staging;
     std::size_t bytes = 0;
     auto const add = [&](GroupSizes const& group, std::size_t samples, std::size_t times) {
         for (std::size_t t = 0; t < group.count; ++t) {
@@ -30,17 +29,17 @@ GPIPE_INLINE constexpr bool countable(ChainShape const& chain, std::size_t micro
     std::size_t const live = checked_product(16, checked_sum(micro_batches, 2));
     for (std::size_t i = 0; i < chain.size; ++i) {
         LayerInfo const& layer = chain.layers[i];
-        add(layer.parameters, 1, checked_sum(states, 2));
+        add(layer.parameters, 1, checked_sum(request.states, 2));
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.deferred,
               &layer.input_gradient, &layer.output_gradient})
-            add(*group, capacity, live);
+            add(*group, request.capacity, live);
         handles(layer.handles);
     }
     for (SkipPair const& skip : chain.skips)
         for (std::size_t const* sample : {&skip.bytes, &skip.gradient_bytes})
-            add({sample, 1}, capacity, live);
-    add(chain.loss_scratch, capacity, live);
+            add({sample, 1}, request.capacity, live);
+    add(chain.loss_scratch, request.capacity, live);
     handles(chain.loss_handles);
     add(staging.inputs, staging.samples, staging.steps);
     add(staging.targets, staging.samples, staging.steps);

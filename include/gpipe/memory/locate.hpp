@@ -18,82 +18,63 @@ struct Location {
 
 namespace detail {
 
-GPIPE_INLINE constexpr std::size_t bytes_of(MemoryPlan const& plan, Value const& value) {
-    switch (value.holds) {
-    case Holds::input:
-    case Holds::input_back:
-    case Holds::output:
-    case Holds::output_again:
-    case Holds::staged_output:
-        return plan.lowered.edges[value.owner].bytes;
-    case Holds::gradient:
-    case Holds::arrived:
-    case Holds::staged_gradient:
-        return plan.lowered.edges[value.owner].gradient_bytes;
-    case Holds::turn:
-        return 0;
-    default:
-        return plan.pools.pool(value.holds, value.owner).bytes;
+// Where a value of a plan lies that is no part, in this slot of its pool.
+GPIPE_INLINE constexpr Location in_pool(MemoryPlan const& plan, Value const& value,
+                                        std::size_t slot) {
+    Edges const& edges = plan.lowered.edges;
+    Pool const& pool = plan.pools.pool_of(value, edges);
+    std::size_t bytes = pool.bytes;
+    if (is_of_edge(value.holds)) {
+        Edge const& edge = edges[value.owner];
+        bool const gradient = value.holds == Holds::gradient || value.holds == Holds::arrived ||
+                              value.holds == Holds::staged_gradient;
+        bytes = gradient ? edge.gradient_bytes : edge.bytes;
     }
+    std::size_t const begin = pool.at + slot * pool.bytes;
+    return {pool.space, begin, begin + bytes};
 }
 
 } // namespace detail
 
-/// Where a value of a plan lies that is in this slot of its pool: the one answer.
-[[gnu::cold]] GPIPE_INLINE constexpr Location locate(MemoryPlan const& plan, Value const& value,
-                                                     std::size_t slot) {
-    std::size_t const c = value.owner;
-    auto const in = [&](Pool const& pool, std::size_t bytes) {
-        std::size_t const begin = pool.at + slot * pool.bytes;
-        return Location{pool.space, begin, begin + bytes};
-    };
-    switch (value.holds) {
-    case Holds::turn:
-        return {};
-    case Holds::temporary:
-        return in(plan.pools.temporaries(plan.lowered.programs.device_of(c)),
-                  plan.pools.temporaries(plan.lowered.programs.device_of(c)).bytes);
-    case Holds::discarded: {
-        Pool const& pool = plan.pools.pool(Holds::input, plan.lowered.edges.into(c)[0]);
-        return in(pool, pool.bytes);
-    }
-    case Holds::gradient: {
-        Edge const& edge = plan.lowered.edges[c];
-        if (!plan.gradient_lies_inside(edge)) break;
-        std::size_t const begin =
-            plan.temporaries_at(edge.to) + plan.layouts[edge.to].input_gradient.offset;
-        return {plan.lowered.programs.device_of(edge.to), begin, begin + edge.gradient_bytes};
-    }
-    default:
-        break;
-    }
-    return in(plan.pools.pool(value.holds, c), detail::bytes_of(plan, value));
-}
-
-/// Where all values of a table lie, one address for each byte of all arenas and of the host's
-/// memory: for find_needs() and prove().
+/// Where all values of a table lie: the one answer, for find_needs() and prove().
 class Located {
   public:
     /// Of the plan's own table.
     [[gnu::cold]] constexpr explicit Located(MemoryPlan const& plan)
         : Located(plan, plan.operands, false) {}
     /// Of that, or of an `evaluation` over the same memory: there what crosses an edge lies where
-    /// it does in the plan, blocks in the first slot of their pools.
+    /// it does in the plan.
     [[gnu::cold]] constexpr Located(MemoryPlan const& plan, Operands const& operands,
                                     bool evaluation)
-        : locations_(operands.values.size()), begin_(plan.devices.size() + 1) {
-        for (std::size_t d = 0; d < plan.devices.size(); ++d)
-            begin_[d + 1] = begin_[d] + plan.devices[d].total();
+        : plan_(&plan), locations_(operands.values.size()) {
+        PartTable const parts = plan.part_table(evaluation);
+        std::size_t const all = plan.lowered.programs.micro_batches();
         for (std::size_t v = 0; v < locations_.size(); ++v) {
             Value const& value = operands.values[v];
             if (!has_bytes(value.holds)) continue;
-            std::size_t slot = 0;
-            if (!evaluation)
-                slot = plan.pools.of(v);
-            else if (is_of_edge(value.holds))
-                slot = plan.pools.of(
-                    plan.operands.number(value.holds, value.owner, value.micro_batch));
-            locations_[v] = locate(plan, value, slot);
+            std::size_t const c = value.owner, m = value.micro_batch;
+            if (value.holds == Holds::part) {
+                std::size_t const p = v - parts.begin[c * all + m];
+                std::size_t const at =
+                    evaluation ? plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
+                               : plan.parts.at[v];
+                locations_[v] = in_room(evaluation ? plan.evaluation_at : plan.parts_at, c, at,
+                                        parts.of(c, m)->parts[p].bytes);
+                continue;
+            }
+            Edge const* const edge = is_of_edge(value.holds) ? &plan.lowered.edges[c] : nullptr;
+            if (value.holds == Holds::gradient && edge->gradient_bytes == 0) continue;
+            if (value.holds == Holds::gradient && edge->gradient_inside) {
+                std::size_t const p = parts.begin[edge->to * all + m] +
+                                      plan.parts.of(edge->to, plan.parts.way(edge->to, m)).gradient;
+                locations_[v] =
+                    in_room(plan.parts_at, edge->to, plan.parts.at[p], edge->gradient_bytes);
+                continue;
+            }
+            std::size_t const slot = !evaluation ? plan.pools.of(v)
+                                     : edge ? plan.pools.of(plan.operands.number(value.holds, c, m))
+                                            : 0;
+            locations_[v] = detail::in_pool(plan, value, slot);
         }
     }
     /// Of a value, by its number.
@@ -101,12 +82,18 @@ class Located {
     /// Of an action's operand.
     constexpr Span operator()(std::size_t, Operand const& operand) const {
         Location const& at = locations_[operand.value];
-        return {begin_[at.space] + at.begin, begin_[at.space] + at.end};
+        return {at.begin, at.end, static_cast<std::uint32_t>(at.space)};
     }
 
   private:
+    constexpr Location in_room(Array<std::size_t> const& rooms, std::size_t cell, std::size_t at,
+                               std::size_t bytes) const {
+        std::size_t const device = plan_->lowered.programs.device_of(cell);
+        std::size_t const begin = rooms[device] + at;
+        return {device, begin, begin + bytes};
+    }
+    MemoryPlan const* plan_;
     Array<Location> locations_;
-    Array<std::uint64_t> begin_; // of a space
 };
 
 } // namespace gpipe

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <gpipe/memory/cell_layout.hpp>
-#include <gpipe/memory/reversal_layout.hpp>
+#include <gpipe/memory/place_parts.hpp>
 #include <gpipe/plan/pools.hpp>
 
 #include <cstddef>
@@ -15,7 +14,7 @@ struct DeviceBytes {
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
     std::size_t boundary = 0;    ///< slots of tensors between cells
-    std::size_t activations = 0; ///< kept blocks and temporaries
+    std::size_t activations = 0; ///< tensors inside of cells, and what of them moves
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
 
@@ -43,23 +42,36 @@ struct Staging {
     bool ties = false;     ///< whether there is room for a gradient where tied ones are added up
 };
 
+/// What memory is planned for, beside programs and how cells are reversed.
+struct PlanRequest {
+    ChainShape chain;         ///< with its loss
+    Array<std::size_t> first; ///< layer that each cell begins with, and L
+    std::size_t states = 0;   ///< arrays of the optimizer for each parameter tensor
+    std::size_t capacity = 0; ///< samples of a micro-batch
+    Staging staging{};        ///< of a device that needs that
+    /// By cell: how the tensors before it get there; behind these, by skip, how its tensor does.
+    /// Empty: all are shared.
+    Array<Link> links{};
+    Tightness tightness = Tightness::full; ///< of tensors inside of cells
+};
+
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
 /// tensor of every action.
 struct MemoryPlan {
-    Array<std::size_t> first;        ///< layer that each cell begins with, and L
-    Array<DeviceBytes> devices;      ///< of each device's arena
-    Array<std::size_t> parameters;   ///< by layer: offset in its device's arena
-    Array<std::size_t> gradients;    ///< likewise: of the gradients
-    Array<std::size_t> optimizer;    ///< the states of a layer's tensors, tensor by tensor
-    Array<CellLayout> layouts;       ///< by cell
-    Array<ReversalLayout> reversals; ///< by cell: where it is reversed piece by piece
-    Array<std::size_t> in_flight;    ///< by cell: micro-batches between forward and end of backward
-    Array<CellUse> uses;             ///< by cell: what its layout depends on beside its layers
-    std::size_t capacity = 0;        ///< samples in a micro-batch
-    std::size_t inputs_at = 0;       ///< offset of the staged inputs in the first cell's arena
-    std::size_t targets_at = 0;      ///< of the staged targets in the last cell's
-    std::size_t sums_at = 0;         ///< of the loss's numbers, likewise
-    Array<std::size_t> states_at;    ///< by device: offset of a step's state
+    Array<std::size_t> first;      ///< layer that each cell begins with, and L
+    Array<DeviceBytes> devices;    ///< of each device's arena
+    Array<std::size_t> parameters; ///< by layer: offset in its device's arena
+    Array<std::size_t> gradients;  ///< likewise: of the gradients
+    Array<std::size_t> optimizer;  ///< the states of a layer's tensors, tensor by tensor
+    Array<std::size_t> in_flight;  ///< by cell: micro-batches between forward and end of backward
+    PlacedParts parts;             ///< tensors that stay inside of cells
+    Array<std::size_t> parts_at;   ///< by device: offset of the room that they share
+    Array<std::size_t> evaluation_at; ///< likewise, in an evaluation
+    std::size_t capacity = 0;         ///< samples in a micro-batch
+    std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
+    std::size_t targets_at = 0;       ///< of the staged targets in the last cell's
+    std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
+    Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
     Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
     std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
@@ -72,10 +84,9 @@ struct MemoryPlan {
     Pools pools;                      ///< where that lies, see Located
     /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
     Array<std::uint32_t> skip_edges;
-    Array<std::uint16_t> skip_slots; ///< by cell: ends of such edges, see Edge::giver_slot
-    std::size_t staged_inputs = 0;   ///< bytes of one mini-batch's inputs, and targets, where these
-    std::size_t staged_targets = 0;  ///< are staged: several lie one behind the other
-    std::size_t host = 0;            ///< bytes of the host's memory that copies go to or through
+    std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
+    std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
+    std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;
 
@@ -85,16 +96,14 @@ struct MemoryPlan {
             if (lowered.edges[e].written_again()) return true;
         return false;
     }
-    /// Whether the gradient of an edge has no place of its own: it lies among the temporaries of
-    /// the backward that writes it.
-    constexpr bool gradient_lies_inside(Edge const& edge) const {
-        return cells[edge.to].gradient_inside && !edge.is_skip();
+    /// The parts of a table's cells; points here.
+    constexpr PartTable part_table(bool evaluates) const {
+        return parts.table(lowered.programs.cells(), lowered.programs.micro_batches(), evaluates);
     }
-    /// Where the temporaries of a cell begin, in its device's arena: where the one kept block does
-    /// that they may lie around.
-    constexpr std::size_t temporaries_at(std::size_t cell) const {
-        Pool const& pool = pools.temporaries(lowered.programs.device_of(cell));
-        return pool.at - (layouts[cell].adjacent ? layouts[cell].kept : 0);
+    /// What the calls of a cell depend on.
+    constexpr CellUse use_of(std::size_t cell) const {
+        bool const inside = cell > 0 && lowered.edges[cell - 1].gradient_inside;
+        return {capacity, cells[cell].discards, rewrites_output(cell), inside};
     }
     /// Of what a cell offloads of a micro-batch.
     constexpr std::size_t offloaded_bytes(std::size_t cell) const {

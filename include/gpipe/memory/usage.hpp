@@ -19,6 +19,7 @@ struct Occupation {
     double end = 0;
     std::size_t bytes = 0;
     std::size_t place = 0; // where they begin
+    bool inside = false;   // whether they are no slot of a pool
 };
 
 // When actions of a plan run. Of copies there may be no times, as of programs without: such a one
@@ -31,6 +32,14 @@ template <class Times> class ActionSpans {
             for (Operand const& operand : plan.operands[i])
                 if (operand.use == Use::read && first_reader_[operand.value] == none)
                     first_reader_[operand.value] = i;
+    }
+    // When a slice of it begins.
+    constexpr double begin(std::size_t i, std::size_t slice) const {
+        Action const& a = plan_.lowered.programs[i];
+        auto const slices =
+            static_cast<double>(plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch))
+                                    .parts.slices[static_cast<std::size_t>(stage_of(a.kind))]);
+        return begin(i) + (end(i) - begin(i)) * static_cast<double>(slice) / slices;
     }
     // Not where its micro-batch was empty.
     constexpr bool has_run(std::size_t i) const {
@@ -122,33 +131,34 @@ template <class Times>
 constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times const& times) {
     ActionSpans<Times> const spans(plan, times);
     Located const located(plan);
-    Array<double> end(plan.operands.values.size());
+    // Whether it is no slot of a pool.
+    auto const is_inside = [&](Value const& value) {
+        return value.holds == Holds::part ||
+               (value.holds == Holds::gradient && plan.lowered.edges[value.owner].gradient_inside);
+    };
+    Array<double> begin(plan.operands.values.size()), end(begin.size());
     for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
-        for (Operand const& operand : plan.operands[i])
-            end[operand.value] = std::max(end[operand.value], spans.end(i));
+        for (Operand const& operand : plan.operands[i]) {
+            std::size_t const v = operand.value;
+            Value const& value = plan.operands.values[v];
+            if (operand.use == Use::write)
+                begin[v] = is_inside(value) ? spans.begin(i, operand.from) : spans.begin(i);
+            end[v] = std::max(end[v], value.holds == Holds::part ? spans.begin(i, operand.to + 1u)
+                                                                 : spans.end(i));
+        }
     Array<Array<Occupation>> result(plan.devices.size());
     for (std::size_t d = 0; d < result.size(); ++d) {
         Array<Occupation> all(end.size());
         std::size_t size = 0;
         for (std::size_t v = 0; v < end.size(); ++v) {
             Value const& value = plan.operands.values[v];
-            bool const unused = value.holds == Holds::kept && // see CellValues
-                                plan.cells[value.owner].kept_in_backward &&
-                                plan.lowered.programs[value.writer].kind == Kind::forward;
             Location const& at = located[v];
-            std::size_t bytes = at.end - at.begin;
-            if (at.space != d || bytes == 0 || unused) continue;
-            if (value.holds == Holds::temporary) {
-                CellLayout const& layout = plan.layouts[value.owner];
-                bytes = layout.temporary - (layout.adjacent ? layout.kept : 0);
-            } else if (!(value.holds == Holds::gradient &&
-                         plan.gradient_lies_inside(plan.lowered.edges[value.owner]))) {
-                bytes = plan.pools.pool_of(value, plan.lowered.edges).bytes; // the whole slot
-            } else {
-                continue; // temporaries have it
-            }
-            double const begin = spans.begin(value.writer);
-            if (begin < end[v] && bytes > 0) all[size++] = {begin, end[v], bytes, at.begin};
+            if (at.space != d || at.begin == at.end || begin[v] >= end[v]) continue;
+            bool const inside = is_inside(value);
+            all[size++] = {begin[v], end[v],
+                           inside ? at.end - at.begin // else the whole slot
+                                  : plan.pools.pool_of(value, plan.lowered.edges).bytes,
+                           at.begin, inside};
         }
         std::sort(all.begin(), all.begin() + size, [](auto const& a, auto const& b) {
             return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
@@ -159,7 +169,7 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
             return all[a].place != all[b].place ? all[a].place < all[b].place : a < b;
         });
         for (std::size_t n = 0; n + 1 < size; ++n)
-            if (all[order[n]].place == all[order[n + 1]].place)
+            if (all[order[n]].place == all[order[n + 1]].place && !all[order[n]].inside)
                 all[order[n]].end = std::min(all[order[n]].end, all[order[n + 1]].begin);
         result[d] = Array<Occupation>(size);
         for (std::size_t n = 0; n < size; ++n) result[d][n] = all[n];
@@ -173,9 +183,9 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
 /// at times.start and end at times.end, by index: those of simulate(), or of a run. What is
 /// always in use are parameters, their gradients, the optimizer's states, what is staged for a
 /// step, and handles. A slot of a boundary is in use from the begin of the action that writes it to
-/// the end of the last that reads it; a block as long as a micro-batch has it, see Blocks and
-/// Offloaded; the temporaries of a cell while an action of the cell runs. All in whole: what a slot
-/// or block has room for. So the peak is never above what is planned, and equals it where
+/// the end of the last that reads it, and in whole: what it has room for. A tensor inside of a cell
+/// from the begin of the call that writes it to the end of the last that reads it, an action's
+/// calls sharing its time equally. So the peak is never above what is planned, and equals it where
 /// everything that is planned is in use at once. Actions that take no time count for nothing. A
 /// transfer of which there is no time, as of programs without transfers, lasts from the end of what
 /// it sends to the start of what reads that, but no longer than until its slot is written again.

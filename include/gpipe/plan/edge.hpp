@@ -33,8 +33,10 @@ struct Edge {
     bool giver_reverses = false;
     bool giver_weighs = false;
     ///@}
-    /// By which of Frame::skips layers know them: a skip has two there, for the tensor and for its
-    /// gradient; 0 of what are inputs and outputs, else counted from 1.
+    /// Whether the gradient lies among the tensors of the backward that makes it.
+    bool gradient_inside = false;
+    /// By which addresses layers know them: a skip has two, for the tensor and for its gradient; 0
+    /// of what are inputs and outputs, else counted from 1.
     ///@{
     std::uint16_t giver_slot = 0;
     std::uint16_t taker_slot = 0;

@@ -113,13 +113,13 @@ class EndBuilder {
     // In one order: that of the program.
     void add_gradients(std::uint32_t cell) {
         if (std::uint32_t const now = gradients_[cell]; now != Operands::none)
-            all_.all[operands_++] = {now, Region::temporary, Use::read};
+            all_.all[operands_++] = {now, 0, Use::read};
         write_gradients(cell);
     }
     [[gnu::noinline]] void write_gradients(std::uint32_t cell) {
         std::uint32_t const now = gradients_[cell] = static_cast<std::uint32_t>(chain_++);
         all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, Holds::gradients};
-        all_.all[operands_++] = {now, Region::temporary, Use::write};
+        all_.all[operands_++] = {now, 0, Use::write};
     }
 
     void end_together() {
@@ -236,14 +236,14 @@ class EndBuilder {
         std::size_t const v =
             first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d;
         if (how != Use::read) all_.values[v].writer = static_cast<std::uint32_t>(action_);
-        all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, how};
+        all_.all[operands_++] = {static_cast<std::uint32_t>(v), 0, how};
     }
     // By what is added next, which then needs the writer.
     void read(Holds holds, std::size_t d) {
         read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d);
     }
     [[gnu::noinline]] void read(std::size_t v) {
-        all_.all[operands_++] = {static_cast<std::uint32_t>(v), Region::temporary, Use::read};
+        all_.all[operands_++] = {static_cast<std::uint32_t>(v), 0, Use::read};
         std::uint32_t const writer = all_.values[v].writer;
         Action const& a = writer < size_ ? programs_[writer] : ends_[writer - size_];
         reads_.add(writer, programs_.device_of(a.cell));

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <gpipe/call/address.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
+#include <gpipe/plan/parts.hpp>
 #include <gpipe/plan/value.hpp>
 
 #include <cstddef>
@@ -10,33 +12,39 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// Which values actions of a cell have beside the tensors of its edges. What a backward reads and
-/// temporaries there always are.
+/// Which values actions of a cell have beside the tensors of its edges and its parts.
 struct CellValues {
-    bool retained = false; ///< from the forward to the backward, whatever runs again between
-    bool splits = false;   ///< whether halves of its backwards run apart, so that there are more
-    /// Whether what is kept is there only while the backward runs: nothing runs again before that.
-    bool kept_in_backward = false;
-    bool discards = false;        ///< the output of a recompute, in a place of its own
-    bool input_moves = false;     ///< whether what is offloaded includes the input
-    bool gradient_inside = false; ///< whether the input's lies among its backward's temporaries
+    bool retained = false;    ///< what the forward leaves, in a place from where it can be moved
+    bool discards = false;    ///< the output of a recompute, in a place of an edge
+    bool input_moves = false; ///< whether what is offloaded includes the input
+    std::uint16_t gradient_from = 0; ///< the slice in which Edge::gradient_inside is written
+    std::uint16_t skips = 0;         ///< ends of skips to other cells, see Edge::giver_slot
 };
+
+/// The first address of an action's own parts.
+GPIPE_INLINE constexpr std::size_t first_part_address(CellValues const& cell) {
+    return static_cast<std::size_t>(Region::inside) + 2u * cell.skips;
+}
+
+/// The address of a skip to another cell, or of its gradient. `slot`: see Edge::giver_slot.
+GPIPE_INLINE constexpr Region skip_address(std::uint16_t slot, bool gradient) {
+    return static_cast<Region>(static_cast<std::size_t>(Region::inside) + 2u * slot - 2 + gradient);
+}
 
 namespace detail {
 
-template <class T> constexpr Array<T> first_of(Array<T> const& all, std::size_t size) {
-    Array<T> result(size);
-    for (std::size_t i = 0; i < size; ++i) result[i] = all[i];
-    return result;
-}
-
 class OperandBuilder {
   public:
-    constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells)
+    constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells,
+                             PartTable const& parts)
         : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), cells_(cells),
-          micro_batches_(programs_.micro_batches()), keeps_(programs_.size()),
+          parts_(parts), micro_batches_(programs_.micro_batches()),
           again_(programs_.cells() * micro_batches_) {
-        look_ahead();
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = programs_.actions()[i];
+            if (a.kind == Kind::recompute) again_[pair_of(a)] = true;
+            reverses_ = reverses_ || gives_gradient(a.kind);
+        }
         std::size_t const room = count_room();
         result_.edges = edges_.size();
         result_.cells = programs_.cells();
@@ -47,7 +55,8 @@ class OperandBuilder {
             Operands::none);
         result_.begin = Array<std::uint32_t>(programs_.size() + 1);
         result_.all = Array<Operand>(room);
-        result_.values = Array<Value>(room);
+        count_ = parts.begin.empty() ? 0 : parts.begin[parts.begin.size() - 1];
+        result_.values = Array<Value>(room + count_);
         for (std::size_t h = 0; h < holds_count; ++h)
             rows_[h] = result_.row(static_cast<Holds>(h), 0);
         numbers_ = result_.numbers.data();
@@ -68,31 +77,21 @@ class OperandBuilder {
     }
 
   private:
-    constexpr std::size_t pair() const { return now_.cell * micro_batches_ + now_.micro_batch; }
-    // What a backward comes right behind keeps; and what runs again.
-    constexpr void look_ahead() {
-        Array<bool> next(again_.size());
-        bool* const backward_next = next.data();
-        Action const* const actions = programs_.actions();
-        for (std::size_t i = programs_.size(); i-- > 0;) {
-            Action const& a = actions[i];
-            if (a.kind >= Kind::send_output) continue;
-            std::size_t const pair = a.cell * micro_batches_ + a.micro_batch;
-            bool const gradient = a.kind == Kind::backward || a.kind == Kind::input_gradient;
-            keeps_.data()[i] = backward_next[pair];
-            backward_next[pair] = gradient;
-            reverses_ = reverses_ || gradient;
-            if (a.kind == Kind::recompute) again_[pair] = true;
-        }
+    constexpr std::size_t pair_of(Action const& a) const {
+        return a.cell * micro_batches_ + a.micro_batch;
     }
     constexpr std::size_t count_room() const {
         Array<std::size_t> of_cell(programs_.cells());
         for (std::size_t c = 0; c < of_cell.size(); ++c)
-            of_cell[c] = 8 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
+            of_cell[c] = 5 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
         std::size_t room = 0;
         Action const* const actions = programs_.actions();
-        for (std::size_t i = 0; i < programs_.size(); ++i)
-            room += is_transfer(actions[i].kind) ? 2 : of_cell.data()[actions[i].cell];
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = actions[i];
+            room += is_transfer(a.kind) ? 2 : of_cell.data()[a.cell];
+            if (WayParts const* const way = computes(a.kind) ? parts_of(a) : nullptr)
+                room += (*way)[stage_of(a.kind)].size();
+        }
         return room;
     }
 
@@ -114,68 +113,72 @@ class OperandBuilder {
         }
     }
     constexpr void add_forward() {
-        CellValues const& cell = cells_[now_.cell];
-        for (std::uint32_t const e : edges_.into(now_.cell))
-            of_skip(edges_[e].taker_slot, false), read(Holds::input, e, Region::input);
+        for (std::uint32_t const e : edges_.into(now_.cell)) read(Holds::input, e, input_of(e));
         add_turn();
-        for (std::uint32_t const e : edges_.out_of(now_.cell)) {
-            of_skip(edges_[e].giver_slot, false);
-            write(edges_[e].shared() ? Holds::input : Holds::output, e, Region::output);
-        }
-        if (cell.retained) write(Holds::retained, now_.cell, Region::retained);
-        bool const keeps = keeps_[action_];
-        add_block(Holds::kept, Region::kept, keeps && !cell.kept_in_backward);
-        if (cell.splits) add_block(Holds::held, Region::held, keeps);
-        // In an evaluation the loss may write its gradient.
-        if (cell.splits && !reverses_) add_block(Holds::deferred, Region::deferred, false);
-        add_block(Holds::temporary, Region::temporary, false);
+        for (std::uint32_t const e : edges_.out_of(now_.cell))
+            write(edges_[e].shared() ? Holds::input : Holds::output, e, output_of(e));
+        if (cells_[now_.cell].retained && reverses_)
+            write(Holds::retained, now_.cell, Region::retained);
+        add_parts();
     }
     constexpr void add_recompute() {
-        CellValues const& cell = cells_[now_.cell];
         read_input(true);
         read_retained();
         add_turn();
         for (std::uint32_t const e : edges_.out_of(now_.cell))
             if (edges_[e].written_again()) write(Holds::output_again, e, Region::output);
-        if (cell.discards) add_block(Holds::discarded, Region::output, false);
-        add_block(Holds::kept, Region::kept, true);
-        if (cell.splits) add_block(Holds::held, Region::held, true);
-        add_block(Holds::temporary, Region::temporary, false);
+        if (cells_[now_.cell].discards) write(Holds::discarded, now_.cell, Region::output);
+        add_parts();
     }
     // Whole, or one half.
     constexpr void add_backward() {
         CellValues const& cell = cells_[now_.cell];
         bool const first = now_.kind != Kind::weight_gradient;
-        bool const second = now_.kind != Kind::input_gradient;
         read_input(false);
         read_retained();
-        if (first && !cell.kept_in_backward) read(Holds::kept, now_.cell, Region::kept);
-        if (cell.splits) read(Holds::held, now_.cell, Region::held);
-        if (!first) read(Holds::deferred, now_.cell, Region::deferred);
         for (std::uint32_t const e : edges_.out_of(now_.cell)) {
             Edge const& edge = edges_[e];
             if (first ? edge.giver_reverses : edge.giver_weighs && edge.giver_reverses)
-                read(edge.shared()    ? Holds::input
-                     : again_[pair()] ? Holds::output_again
-                                      : Holds::output,
+                read(edge.shared()           ? Holds::input
+                     : again_[pair_of(now_)] ? Holds::output_again
+                                             : Holds::output,
                      e, Region::output);
-            if (edge.gradient ? first || edge.giver_weighs : first && !edge.is_skip()) {
-                of_skip(edge.giver_slot, true);
+            if (edge.gradient ? first || edge.giver_weighs : first && !edge.is_skip())
                 read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
-                     Region::output_gradient);
-            }
+                     edge.is_skip() ? skip_address(edge.giver_slot, true)
+                                    : Region::output_gradient);
         }
         add_turn();
-        if (first && cell.kept_in_backward) add_block(Holds::kept, Region::kept, false);
-        if (first && cell.splits) add_block(Holds::deferred, Region::deferred, !second);
-        add_block(Holds::temporary, Region::temporary, false);
+        std::size_t from = 0;
         for (std::uint32_t const e : edges_.into(now_.cell)) {
             Edge const& edge = edges_[e];
             // Of no bytes where none crosses: cells take their turns all the same.
             if (!first || (edge.is_skip() && !edge.gradient)) continue;
-            of_skip(edge.taker_slot, true);
-            write(Holds::gradient, e, Region::input_gradient,
-                  cell.gradient_inside && !edge.is_skip() ? Use::over : Use::write);
+            if (edge.gradient_inside) add_parts(0, from = cell.gradient_from);
+            write(Holds::gradient, e,
+                  edge.is_skip() ? skip_address(edge.taker_slot, true) : Region::input_gradient);
+            if (edge.gradient_inside) all_[size_ - 1].from = cell.gradient_from;
+        }
+        add_parts(from);
+    }
+    // Those that are used first in slices [from, to).
+    constexpr void add_parts(std::size_t from = 0, std::size_t to = end_of_parts) {
+        if (parts_.ways.empty()) return;
+        WayParts const& way = *parts_of(now_);
+        Stage const stage = stage_of(now_.kind);
+        std::uint32_t const begin = parts_.begin[pair_of(now_)];
+        auto address = static_cast<std::uint16_t>(first_part_address(cells_[now_.cell]));
+        for (PartUse const& use : way[stage]) {
+            std::uint16_t const at = address++;
+            if (use.from < from || use.from >= to) continue;
+            Operand& operand = all_[size_++];
+            operand.value = begin + use.part;
+            operand.address = at;
+            operand.from = use.from;
+            operand.to = use.to;
+            if (way.parts[use.part].first != stage) continue;
+            operand.use = Use::write;
+            values_[operand.value] = {action_, now_.cell, now_.micro_batch, Holds::part};
         }
     }
     constexpr void add_transfer() {
@@ -224,10 +227,19 @@ class OperandBuilder {
                 recompute || (now_.kind == Kind::weight_gradient
                                   ? edges_[e].taker_weighs && edges_[e].taker_reverses
                                   : edges_[e].taker_reverses);
-            if (!reads) continue;
-            of_skip(edges_[e].taker_slot, false);
-            read(back && !edges_[e].is_skip() ? Holds::input_back : Holds::input, e, Region::input);
+            if (reads)
+                read(back && !edges_[e].is_skip() ? Holds::input_back : Holds::input, e,
+                     input_of(e));
         }
+    }
+    constexpr Region input_of(std::uint32_t e) const {
+        return edges_[e].is_skip() ? skip_address(edges_[e].taker_slot, false) : Region::input;
+    }
+    constexpr Region output_of(std::uint32_t e) const {
+        return edges_[e].is_skip() ? skip_address(edges_[e].giver_slot, false) : Region::output;
+    }
+    constexpr WayParts const* parts_of(Action const& a) const {
+        return parts_.of(a.cell, a.micro_batch);
     }
     constexpr void read_retained() {
         if (!cells_[now_.cell].retained) return;
@@ -257,40 +269,28 @@ class OperandBuilder {
         if (at == Operands::none) at = make(holds, owner);
         return at;
     }
-    // The next operand is that of a skip, if its end has a slot.
-    constexpr void of_skip(std::uint16_t slot, bool gradient) {
-        all_[size_].skip = static_cast<std::uint16_t>(slot > 0 ? 2 * slot - 1 + gradient : 0);
-    }
     // Not inline: every kind of action would hold several of each.
     [[gnu::noinline]] constexpr void read(Holds holds, std::size_t owner, Region region) {
         Operand& operand = all_[size_++];
         operand.value = find(holds, owner);
-        operand.region = region;
+        operand.address = static_cast<std::uint16_t>(region);
     }
-    [[gnu::noinline]] constexpr void write(Holds holds, std::size_t owner, Region region,
-                                           Use use = Use::write) {
+    [[gnu::noinline]] constexpr void write(Holds holds, std::size_t owner, Region region) {
         Operand& operand = all_[size_++];
         operand.value = find(holds, owner);
-        operand.region = region;
-        operand.use = use;
-        values_[operand.value].writer = action_;
-    }
-    // One that others read, or one that the action has for itself.
-    [[gnu::noinline]] constexpr void add_block(Holds holds, Region region, bool read_later) {
-        if (read_later) return write(holds, now_.cell, region);
-        Operand& operand = all_[size_++];
-        operand.value = make(holds, now_.cell);
-        operand.region = region;
+        operand.address = static_cast<std::uint16_t>(region);
         operand.use = Use::write;
         values_[operand.value].writer = action_;
     }
+
+    static constexpr std::size_t end_of_parts = 0x10000;
 
     Lowered const& lowered_;
     Programs const& programs_;
     Edges const& edges_;
     Array<CellValues> const& cells_;
+    PartTable const& parts_;
     std::size_t micro_batches_;
-    Array<bool> keeps_;     // by action: whether a backward reads what it leaves
     Array<bool> again_;     // by cell and micro-batch: whether a recompute comes
     bool reverses_ = false; // whether there is any backward
     Operands result_;
@@ -307,17 +307,17 @@ class OperandBuilder {
 
 } // namespace detail
 
-/// What each action of a table reads and writes, where its cells have such values.
-[[gnu::cold]] GPIPE_INLINE constexpr Operands find_operands(Lowered const& lowered,
-                                                            Array<CellValues> const& cells) {
-    return detail::OperandBuilder(lowered, cells).build();
+/// What each action of a table reads and writes, where its cells have such values. `parts`: if they
+/// are wanted, too.
+[[gnu::cold]] GPIPE_INLINE constexpr Operands
+find_operands(Lowered const& lowered, Array<CellValues> const& cells, PartTable const& parts = {}) {
+    return detail::OperandBuilder(lowered, cells, parts).build();
 }
 
 /// What stands for any cells where only the order of actions matters.
 [[gnu::cold]] GPIPE_INLINE constexpr Array<CellValues> any_cells(std::size_t cells) {
     CellValues any;
     any.retained = true;
-    any.splits = true;
     return Array<CellValues>(cells, any);
 }
 

@@ -34,13 +34,12 @@ class Pools {
   public:
     constexpr Pools() = default;
     /// None yet.
-    constexpr Pools(std::size_t edges, std::size_t cells, std::size_t devices, std::size_t values)
-        : edges_(edges), cells_(cells), pools_(5 * (edges + cells) + devices), slot_(values) {}
+    constexpr Pools(std::size_t edges, std::size_t cells, std::size_t values)
+        : edges_(edges), pools_(5 * edges + 2 * cells), slot_(values) {}
 
     /// The pool of a value of an edge or a cell: inputs and gradients of an edge share one (and the
     /// output of a recompute that nobody reads goes where the gradient will), outputs and arrived
-    /// gradients, and what a reversal finds, whether it has been away or not. Temporaries have one
-    /// for each device, see temporaries().
+    /// gradients, and what a reversal finds, whether it has been away or not.
     ///@{
     constexpr Pool& pool(Holds holds, std::size_t owner) { return pools_[number(holds, owner)]; }
     constexpr Pool const& pool(Holds holds, std::size_t owner) const {
@@ -50,18 +49,18 @@ class Pools {
         return value.holds == Holds::discarded ? pool(Holds::input, edges.into(value.owner)[0])
                                                : pool(value.holds, value.owner);
     }
-    constexpr Pool& temporaries(std::size_t device) {
-        return pools_[5 * (edges_ + cells_) + device];
-    }
-    constexpr Pool const& temporaries(std::size_t device) const {
-        return pools_[5 * (edges_ + cells_) + device];
-    }
     ///@}
     /// In which slot a value lies.
     ///@{
     constexpr std::uint32_t& of(std::size_t value) { return slot_[value]; }
     constexpr std::uint32_t of(std::size_t value) const { return slot_[value]; }
     ///@}
+    /// So many values that have none come in front of the others.
+    constexpr void put_in_front(std::size_t values) {
+        Array<std::uint32_t> all(values + slot_.size());
+        for (std::size_t v = 0; v < slot_.size(); ++v) all[values + v] = slot_[v];
+        slot_ = static_cast<Array<std::uint32_t>&&>(all);
+    }
     /// By number.
     ///@{
     constexpr Pool& operator[](std::size_t pool) { return pools_[pool]; }
@@ -88,16 +87,11 @@ class Pools {
         default:
             break;
         }
-        return 5 * (edges_ + owner) + (holds == Holds::retained || holds == Holds::retained_back ? 0
-                                       : holds == Holds::offloaded                               ? 1
-                                       : holds == Holds::kept                                    ? 2
-                                       : holds == Holds::held                                    ? 3
-                                                              : 4);
+        return 5 * edges_ + 2 * owner + (holds == Holds::offloaded);
     }
 
   private:
     std::size_t edges_ = 0;
-    std::size_t cells_ = 0;
     Array<Pool> pools_;
     Array<std::uint32_t> slot_; // by value
 };
@@ -113,8 +107,8 @@ class SlotChooser {
     constexpr SlotChooser(Walk const& walk, Lowered const& lowered, Operands const& operands,
                           HappensBefore const& happens_before, Array<Patience> const& patience)
         : lowered_(lowered), operands_(operands), happens_before_(happens_before),
-          patience_(patience), result_(lowered.edges.size(), lowered.programs.cells(),
-                                       lowered.devices(), operands.values.size()),
+          patience_(patience),
+          result_(lowered.edges.size(), lowered.programs.cells(), operands.values.size()),
           uses_(operands.values.size()), at_(operands.values.size(), none),
           free_(result_.size(), none), free_count_(result_.size()), slots_(16) {
         for (Operand const& operand : operands.all) ++uses_[operand.value];
@@ -154,9 +148,11 @@ class SlotChooser {
     }
     constexpr void take(std::uint32_t writer, std::uint32_t v) {
         Value const& value = operands_.values[v];
-        if (value.holds == Holds::turn || value.holds == Holds::temporary ||
-            (value.holds == Holds::gradient && !lowered_.edges[value.owner].gradient))
-            return;
+        if (value.holds == Holds::turn) return;
+        if (value.holds == Holds::gradient) {
+            Edge const& edge = lowered_.edges[value.owner];
+            if (!edge.gradient || edge.gradient_inside) return;
+        }
         std::size_t const p = pool_of(v);
         std::uint32_t before = none; // in the list of free slots
         std::uint32_t found = free_[p];
@@ -225,8 +221,8 @@ class SlotChooser {
 
 } // namespace detail
 
-/// Gives every value its slot; bytes and offsets of pools are left to the caller. `patience`: by
-/// pool.
+/// Gives every value but parts its slot; bytes and offsets of pools are left to the caller.
+/// `patience`: by pool.
 [[gnu::cold]] GPIPE_INLINE constexpr Pools assign_slots(Walk const& walk, Lowered const& lowered,
                                                         Operands const& operands,
                                                         HappensBefore const& happens_before,

@@ -65,6 +65,7 @@ class SweepFlaw : public std::logic_error {
 struct Span {
     std::uint64_t begin = 0; ///< the first byte
     std::uint64_t end = 0;   ///< one past the last
+    std::uint32_t space = 0; ///< of the memories whose bytes are never the same
 };
 
 namespace detail {
@@ -92,7 +93,7 @@ class Sweep {
         : walk_(walk), operands_(operands), spans_(spans), own_(own), before_(before),
           size_(walk.order.size()), streams_(walk.streams), values_(operands.values.size()),
           rounds_(before ? 2 : 1), clocks_(rounds_ * size_ * streams_), last_(streams_, none),
-          length_(streams_), states_(rounds_ * values_), room_(values_ + 2),
+          length_(streams_), states_(rounds_ * values_), rooms_(spaces_of(spans)),
           latest_(streams_, none), demanded_(streams_), needs_(streams_) {
         for (std::uint32_t const s : walk.stream) ++length_[s];
         for (std::size_t v = values_; v-- > 0 && is_lasting(operands.values[v].holds);)
@@ -123,17 +124,28 @@ class Sweep {
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
     static constexpr std::size_t most_users = 4;
+    static constexpr std::size_t spaces_of(Array<Span> const& spans) {
+        std::size_t most = 0;
+        for (Span const& span : spans) most = most < span.space ? span.space : most;
+        return most + 1;
+    }
 
     // Of a value: the last who used it, as far as none is sure of another; 1 + action + round.
     struct State {
         std::uint32_t users[most_users] = {};
         bool there = false;
+        std::uint16_t to = 0; // the last slice in which the last user does
         std::uint64_t at = 0;
     };
     struct Segment {
         std::uint64_t begin = 0;
         std::uint64_t end = 0;
         std::size_t value = 0; // and round
+    };
+    // What lies in a memory, sorted.
+    struct Room {
+        Array<Segment> segments;
+        std::size_t count = 0;
     };
 
     constexpr std::uint32_t* clock_of(std::size_t instance) {
@@ -219,11 +231,13 @@ class Sweep {
                 demand(made);
             }
         }
-        if (lasting || span.begin < span.end) use(state); // else nobody writes over it
+        // Else nobody writes over it.
+        if (lasting || span.begin < span.end) use(state, operand.to);
     }
     // From now on this action stands for all users that it is sure of.
-    constexpr void use(State& state) {
+    constexpr void use(State& state, std::uint16_t to) {
         std::uint32_t const own = static_cast<std::uint32_t>(instance_ + 1);
+        state.to = to;
         for (std::uint32_t& user : state.users)
             if (user == 0 || user == own || sure(user - 1)) {
                 for (std::uint32_t& other : state.users)
@@ -235,7 +249,7 @@ class Sweep {
     }
     constexpr void write(std::uint32_t i, Operand const& operand) {
         bool const next = operand.use == Use::next;
-        if (next) end(i, operand.value + round_ * values_, false);
+        if (next) end(i, operand.value + round_ * values_, 0);
         if (next && round_ + 1 == rounds_) return;
         std::size_t const value = operand.value + (round_ + next) * values_;
         Span const& span = span_of(operand);
@@ -243,59 +257,60 @@ class Sweep {
         state.there = true;
         state.at = span.begin;
         state.users[0] = static_cast<std::uint32_t>(instance_ + 1);
-        if (span.begin < span.end) occupy(i, value, span, operand.use == Use::over);
+        state.to = operand.to;
+        if (span.begin < span.end) occupy(i, value, span, operand.from);
     }
-    // A cell's layout sees to what comes when inside of it.
-    constexpr bool gives_way(std::size_t value) const {
-        return !is_of_edge(operands_.values[value % values_].holds);
-    }
-    // Who uses it is done, or is waited for.
-    constexpr void end(std::uint32_t i, std::size_t value, bool over) {
+    // Who uses it is done, or is waited for: the action itself when slice `from` begins.
+    constexpr void end(std::uint32_t i, std::size_t value, std::uint16_t from) {
         State& state = states_[value];
         state.there = false;
         for (std::uint32_t const user : state.users) {
             if (user == 0 || sure(user - 1)) continue;
             bool const own = user - 1 == instance_;
-            if (!(own ? over && gives_way(value) : finds_)) return fail(Flaw::torn, i, value);
+            if (!(own ? state.to < from : finds_)) return fail(Flaw::torn, i, value);
             if (!own) demand(user - 1);
         }
     }
-    constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span, bool over) {
+    constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span,
+                          std::uint16_t from) {
+        Room& room = rooms_[span.space];
+        Segment const* const all = room.segments.data();
         std::size_t first = 0; // that ends behind the begin
-        for (std::size_t last = count_; first < last;) {
+        for (std::size_t last = room.count; first < last;) {
             std::size_t const middle = (first + last) / 2;
-            if (room_[middle].end <= span.begin)
+            if (all[middle].end <= span.begin)
                 first = middle + 1;
             else
                 last = middle;
         }
         std::size_t last = first;
-        for (; last < count_ && room_[last].begin < span.end; ++last)
-            end(i, room_[last].value, over);
+        for (; last < room.count && all[last].begin < span.end; ++last)
+            end(i, all[last].value, from);
         // What is left of the outermost, and the new one between.
         Segment put[3];
         std::size_t count = 0;
-        if (first < last && room_[first].begin < span.begin)
-            put[count++] = {room_[first].begin, span.begin, room_[first].value};
+        if (first < last && all[first].begin < span.begin)
+            put[count++] = {all[first].begin, span.begin, all[first].value};
         put[count++] = {span.begin, span.end, value};
-        if (first < last && room_[last - 1].end > span.end)
-            put[count++] = {span.end, room_[last - 1].end, room_[last - 1].value};
-        replace(first, last, put, count);
+        if (first < last && all[last - 1].end > span.end)
+            put[count++] = {span.end, all[last - 1].end, all[last - 1].value};
+        replace(room, first, last, put, count);
     }
-    constexpr void replace(std::size_t first, std::size_t last, Segment const* put,
-                           std::size_t count) {
+    static constexpr void replace(Room& room, std::size_t first, std::size_t last,
+                                  Segment const* put, std::size_t count) {
         std::size_t const old = last - first;
-        if (count_ + count - old > room_.size()) {
-            Array<Segment> more(2 * room_.size() + 4);
-            for (std::size_t k = 0; k < count_; ++k) more[k] = room_[k];
-            room_ = static_cast<Array<Segment>&&>(more);
+        if (room.count + count - old > room.segments.size()) {
+            Array<Segment> more(2 * room.segments.size() + 4);
+            for (std::size_t k = 0; k < room.count; ++k) more[k] = room.segments[k];
+            room.segments = static_cast<Array<Segment>&&>(more);
         }
+        Segment* const all = room.segments.data();
         if (count > old)
-            for (std::size_t k = count_; k-- > last;) room_[k + count - old] = room_[k];
+            for (std::size_t k = room.count; k-- > last;) all[k + count - old] = all[k];
         else if (count < old)
-            for (std::size_t k = last; k < count_; ++k) room_[k + count - old] = room_[k];
-        count_ = count_ + count - old;
-        for (std::size_t k = 0; k < count; ++k) room_[first + k] = put[k];
+            for (std::size_t k = last; k < room.count; ++k) all[k + count - old] = all[k];
+        room.count = room.count + count - old;
+        for (std::size_t k = 0; k < count; ++k) all[first + k] = put[k];
     }
 
     Walk const& walk_;
@@ -306,12 +321,11 @@ class Sweep {
     std::size_t streams_;
     std::size_t values_;
     std::size_t rounds_;
-    Array<std::uint32_t> clocks_; // by round, action and stream
-    Array<std::uint32_t> last_;   // by stream: what ran last, with its round
-    Array<std::uint32_t> length_; // by stream
-    Array<State> states_;         // by round and value
-    Array<Segment> room_;         // sorted
-    std::size_t count_ = 0;
+    Array<std::uint32_t> clocks_;   // by round, action and stream
+    Array<std::uint32_t> last_;     // by stream: what ran last, with its round
+    Array<std::uint32_t> length_;   // by stream
+    Array<State> states_;           // by round and value
+    Array<Room> rooms_;             // by space
     Array<std::uint32_t> latest_;   // by stream: what is demanded of it
     Array<std::uint32_t> demanded_; // streams
     std::size_t demanded_count_ = 0;

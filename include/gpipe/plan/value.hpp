@@ -11,8 +11,7 @@
 
 namespace gpipe {
 
-/// What a value is. Values of an edge and a micro-batch, then those of a cell and a micro-batch,
-/// then what an action has for itself.
+/// What a value is. Values of an edge and a micro-batch, then those of a cell and a micro-batch.
 enum class Holds : std::uint8_t {
     input,           ///< of the taker: what has crossed the edge
     output,          ///< where the giver makes that, if links copy
@@ -22,15 +21,12 @@ enum class Holds : std::uint8_t {
     staged_output,   ///< on its way through the host's memory
     staged_gradient, ///< likewise
     input_back,      ///< an input that has been in slower memory
-    retained,        ///< what the forward leaves for a reversal
+    retained,        ///< what the forward leaves for a reversal, where that is offloaded
     retained_back,   ///< that, when it has been in slower memory
     offloaded,       ///< both, there
-    kept,            ///< what the backward (or its first half) reads
-    held,            ///< what the weight gradient reads
-    deferred,        ///< what the first half leaves for that
     turn,            ///< no bytes: that a fetch may begin
     discarded,       ///< the output of a recompute that nobody reads
-    temporary,       ///< of the action's calls
+    part,            ///< tensors that stay inside of the cell, see TensorPart
     // Of a device, but gradients of a cell, and of no bytes here: what orders the end of a step.
     gradients,  ///< of a cell's parameters, with those of one backward more
     squares,    ///< the sums of those of the gradients
@@ -39,8 +35,8 @@ enum class Holds : std::uint8_t {
     state,      ///< seed and number of the step, where layers' work reads them
     parameters, ///< as layers read them
 };
-/// How many are of an edge, or of a cell.
-inline constexpr std::size_t holds_count = 17;
+/// How many have a number for each edge, or cell, and micro-batch.
+inline constexpr std::size_t holds_count = 13;
 /// How many are of an edge.
 inline constexpr std::size_t holds_of_edges = 8;
 
@@ -51,7 +47,7 @@ GPIPE_INLINE constexpr bool is_of_edge(Holds holds) {
 
 /// Whether there are any bytes.
 GPIPE_INLINE constexpr bool has_bytes(Holds holds) {
-    return holds != Holds::turn && holds <= Holds::temporary;
+    return holds != Holds::turn && holds <= Holds::part;
 }
 /// Whether it is there from step to step: what a step reads the one before has written.
 GPIPE_INLINE constexpr bool is_lasting(Holds holds) { return holds >= Holds::state; }
@@ -69,12 +65,9 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
                                           "retained",
                                           "retained, back",
                                           "offloaded",
-                                          "kept",
-                                          "held",
-                                          "deferred",
                                           "turn",
                                           "discarded output",
-                                          "temporary",
+                                          "tensors",
                                           "gradients",
                                           "squares",
                                           "committed",
@@ -97,24 +90,28 @@ struct Value {
 enum class Use : std::uint8_t {
     read,  ///< it finds what the writer has left
     write, ///< it is the writer
-    over,  ///< likewise, in the end: the bytes may be some of a block that it uses, too
     next,  ///< it is the writer of what the next step reads of it; those of this one are done
 };
 
 /// A value that an action reads or writes.
 struct Operand {
-    std::uint32_t value = 0;           ///< its number
-    Region region = Region::temporary; ///< by which its calls know it
-    Use use = Use::read;               ///< what the action does
-    std::uint16_t skip = 0;            ///< of a skip: its place in Frame::skips, from 1
+    std::uint32_t value = 0;   ///< its number
+    std::uint16_t address = 0; ///< by which its calls know it, see Region
+    Use use = Use::read;       ///< what the action does
+    /// In which slices of the action, see TensorPart: before the first it is not written, behind
+    /// the last not read any more.
+    ///@{
+    std::uint16_t from = 0;
+    std::uint16_t to = 0xFFFF;
+    ///@}
 };
 
 /// What each action reads and writes: the only description of data. Needs, lifetimes, addresses and
 /// the proof all follow from it.
 struct Operands {
     Array<std::uint32_t> begin; ///< by action, and the end
-    Array<Operand> all;         ///< action by action; of each, reads before writes
-    Array<Value> values;        ///< by number
+    Array<Operand> all;         ///< action by action; of each, what it writes by `from`
+    Array<Value> values;        ///< by number: first all parts, if they are among them
 
     /// The numbers of those that others read, or none: by what they hold, for which edge or cell,
     /// and micro-batch.

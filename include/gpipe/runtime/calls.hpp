@@ -21,6 +21,17 @@ struct LayerMemory {
     std::byte* gradients = nullptr;  ///< likewise
 };
 
+/// The calls of a cell, list by list: of each way stage by stage, then those that move what it has
+/// retained, on a device that does not enqueue.
+///@{
+inline constexpr std::size_t offload_list = way_count * stage_count;
+inline constexpr std::size_t fetch_list = offload_list + 1;
+inline constexpr std::size_t call_list_count = fetch_list + 1;
+GPIPE_INLINE constexpr std::size_t call_list(std::size_t way, Stage stage) {
+    return way * stage_count + static_cast<std::size_t>(stage);
+}
+///@}
+
 /// All calls that the actions of a training consist of, list by list.
 class Calls {
   public:
@@ -31,13 +42,13 @@ class Calls {
     };
 
     Calls() = default;
-    /// `lists`: by cell and CallList.
+    /// `begin`: by cell and list, and the end.
     Calls(Array<Call> calls, Array<SkipPlace> skips, Array<std::size_t> const& begin)
         : calls_(std::move(calls)), skips_(std::move(skips)), lists_(begin.size() - 1) {
         for (std::size_t i = 0; i < lists_.size(); ++i)
             lists_[i] = {calls_.data() + begin[i], calls_.data() + begin[i + 1]};
     }
-    /// By cell and CallList, see Tables.
+    /// By cell and list.
     Range const& operator[](std::size_t list) const { return lists_[list]; }
 
   private:
@@ -54,138 +65,113 @@ GPIPE_INLINE void copy_call(Call const& call, Frame const& frame) {
 }
 
 // The calls of one cell, at `to`.
-class CellCalls {
+class CellCallMaker {
   public:
-    CellCalls(Model const& model, MemoryPlan const& plan, Array<LayerMemory> const& memory,
-              std::size_t learner, std::size_t cell, Call* to, SkipPlace* skips)
-        : model_(model), plan_(plan), layout_(plan.layouts[cell]), memory_(memory), cell_(cell),
-          first_(plan.first[cell]), last_(plan.first[cell + 1]), chain_learner_(learner),
-          learner_(std::clamp(learner, first_, last_)), to_(to), skips_(skips) {}
+    CellCallMaker(Model const& model, MemoryPlan const& plan, Array<LayerMemory> const& memory,
+                  std::size_t learner, std::size_t cell, Call* to, SkipPlace* skips)
+        : model_(model), plan_(plan), memory_(memory), cell_(cell), first_(plan.first[cell]),
+          learner_(learner), to_(to), skips_(skips) {}
 
     /// Where the places of skips end.
     SkipPlace* skips() const { return skips_; }
     /// Puts a list behind the others; returns where it ends.
-    Call* add(CallList list) {
-        if (list == CallList::offload || list == CallList::fetch) {
-            add_copies(list == CallList::offload);
-            return to_;
-        }
-        if (!plan_.reversals[cell_].calls.empty()) {
-            add_reversal(list, plan_.reversals[cell_]);
-            return to_;
-        }
-        bool const recomputes = list == CallList::recompute;
-        if (list == CallList::pass || list == CallList::forward || list == CallList::evaluate)
-            add_forwards(last_, list == CallList::forward, true);
-        else if (recomputes)
-            add_forwards(recompute_last(), true, false);
+    Call* add(std::size_t list) {
+        if (list >= offload_list)
+            add_copies(list == offload_list);
         else
-            add_backwards(list);
-        if (list == CallList::evaluate && is_last()) add_loss(model_.loss.evaluate);
+            add_stage(plan_.parts.of(cell_, list / stage_count),
+                      static_cast<Stage>(list % stage_count), list / stage_count == way_evaluates);
         return to_;
     }
 
   private:
-    bool is_last() const { return last_ == model_.layers.size(); }
-    LayerPlaces const& places(std::size_t layer) const { return layout_.places[layer - first_]; }
-
-    // One past the last layer that a recompute runs: one less where only the next cell would read
-    // the result; none where nobody would read anything.
-    std::size_t recompute_last() const {
-        if (chain_learner_ >= last_ && !is_last()) return first_;
-        bool const whole =
-            is_last() || model_.infos[last_ - 1].saved.count > 0 || plan_.rewrites_output(cell_);
-        return whole ? last_ : last_ - 1;
+    void add_stage(CellWay const& way, Stage stage, bool evaluates) {
+        auto const s = static_cast<std::size_t>(stage);
+        auto const uses = way.parts[stage];
+        std::size_t const first = first_part_address(plan_.cells[cell_]);
+        address_ = Array<Region>(way.parts.parts.size());
+        for (std::size_t u = 0; u < uses.size(); ++u)
+            address_[uses[u].part] = static_cast<Region>(first + u);
+        for (std::size_t i = way.calls.begin[s]; i < way.calls.begin[s + 1]; ++i) {
+            CellCall const& one = way.calls.calls[i];
+            Call call;
+            call.x = place(way, one.x);
+            call.y = place(way, one.y);
+            call.dy = place(way, one.dy);
+            call.dx = place(way, one.dx);
+            call.saved = place(way, one.saved);
+            call.deferred = place(way, one.deferred);
+            call.scratch = place(way, one.scratch);
+            call.saving = one.saving;
+            call.again = stage == Stage::backward && one.kind == CallKind::forward;
+            std::size_t const layer = first_ + one.layer;
+            call.index = static_cast<std::uint32_t>(layer);
+            if (one.kind == CallKind::loss) {
+                call.function = evaluates ? model_.loss.evaluate : model_.loss.train;
+                call.layer = model_.loss.object;
+            } else {
+                call.function = function_of(layer, one.kind);
+                call.layer = model_.layers[layer].object;
+                call.parameters = memory_[layer].parameters;
+                call.gradients = memory_[layer].gradients;
+                add_skips(call, way, one, stage == Stage::recompute || call.again);
+            }
+            *to_++ = call;
+        }
     }
-    // Whatever it is called for and wherever its tensors lie.
-    Call call_of(std::size_t layer) const {
-        Call call;
-        call.layer = model_.layers[layer].object;
-        call.parameters = memory_[layer].parameters;
-        call.gradients = memory_[layer].gradients;
-        call.index = static_cast<std::uint32_t>(layer);
-        return call;
-    }
-    Call call_of_loss(CallFunction function) const {
-        Call call;
-        call.function = function;
-        call.layer = model_.loss.object;
-        call.index = static_cast<std::uint32_t>(model_.layers.size());
-        return call;
-    }
-    CallFunction backward_of(std::size_t layer) const {
+    CallFunction function_of(std::size_t layer, CallKind kind) const {
         LayerFunctions const& functions = model_.layers[layer].functions;
-        return layer == chain_learner_ ? functions.lowest_backward : functions.backward;
+        bool const lowest = layer == learner_;
+        switch (kind) {
+        case CallKind::forward:
+            return functions.forward;
+        case CallKind::input_gradient:
+            return lowest ? functions.lowest_input_gradient : functions.input_gradient;
+        case CallKind::weight_gradient:
+            return functions.weight_gradient;
+        default:
+            return lowest ? functions.lowest_backward : functions.backward;
+        }
     }
-
-    // Of a cell that keeps every layer whole.
-    Call placed_call(std::size_t layer) const {
-        LayerPlaces const& own = places(layer);
-        Call call = call_of(layer);
-        if (layer > first_) call.x = places(layer - 1).output;
-        if (layer + 1 < last_) call.y = own.output;
-        call.saved = own.saved;
-        call.deferred = own.deferred;
-        return call;
+    Place place(CellWay const& way, std::uint32_t tensor) const {
+        switch (tensor) {
+        case tensor::none:
+            return {};
+        case tensor::input:
+            return {0, Region::input};
+        case tensor::output:
+            return {0, Region::output};
+        case tensor::output_gradient:
+            return {0, Region::output_gradient};
+        case tensor::input_gradient:
+            return {0, Region::input_gradient};
+        default:
+            break;
+        }
+        auto const [part, offset] = way.places[tensor];
+        return {offset, part == TensorPlace::retained ? Region::retained
+                        : part == way.gradient        ? Region::input_gradient
+                                                      : address_[part]};
     }
-    // The places of a layer's skips: within the cell, or for nobody, as `place(skip, end)` says;
-    // else where the action has them.
-    template <class F> void add_skips(Call& call, std::size_t layer, bool sends, F place) {
-        SkipEnds const& ends = model_.infos[layer].skips;
+    // Within the cell, or of those to other cells what nobody wants; else where the action has
+    // them.
+    void add_skips(Call& call, CellWay const& way, CellCall const& one, bool again) {
+        SkipEnds const& ends = model_.infos[call.index].skips;
         call.skips = skips_;
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
-            std::size_t const s = skip_of(model_.skips, layer, e);
-            SkipPlace here = place(s, e);
+            std::size_t const s = skip_of(model_.skips, call.index, e);
+            CellSkip const& inside = way.calls.skips[one.skips + e];
+            SkipPlace here{place(way, inside.value), place(way, inside.gradient)};
             if (std::uint32_t const number = plan_.skip_edges[s]; number != Operands::none) {
                 Edge const& edge = plan_.lowered.edges[number];
                 bool const gives = e < ends.stashes;
-                std::size_t const slot = 2u * (gives ? edge.giver_slot : edge.taker_slot) - 2;
-                if (sends || !gives) here.value = {slot, Region::skip};
-                if (edge.gradient) here.gradient = {slot + 1, Region::skip};
+                std::uint16_t const slot = gives ? edge.giver_slot : edge.taker_slot;
+                if (!again || !gives) here.value = {0, skip_address(slot, false)};
+                if (edge.gradient) here.gradient = {0, skip_address(slot, true)};
             }
             *skips_++ = here;
         }
     }
-    void add_forwards(std::size_t last, bool saving, bool sends) {
-        for (std::size_t layer = first_; layer < last; ++layer) {
-            Call call = placed_call(layer);
-            call.function = model_.layers[layer].functions.forward;
-            call.scratch = places(layer).forward_scratch;
-            call.saving = saving;
-            add_skips(call, layer, sends, [&](auto s, auto) { return layout_.skips[s]; });
-            *to_++ = call;
-        }
-    }
-    void add_loss(CallFunction function) {
-        Call call = call_of_loss(function);
-        call.dy = places(last_ - 1).output_gradient;
-        call.scratch = layout_.loss_scratch;
-        *to_++ = call;
-    }
-    void add_backwards(CallList list) {
-        bool const second = list == CallList::weight_gradient;
-        if (is_last() && !second) add_loss(model_.loss.train);
-        for (std::size_t layer = last_; layer-- > learner_;) {
-            LayerFunctions const& functions = model_.layers[layer].functions;
-            bool const lowest = layer == chain_learner_;
-            Call call = placed_call(layer);
-            call.function = list == CallList::backward ? backward_of(layer)
-                            : second                   ? functions.weight_gradient
-                            : lowest                   ? functions.lowest_input_gradient
-                                                       : functions.input_gradient;
-            if (!call.function) continue;
-            if (layer + 1 < last_ || is_last()) call.dy = places(layer).output_gradient;
-            if (lowest)
-                call.dx = layout_.input_gradient;
-            else if (layer > first_)
-                call.dx = places(layer - 1).output_gradient;
-            call.scratch = second ? places(layer).weight_scratch : places(layer).backward_scratch;
-            call.saving = true;
-            add_skips(call, layer, true, [&](auto s, auto) { return layout_.skips[s]; });
-            *to_++ = call;
-        }
-    }
-
     // Between the device's memory and the host's, where the input lies behind the rest.
     void add_copies(bool out) {
         std::size_t const& retained = plan_.pools.pool(Holds::retained, cell_).bytes;
@@ -203,60 +189,14 @@ class CellCalls {
         if (plan_.cells[cell_].input_moves)
             add(input, output, plan_.lowered.edges[cell_ - 1].bytes);
     }
-    // Of a cell that is reversed piece by piece: see ReversalCalls.
-    void add_reversal(CallList list, ReversalLayout const& reversal) {
-        std::size_t begin = 0;
-        std::size_t end = reversal.backward;
-        if (list == CallList::input_gradient || list == CallList::weight_gradient) return;
-        if (list == CallList::recompute) {
-            begin = reversal.start;
-            end = reversal.recompute_end;
-        } else if (list == CallList::backward) {
-            begin = reversal.backward;
-            end = reversal.calls.size();
-        }
-        for (std::size_t i = begin; i < end; ++i) {
-            Call call = call_at(reversal.calls[i]);
-            bool const for_nobody =
-                list == CallList::evaluate || (list == CallList::pass && i >= reversal.start);
-            call.saving = call.saving && !for_nobody;
-            call.again = list == CallList::backward && reversal.calls[i].kind == CallKind::forward;
-            if (reversal.calls[i].kind != CallKind::loss)
-                add_skips(
-                    call, call.index, list != CallList::recompute && !call.again,
-                    [&](auto, auto e) { return reversal.skips[reversal.calls[i].skips + e]; });
-            *to_++ = call;
-        }
-        if (list != CallList::evaluate || !is_last()) return;
-        // The loss comes first in the backward.
-        *to_ = call_at(reversal.calls[reversal.backward]);
-        (to_++)->function = model_.loss.evaluate;
-    }
-    Call call_at(PlacedCall const& placed) const {
-        std::size_t const layer = first_ + placed.layer;
-        Call call =
-            placed.kind == CallKind::loss ? call_of_loss(model_.loss.train) : call_of(layer);
-        if (placed.kind == CallKind::forward)
-            call.function = model_.layers[layer].functions.forward;
-        if (placed.kind == CallKind::backward) call.function = backward_of(layer);
-        call.x = placed.x;
-        call.y = placed.y;
-        call.dy = placed.dy;
-        call.dx = placed.dx;
-        call.saved = placed.saved;
-        call.deferred = placed.deferred;
-        call.scratch = placed.scratch;
-        call.saving = placed.saving;
-        return call;
-    }
 
     Model const& model_;
     MemoryPlan const& plan_;
-    CellLayout const& layout_;
     Array<LayerMemory> const& memory_;
     std::size_t cell_;
-    std::size_t first_, last_;
-    std::size_t chain_learner_, learner_; // of the chain; of the cell, or its end
+    std::size_t first_;     // layer
+    std::size_t learner_;   // of the chain
+    Array<Region> address_; // by part, in the stage that is added
     Call* to_;
     SkipPlace* skips_;
 };
@@ -268,21 +208,21 @@ class CellCalls {
 [[gnu::cold]] GPIPE_INLINE Calls make_calls(Model const& model, MemoryPlan const& plan,
                                             Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
-    std::size_t const layers = model.layers.size();
-    std::size_t most = call_list_count * (layers + 1) + 4 * cells;
-    for (ReversalLayout const& reversal : plan.reversals) most += 2 * reversal.calls.size();
-    std::size_t ends = 0; // of a layer
-    for (LayerInfo const& info : model.infos)
-        ends = std::max<std::size_t>(ends, info.skips.count());
+    std::size_t most = 4 * cells;
+    std::size_t ends = 0;
+    for (CellWay const& way : plan.parts.ways) {
+        most += way.calls.calls.size();
+        ends += way.calls.skips.size();
+    }
     Array<Call> calls(most);
-    Array<SkipPlace> skips(ends * most);
+    Array<SkipPlace> skips(ends);
     SkipPlace* skips_to = skips.data();
     Array<std::size_t> begin(cells * call_list_count + 1);
     Call* to = calls.data();
     for (std::size_t c = 0; c < cells; ++c) {
-        detail::CellCalls cell(model, plan, memory, learner, c, to, skips_to);
+        detail::CellCallMaker cell(model, plan, memory, learner, c, to, skips_to);
         for (std::size_t list = 0; list < call_list_count; ++list) {
-            to = cell.add(static_cast<CallList>(list));
+            to = cell.add(list);
             begin[c * call_list_count + list + 1] = static_cast<std::size_t>(to - calls.data());
         }
         skips_to = cell.skips();

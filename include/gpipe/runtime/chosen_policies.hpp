@@ -206,9 +206,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
         template <class F> static constexpr auto with(Programs schedule, F f) {
             constexpr std::size_t samples = Checkpointing::budget().samples;
             Array<LayerInfo> const infos = Net::layers();
-            return f(BudgetProblem{shape(infos), cut(cell_count, Net::costs()),
-                                   static_cast<Programs&&>(schedule), OptimizerFunctor::states,
-                                   samples, staging(samples)});
+            return f(BudgetProblem{{shape(infos), cut(cell_count, Net::costs()),
+                                    OptimizerFunctor::states, samples, staging(samples)},
+                                   static_cast<Programs&&>(schedule)});
         }
     };
     static constexpr Checkpointed checkpointed(Programs const& schedule) {

@@ -232,13 +232,13 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                     // On a device that does not enqueue all memory is the host's, and copies are
                     // calls.
                     if (Device::enqueues && is_copy(step->kind))
-                        copy(run, *step);
+                        copy(run, table, *step);
                     else
                         device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
                             execute<timed>(run, table, *step, lane);
                         });
                 }
-                if (step->more) do_more(run, *step);
+                if (step->more) do_more(run, table, *step);
             }
             std::size_t const last = table.stream_of_device[tables_.last_device];
             bool const sums_up = table.evaluation && arguments.measures && table.serves(lane, last);
@@ -259,13 +259,13 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             device_.wait(step.stream, wait.stream, run.base - table.longest + wait.position);
     }
     // What few steps have behind their action, in this order.
-    void do_more(Run const& run, Step const& step) {
+    void do_more(Run const& run, StepTable const& table, Step const& step) {
         if (step.delivers && !run.arguments.measures && run.ranges[step.micro_batch].count > 0)
-            deliver(run, step);
+            deliver(run, table, step);
         if (step.publishes) device_.record(step.stream, run.base + step.position);
     }
 
-    void copy(Run const& run, Step const& step) {
+    void copy(Run const& run, StepTable const& table, Step const& step) {
         std::size_t const samples = run.ranges[step.micro_batch].count;
         auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
             if (bytes > 0) device_.copy(step.stream, to, from, bytes);
@@ -273,9 +273,9 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         if (!is_transfer(step.kind)) {
             CellRow const& cell = tables_.cells[step.cell];
             std::size_t const input = cell.input(samples);
-            std::byte* const block = step[Region::retained];
-            std::byte* const from = step[Region::input];
-            std::byte* const to = step[Region::output];
+            std::byte* const block = table.of(step, Region::retained);
+            std::byte* const from = table.of(step, Region::input);
+            std::byte* const to = table.of(step, Region::output);
             bool const out = step.kind == Kind::offload;
             from_to(out ? block : from, out ? to : block, cell.retained);
             from_to(out ? from : from + cell.retained, out ? to + cell.retained : to, input);
@@ -284,20 +284,15 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
         EdgeRow const& edge = tables_.edges[step.calls];
-        from_to(step[Region::input], step[Region::output],
+        from_to(table.of(step, Region::input), table.of(step, Region::output),
                 (gradient ? edge.gradients : edge.tensors)(samples));
     }
 
     Frame frame_of(Run const& run, StepTable const& table, Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
-        Frame frame{&run.frames[step.device], range.first, range.count, {}, step.phase};
-        for (std::size_t r = 0; r < region_count; ++r) frame.base[r] = step.base[r];
-        frame.skips = table.skips.data() + step.first_skip;
-        if (step.is_first) {
-            GroupAddress const inputs = run.batch->inputs(step.micro_batch);
-            frame[Region::input] = inputs.base;
-            frame.inputs = inputs.table;
-        }
+        Frame frame{&run.frames[step.device], range.first, range.count, table.of(step), step.phase};
+        frame.inputs = step.is_first ? run.batch->inputs(step.micro_batch)
+                                     : GroupAddress{frame[Region::input]};
         if (step.is_last) {
             frame.targets = run.batch->others(step.micro_batch);
             frame.sums = tables_.loss_sums + step.micro_batch * tables_.sums;
@@ -306,8 +301,8 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     }
 
     // Copies the chain's output to the caller's arrays.
-    void deliver(Run const& run, Step const& step) {
-        std::byte const* from = step[Region::output];
+    void deliver(Run const& run, StepTable const& table, Step const& step) {
+        std::byte const* from = table.of(step, Region::output);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
             device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
                          tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);

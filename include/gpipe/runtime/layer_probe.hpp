@@ -372,14 +372,14 @@ template <class Device> class LayerProbe {
     void call(CallFunction function, Part& part, Phase phase) {
         Memory& y = is_loss() ? part.x : part.y;
         Memory& dy = is_loss() ? part.dx : part.dy;
-        Frame frame{&shared_, part.first, part.samples, {}, phase};
-        frame[Region::kept] = part.saved.there();
-        frame[Region::deferred] = part.deferred.there();
-        frame[Region::temporary] = scratch_.there();
-        frame[Region::input] = part.x.there();
-        frame[Region::output] = y.there();
-        frame[Region::output_gradient] = dy.there();
-        frame[Region::input_gradient] = part.dx.there();
+        OwnFrame frame(&shared_, part.first, part.samples, phase);
+        frame.set(Region::saved, part.saved.there());
+        frame.set(Region::deferred, part.deferred.there());
+        frame.set(Region::scratch, scratch_.there());
+        frame.set(Region::input, part.x.there());
+        frame.set(Region::output, y.there());
+        frame.set(Region::output_gradient, dy.there());
+        frame.set(Region::input_gradient, part.dx.there());
         frame.targets = {part.targets.there(), nullptr};
         frame.sums = reinterpret_cast<double*>(part.sums.there());
         machine_.call(device_, [&](auto const& stream) {

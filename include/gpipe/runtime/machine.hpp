@@ -328,7 +328,7 @@ template <DeviceRuntime Device> class Machine {
         return d;
     }
 
-    BudgetProblem problem(std::size_t capacity) const {
+    PlanRequest request(std::size_t capacity) const {
         std::size_t const micro_batches = programs_.micro_batches();
         Staging staging;
         if constexpr (!Device::reads_host)
@@ -338,7 +338,6 @@ template <DeviceRuntime Device> class Machine {
         return {{model_.infos.data(), model_.infos.size(), learner_, model_.loss_scratch,
                  model_.loss_handles, model_.skips, model_.ties},
                 first_,
-                programs_,
                 model_.states,
                 capacity,
                 staging,
@@ -348,14 +347,15 @@ template <DeviceRuntime Device> class Machine {
         std::size_t const micro_batches = programs_.micro_batches();
         std::size_t const capacity =
             samples_ / micro_batches + (samples_ % micro_batches != 0); // rounded up
-        if (!problem(capacity).is_countable())
+        if (!countable(request(capacity), micro_batches))
             detail::throw_error<std::invalid_argument>(
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples_, capacity);
         if (work.budget.given) {
-            BudgetProblem const budgeted = problem(checked_capacity(work.budget, capacity));
-            if (!budgeted.is_countable())
+            BudgetProblem const budgeted{request(checked_capacity(work.budget, capacity)),
+                                         programs_};
+            if (!countable(budgeted, micro_batches))
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: checkpoint::Optimal is for micro-batches of %zu samples, whose tensors "
                     "have more bytes than memory has addresses",
@@ -365,7 +365,7 @@ template <DeviceRuntime Device> class Machine {
             reversals_ = std::move(fitted.reversals);
             cost_ = DeclaredCost(model_.costs, model_.infos, first_, reversals_);
         }
-        MemoryPlan plan = problem(capacity).plan(programs_, reversals_, work.reversing);
+        MemoryPlan plan = plan_memory(request(capacity), programs_, reversals_, work.choose);
         for (LayerInfo const& layer : model_.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 plan.snapshot += (1 + model_.states) * layer.parameters.bytes[t];
@@ -423,7 +423,7 @@ template <DeviceRuntime Device> class Machine {
 
     [[gnu::cold]] void fill_tables() {
         evaluation_ = evaluation_of(plan_.lowered);
-        Operands const operands = find_operands(evaluation_, plan_.cells);
+        Operands const operands = find_operands(evaluation_, plan_.cells, plan_.part_table(true));
         evaluation_.needs =
             find_needs(walk_of(evaluation_), operands, Located(plan_, operands, true));
         Ending ending{Array<bool>(arenas_.size()),

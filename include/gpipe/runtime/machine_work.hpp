@@ -48,7 +48,7 @@ GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget c
 struct MachineWork : Checkpointed {
     Checkpointed (*fit)(BudgetProblem const& problem,
                         Budget const& budget) = nullptr; ///< null unless a policy may have a budget
-    Reversing reversing{}; ///< none unless a policy may reverse cells piece by piece
+    ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece
     bool snapshot = false; ///< whether it has host memory for a copy of its state
 };
 

@@ -42,22 +42,7 @@ struct EdgeRow {
     Extent gradients; ///< back
 };
 
-/// The calls of one kind of action in a cell. An evaluation passes, and then calls the loss.
-enum class CallList : std::uint8_t {
-    pass, ///< a forward whose result no backward will read
-    evaluate,
-    forward,
-    recompute,
-    backward,
-    input_gradient,
-    weight_gradient,
-    offload, ///< on a device that does not enqueue, as the next
-    fetch,
-};
-/// How many there are.
-inline constexpr std::size_t call_list_count = 9;
-
-/// One action with every address that it needs: a row of a lane's program, two cache lines.
+/// One action with every address that it needs: a row of a lane's program, a cache line.
 struct alignas(64) Step {
     Kind kind = Kind::forward;     ///< of action
     Phase phase = Phase::evaluate; ///< of the layers that it calls
@@ -79,19 +64,12 @@ struct alignas(64) Step {
     std::uint32_t rank = 0;         ///< in the linear order of all actions
     std::uint32_t action = 0;       ///< index among all actions of the programs
     std::uint32_t device = 0;       ///< whose action it is
-    std::uint32_t calls = 0;        ///< which list: see Tables; of a transfer, which edge
-    std::uint32_t first_skip = 0;   ///< among StepTable::skips: of this step's
-    /// Of each Region, for this micro-batch. The input of the first cell is the caller's; the input
-    /// gradient is null where none crosses. A transfer goes from the input to the output; an
-    /// offload from what is retained, and the input, to the output, a fetch from the input to what
-    /// is retained, and to the output.
-    std::byte* base[region_count] = {};
-
-    /// The address of a region.
-    ///@{
-    std::byte*& operator[](Region region) { return base[static_cast<std::size_t>(region)]; }
-    std::byte* operator[](Region region) const { return base[static_cast<std::size_t>(region)]; }
-    ///@}
+    std::uint32_t calls = 0;         ///< which list: see Calls; of a transfer, which edge
+    /// Among StepTable::addresses, of this micro-batch: by Region. The input of the first cell is
+    /// the caller's; the input gradient is null where none crosses. A transfer goes from the input
+    /// to the output; an offload from what is retained, and the input, to the output, a fetch from
+    /// the input to what is retained, and to the output.
+    std::uint32_t first_address = 0;
 };
 
 } // namespace gpipe

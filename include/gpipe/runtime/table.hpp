@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/locate.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/lanes.hpp>
 #include <gpipe/runtime/step.hpp>
 
@@ -18,7 +19,7 @@ struct StepTable {
     Array<std::size_t> begin;            ///< by lane; one more at the end
     Array<Step> steps;                   ///< lane by lane
     Array<Wait> waits;                   ///< of all steps
-    Array<std::byte*> skips;             ///< of all steps: see Frame::skips
+    Array<std::byte*> addresses;         ///< of all steps
     std::uint32_t longest = 0;           ///< positions on the busiest stream
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
@@ -40,13 +41,12 @@ struct StepTable {
         return {waits.data() + step.first_wait + step.waits, step.waits_before};
     }
     ///@}
-    /// Where a step finds an operand.
+    /// A step's addresses, by Region.
     ///@{
-    std::byte*& address(Step& step, Operand const& operand) {
-        return operand.skip > 0 ? skips[step.first_skip + operand.skip - 1] : step[operand.region];
-    }
-    std::byte* address(Step const& step, Operand const& operand) const {
-        return operand.skip > 0 ? skips[step.first_skip + operand.skip - 1] : step[operand.region];
+    std::byte** of(Step const& step) { return addresses.data() + step.first_address; }
+    std::byte* const* of(Step const& step) const { return addresses.data() + step.first_address; }
+    std::byte* of(Step const& step, Region region) const {
+        return of(step)[static_cast<std::size_t>(region)];
     }
     ///@}
 };
@@ -100,40 +100,34 @@ GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& op
     return rank;
 }
 
-GPIPE_INLINE constexpr std::uint32_t calls_at(std::size_t cell, CallList list) {
-    return static_cast<std::uint32_t>(cell * call_list_count + static_cast<std::size_t>(list));
+// How many addresses an action has, and which way its cell goes.
+struct ActionTensors {
+    std::size_t addresses = 0;
+    std::uint8_t way = 0;
+};
+GPIPE_INLINE ActionTensors tensors_of(MemoryPlan const& plan, Action const& a, bool evaluation) {
+    if (ends_step(a.kind)) return {};
+    if (!computes(a.kind)) return {static_cast<std::size_t>(Region::inside)};
+    std::uint8_t const way = evaluation ? way_evaluates : plan.parts.way(a.cell, a.micro_batch);
+    return {first_part_address(plan.cells[a.cell]) +
+                plan.parts.of(a.cell, way).parts[stage_of(a.kind)].size(),
+            way};
 }
-GPIPE_INLINE constexpr CallList list_of(Kind kind) {
-    return kind == Kind::forward          ? CallList::forward
-           : kind == Kind::recompute      ? CallList::recompute
-           : kind == Kind::input_gradient ? CallList::input_gradient
-           : kind == Kind::backward       ? CallList::backward
-                                          : CallList::weight_gradient;
+GPIPE_INLINE Phase phase_of(Kind kind, bool evaluation) {
+    return evaluation                     ? Phase::evaluate
+           : kind == Kind::forward        ? Phase::forward
+           : kind == Kind::recompute      ? Phase::recompute
+           : kind == Kind::input_gradient ? Phase::input_gradient
+           : kind == Kind::backward       ? Phase::backward
+                                          : Phase::weight_gradient;
 }
-
-// The place of the cell's output where that stays inside.
-GPIPE_INLINE std::byte* own_output(Step const& step, MemoryPlan const& plan) {
-    CellLayout const& layout = plan.layouts[step.cell];
-    ReversalLayout const& reversal = plan.reversals[step.cell];
-    Place const& place = reversal.calls.empty() ? layout.places[layout.places.size() - 1].output
-                         : step.is_last         ? reversal.output
-                                                : reversal.again;
-    return step[place.region] + place.offset;
-}
-
-// What is to be called, and for which phase.
-GPIPE_INLINE void fill_calls(Step& step, bool passes, bool evaluation) {
-    step.phase = evaluation                          ? Phase::evaluate
-                 : step.kind == Kind::forward        ? Phase::forward
-                 : step.kind == Kind::recompute      ? Phase::recompute
-                 : step.kind == Kind::input_gradient ? Phase::input_gradient
-                 : step.kind == Kind::backward       ? Phase::backward
-                                                     : Phase::weight_gradient;
-    step.calls = calls_at(step.cell, evaluation                   ? CallList::evaluate
-                                     : passes                     ? CallList::pass
-                                     : step.kind == Kind::offload ? CallList::offload
-                                     : step.kind == Kind::fetch   ? CallList::fetch
-                                                                  : list_of(step.kind));
+// Of the chain, in an evaluation: what its loss reads.
+GPIPE_INLINE std::byte* own_output(MemoryPlan const& plan, Step const& step, std::byte* arena) {
+    CellWay const& way = plan.parts.of(step.cell, way_evaluates);
+    TensorPlace const place = way.places[way.calls.calls[way.calls.calls.size() - 1].y];
+    return arena + plan.evaluation_at[step.device] +
+           plan.parts.evaluation_at[plan.parts.evaluation_begin[step.cell] + place.part] +
+           place.offset;
 }
 
 } // namespace detail
@@ -158,48 +152,42 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
     table.arenas[arenas.size()] = host;
     table.steps = Array<Step>(lanes.steps.size());
-    std::uint32_t skips = 0;
+    std::size_t addresses = 0;
     for (LaneStep const& step : lanes.steps)
-        if (Action const& a = lowered.programs[step.action]; computes(a.kind))
-            skips += 2u * plan.skip_slots[a.cell];
-    table.skips = Array<std::byte*>(skips);
-    skips = 0;
+        addresses += detail::tensors_of(plan, lowered.programs[step.action], evaluation).addresses;
+    table.addresses = Array<std::byte*>(addresses);
+    addresses = 0;
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         std::uint32_t const action = lanes.steps[i].action;
         Step& step = table.steps[i] =
             detail::base_step(lowered.programs, lanes.steps[i], rank[action]);
-        bool const computing = computes(step.kind);
-        // Layers may add offsets to where they have nothing.
-        if (computing)
-            for (std::size_t r = 0; r <= static_cast<std::size_t>(Region::output); ++r)
-                step.base[r] = arenas[step.device];
-        step.first_skip = skips;
-        if (computing) skips += 2u * plan.skip_slots[step.cell];
-        bool gives = false;  // its output to anybody outside
-        bool passes = false; // whether no backward will read what it leaves
-        for (Operand const& operand : operands[action]) {
-            Value const& value = operands.values[operand.value];
-            Location const& at = located[operand.value];
-            if (at.begin == at.end && is_of_edge(value.holds)) continue;
-            if (!has_bytes(value.holds)) continue;
-            table.address(step, operand) =
-                (at.space < arenas.size() ? arenas[at.space] : host) + at.begin;
-            gives = gives || (operand.region == Region::output && operand.skip == 0);
-            passes = passes ||
-                     (value.holds == Holds::kept && step.kind == Kind::forward &&
-                      operands.number(Holds::kept, step.cell, step.micro_batch) != operand.value);
-        }
-        if (is_transfer(step.kind) || step.kind == Kind::reduce) {
+        auto const tensors = detail::tensors_of(plan, lowered.programs[action], evaluation);
+        step.first_address = static_cast<std::uint32_t>(addresses);
+        addresses += tensors.addresses;
+        if (is_transfer(step.kind) || step.kind == Kind::reduce)
             step.calls = lowered.programs[action].edge;
-            continue;
+        if (ends_step(step.kind)) continue;
+        // Layers may add offsets to where they have nothing.
+        std::byte** const at = table.of(step);
+        for (Region const r : {Region::nothing, Region::input, Region::output, Region::retained})
+            at[static_cast<std::size_t>(r)] = arenas[step.device];
+        for (Operand const& operand : operands[action]) {
+            Location const& there = located[operand.value];
+            if (there.begin < there.end)
+                at[operand.address] =
+                    (there.space < arenas.size() ? arenas[there.space] : host) + there.begin;
         }
-        if (!computing && !is_offload(step.kind)) continue;
-        detail::fill_calls(step, passes, evaluation);
-        if (!computing) continue;
-        step[Region::temporary] = arenas[step.device] + plan.temporaries_at(step.cell);
-        if (!gives) step[Region::output] = detail::own_output(step, plan);
-        step.delivers = evaluation && step.is_last;
-        step.more = step.more || step.delivers;
+        if (is_transfer(step.kind)) continue;
+        bool const computing = computes(step.kind);
+        step.phase = detail::phase_of(step.kind, evaluation);
+        step.calls = static_cast<std::uint32_t>(
+            step.cell * call_list_count + (computing ? call_list(tensors.way, stage_of(step.kind))
+                                           : step.kind == Kind::offload ? offload_list
+                                                                        : fetch_list));
+        if (!evaluation || !step.is_last) continue;
+        at[static_cast<std::size_t>(Region::output)] =
+            detail::own_output(plan, step, arenas[step.device]);
+        step.delivers = step.more = true;
     }
     return table;
 }

@@ -14,11 +14,10 @@ namespace gpipe {
 
 namespace detail {
 
-// Throws std::logic_error unless the steps are the actions, each once and in its place, wait for
-// each other, and have their outputs, where no operand is, in the blocks of their cells; and unless
-// each lane has called its layers when the end of the step begins, if that is not immediate.
-GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
-                              Lowered const& lowered, Operands const& operands) {
+// Throws std::logic_error unless the steps are the actions, each once and in its place, and wait
+// for each other; and unless each lane has called its layers when the end of the step begins, if
+// that is not immediate.
+GPIPE_INLINE void check_steps(StepTable const& table, Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     bool sound = table.steps.size() == programs.size();
     Array<bool> there(programs.size());
@@ -30,10 +29,6 @@ GPIPE_INLINE void check_steps(StepTable const& table, MemoryPlan const& plan,
         there[step.action] = true;
         Action const& a = programs[step.action];
         sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
-        bool gives = !computes(a.kind);
-        for (Operand const& operand : operands[step.action])
-            gives = gives || (operand.region == Region::output && operand.skip == 0);
-        sound = sound && (gives || step[Region::output] == own_output(step, plan));
     }
     for (std::size_t lane = 0; lane < table.lanes() && !lowered.immediate; ++lane)
         for (std::size_t n = table.begin[lane] + 1; n < table.begin[lane + 1]; ++n)
@@ -86,15 +81,13 @@ class TableWalk {
         find_order();
     }
 
-    // Where the step finds an operand; of temporaries, where they begin behind the kept block.
+    // Where the step finds an operand.
     Span operator()(std::size_t action, Operand const& operand) const {
-        Value const& value = operands_.values[operand.value];
-        std::size_t const bytes = located_[operand.value].end - located_[operand.value].begin;
-        if (bytes == 0) return {};
-        auto begin = reinterpret_cast<std::uintptr_t>(table_.address(*step_of_[action], operand));
-        if (value.holds == Holds::temporary && plan_.layouts[value.owner].adjacent)
-            begin += plan_.layouts[value.owner].kept;
-        return {begin, begin + bytes};
+        Location const& there = located_[operand.value];
+        if (there.begin == there.end) return {};
+        auto const begin =
+            reinterpret_cast<std::uintptr_t>(table_.of(*step_of_[action])[operand.address]);
+        return {begin, begin + (there.end - there.begin), static_cast<std::uint32_t>(there.space)};
     }
 
     // The first operand that lies outside of its arena, or in what lives for ever.
@@ -179,7 +172,7 @@ GPIPE_INLINE void add_waits_before(StepTable& table, MemoryPlan const& plan,
 [[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
                                             Lowered const& lowered, Operands const& operands,
                                             bool repeats) {
-    detail::check_steps(table, plan, lowered, operands);
+    detail::check_steps(table, lowered);
     detail::TableWalk const walked(table, plan, operands);
     SweepVerdict verdict = walked.outside();
     if (verdict)

@@ -130,4 +130,7 @@ class OffloadChooser {
     return {};
 }
 
+/// Who does, where a program may do without.
+using ChooseOffloads = decltype(&choose_offloads);
+
 } // namespace gpipe

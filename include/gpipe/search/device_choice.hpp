@@ -9,11 +9,10 @@
 
 namespace gpipe::detail {
 
-/// What may be chosen for the cells of one device together: their blocks add up, their temporaries
-/// share a region as high as the highest. Every choice is there for one cell. Of several cells
-/// those that are best for some heights of that region, and what each policy of the library would
-/// make of all of them. None of it depends on a budget: so a larger one never makes a choice
-/// slower.
+/// What may be chosen for the cells of one device together. Every choice is there for one cell. Of
+/// several cells those that are best for some heights of what their temporaries share, if their
+/// blocks add up, and what each policy of the library would make of all of them. None of it depends
+/// on a budget: so a larger one never makes a choice slower.
 class DeviceChoice {
   public:
     static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -26,10 +25,9 @@ class DeviceChoice {
     };
 
     constexpr DeviceChoice() = default;
-    /// rows[c]: the choices of the device's cell c; fixed: bytes of all else.
-    constexpr DeviceChoice(Array<Array<ReversalChoice>> rows, std::size_t fixed,
-                           BudgetEffort const& effort)
-        : rows_(static_cast<Array<Array<ReversalChoice>>&&>(rows)), fixed_(fixed), effort_(effort) {
+    /// rows[c]: the choices of the device's cell c.
+    constexpr DeviceChoice(Array<Array<ReversalChoice>> rows, BudgetEffort const& effort)
+        : rows_(static_cast<Array<Array<ReversalChoice>>&&>(rows)), effort_(effort) {
         if (rows_.size() == 1) {
             for (std::uint32_t i = 0; i < rows_[0].size(); ++i) {
                 Array<std::uint32_t> picks(1, i);
@@ -42,15 +40,8 @@ class DeviceChoice {
 
     /// Adds one that is given by hand.
     constexpr void add(Array<std::uint32_t> const& picks) {
-        Combination each{fixed_, 0, picks};
-        std::size_t height = 0;
-        for (std::size_t c = 0; c < picks.size(); ++c) {
-            ReversalChoice const& choice = rows_[c][picks[c]];
-            each.bytes += choice.blocks;
-            each.time += choice.time;
-            height = std::max(height, choice.temporary);
-        }
-        each.bytes += height;
+        Combination each{0, 0, picks};
+        for (std::size_t c = 0; c < picks.size(); ++c) each.time += rows_[c][picks[c]].time;
         if (count_ == all_.size()) {
             Array<Combination> larger(2 * count_ + 16);
             for (std::size_t i = 0; i < count_; ++i)
@@ -58,6 +49,14 @@ class DeviceChoice {
             all_ = static_cast<Array<Combination>&&>(larger);
         }
         all_[count_++] = static_cast<Combination&&>(each);
+    }
+
+    /// Finds out what each takes: bytes(picks), of all that the device has.
+    template <class Bytes> constexpr void weigh(Bytes bytes) {
+        for (std::size_t i = 0; i < count_; ++i)
+            all_[i].bytes = bytes([&, i](std::size_t c) -> Reversal const& {
+                return rows_[c][all_[i].picks[c]].reversal;
+            });
     }
 
     /// The fastest within so many bytes, of equal ones the one with the fewest; none if there is
@@ -79,9 +78,9 @@ class DeviceChoice {
     }
     constexpr std::size_t size() const { return count_; }
     constexpr Combination const& operator[](std::size_t i) const { return all_[i]; }
-    /// The number, among its reversals, of what combination i has for the device's cell c.
-    constexpr std::uint32_t number(std::size_t i, std::size_t c) const {
-        return rows_[c][all_[i].picks[c]].number;
+    /// What combination i has for the device's cell c.
+    constexpr Reversal const& reversal(std::size_t i, std::size_t c) const {
+        return rows_[c][all_[i].picks[c]].reversal;
     }
     /// The place of a reversal in the row of cell c, or none.
     constexpr std::size_t place(std::size_t c, std::size_t number) const {
@@ -161,7 +160,6 @@ class DeviceChoice {
     }
 
     Array<Array<ReversalChoice>> rows_;
-    std::size_t fixed_ = 0;
     BudgetEffort effort_{};
     Array<Combination> all_;
     std::size_t count_ = 0;

@@ -49,14 +49,35 @@ GPIPE_INLINE constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem
     Array<ReversalChoice> found(reversals.count());
     std::size_t count = 0;
     for (std::uint32_t number = 0; number < found.size(); ++number) {
-        Reversal const reversal = reversals.reversal(number);
+        Reversal reversal = reversals.reversal(number);
         if (reversal.layers() == 0) continue;
-        found[count++] =
-            measure(problem, around[kind_of(reversal)].cells[cell], cell, number, reversal);
+        auto const& near = around[kind_of(reversal)].cells[cell];
+        found[count++] = measure(problem, near, cell, number, static_cast<Reversal&&>(reversal));
     }
-    Array<ReversalChoice> row(count);
-    for (std::size_t i = 0; i < count; ++i) row[i] = found[i];
-    return row;
+    return first_of(found, count);
+}
+
+// What a device takes where its cells are reversed so, quickly planned: all that a plan gives it,
+// if boundaries are as large as in plans of one kind.
+template <class ReversalOf>
+constexpr std::size_t device_bytes(BudgetProblem const& problem, std::size_t device,
+                                   Array<std::size_t> const& cells, Surroundings const* around,
+                                   ReversalOf const& reversal_of) {
+    Array<Reversal> reversals(problem.schedule.cells());
+    Array<CellSurroundings const*> near(reversals.size());
+    std::size_t bytes = around[0].fixed[device];
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        reversals[cells[i]] = reversal_of(i);
+        near[cells[i]] = &around[kind_of(reversals[cells[i]])].cells[cells[i]];
+        bytes += near[cells[i]]->boundary;
+    }
+    Programs const programs = lower_reversed(problem.schedule, reversals);
+    Ways const ways(programs);
+    auto const make = [&](std::size_t c, std::size_t way, std::size_t slices) {
+        return cell_way(calls_of(problem, *near[c], c, reversals[c], way), slices, false);
+    };
+    DeviceParts const placed = DevicePlacer(programs, ways, device, make).place(Tightness::quick);
+    return bytes + std::max(placed.height, placed.evaluation_height);
 }
 
 // Calls add(number) for what each of the library's policies that reverse each cell by itself makes
@@ -118,9 +139,10 @@ GPIPE_INLINE constexpr void add_policies(BudgetProblem const& problem,
 /// and every cell run again as a whole: none of these is faster and fits. Nor do more bytes make a
 /// step slower, as far as all budgets that differ are among those that are simulated.
 ///
-/// What a choice takes is found from its layout. But the slots of boundaries, and the outboxes of
-/// transfers, depend on what other cells choose, too. So the whole plan is made, and a device that
-/// has got more than it was reckoned with chooses again with so much less.
+/// What a choice takes is found by planning its device (see Tightness::quick: the plan in the end
+/// may have less). But the slots of boundaries, and the outboxes of transfers, depend on what other
+/// cells choose, too. So the whole plan is made, and a device that has got more than it was
+/// reckoned with chooses again with so much less.
 class BudgetSearch {
   public:
     /// Throws std::invalid_argument if of anything that is looked at there is none, or of heights
@@ -138,9 +160,11 @@ class BudgetSearch {
             Array<Array<detail::ReversalChoice>> rows(cells_[d].size());
             for (std::size_t i = 0; i < rows.size(); ++i)
                 rows[i] = detail::row_of(problem_, cells_[d][i], around_, effort);
-            choices_[d] = {static_cast<Array<Array<detail::ReversalChoice>>&&>(rows),
-                           around_[0].fixed[d], effort};
+            choices_[d] = {static_cast<Array<Array<detail::ReversalChoice>>&&>(rows), effort};
             detail::add_policies(problem_, cells_[d], effort, choices_[d]);
+            choices_[d].weigh([&](auto const& reversal_of) {
+                return detail::device_bytes(problem_, d, cells_[d], around_, reversal_of);
+            });
         }
         if (effort.simulations > 0) simulate_others();
     }
@@ -264,9 +288,7 @@ class BudgetSearch {
                 }
                 reckoned[d] = choices_[d][best].bytes;
                 for (std::size_t i = 0; i < cells_[d].size(); ++i)
-                    fit.reversals[cells_[d][i]] =
-                        detail::reversals_for(problem_, cells_[d][i], around_, effort_)
-                            .reversal(choices_[d].number(best, i));
+                    fit.reversals[cells_[d][i]] = choices_[d].reversal(best, i);
             }
             if (fit.least_bytes > 0) return;
             fit.programs = lower_reversed(problem_.schedule, fit.reversals);

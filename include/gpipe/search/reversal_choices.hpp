@@ -13,34 +13,17 @@
 namespace gpipe {
 
 /// All that memory is planned for but the reversals of the cells, which are to be chosen.
-struct BudgetProblem {
-    ChainShape chain;         ///< with its loss
-    Array<std::size_t> first; ///< layer that each cell begins with, and L
-    Programs schedule;        ///< without recomputes, backwards whole
-    std::size_t states = 0;   ///< see plan_memory()
-    std::size_t capacity = 0; ///< samples of a micro-batch
-    Staging staging{};        ///< see plan_memory()
-    Array<Link> links{};      ///< likewise
+struct BudgetProblem : PlanRequest {
+    Programs schedule; ///< without recomputes, backwards whole
 
     /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
     /// As checkpointing policies see it.
     constexpr CutChain cut_chain() const { return {chain.layers, chain.size, first.data()}; }
-    /// Whether bytes can be counted without overflow.
-    constexpr bool is_countable() const {
-        return countable(chain, schedule.micro_batches(), states, capacity, staging);
-    }
-    /// The memory plan with these reversals: its bytes, and complete.
-    ///@{
+    /// The memory plan with these reversals, as far as its bytes go.
     constexpr MemoryPlan bytes(Programs const& programs, Array<Reversal> const& reversals) const {
-        return plan_bytes(chain, first, programs, states, capacity, staging, links, reversals);
+        return plan_bytes(*this, programs, reversals);
     }
-    constexpr MemoryPlan plan(Programs const& programs, Array<Reversal> const& reversals,
-                              Reversing const& reversing = any_reversing) const {
-        return plan_memory(chain, first, programs, states, capacity, staging, links, reversals,
-                           reversing);
-    }
-    ///@}
 };
 
 /// How much is looked at to fit reversals into a budget.
@@ -86,6 +69,19 @@ struct Surroundings {
     Array<CellSurroundings> cells;
     Array<std::size_t> fixed; // by device: bytes of all that is neither boundary nor activations
 };
+// By cell, the most micro-batches at a time whose reversal has begun: with the recompute or, where
+// none comes, the forward.
+GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs, Ways const& ways) {
+    Array<std::size_t> now(programs.cells()), most(programs.cells());
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        Action const& a = programs[i];
+        bool const recomputes = (ways(a.cell, a.micro_batch) & way_recomputes) != 0;
+        if (a.kind == (recomputes ? Kind::recompute : Kind::forward))
+            most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
+        if (ends_backward(a.kind)) --now[a.cell];
+    }
+    return most;
+}
 // Where all cells have reversals of that kind.
 [[gnu::cold]] GPIPE_INLINE constexpr Surroundings surroundings(BudgetProblem const& problem,
                                                                std::size_t kind) {
@@ -93,7 +89,9 @@ struct Surroundings {
     Array<Reversal> reversals(cells);
     for (std::size_t c = 0; c < cells; ++c)
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
-    MemoryPlan const plan = problem.bytes(lower_reversed(problem.schedule, reversals), reversals);
+    Programs const programs = lower_reversed(problem.schedule, reversals);
+    MemoryPlan const plan = problem.bytes(programs, reversals);
+    Array<std::size_t> const kept = kept_by_cell(programs, plan.parts.way);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {
@@ -102,9 +100,8 @@ struct Surroundings {
             boundary += plan.pools.pool(Holds::input, e).total();
         for (std::uint32_t const e : plan.lowered.edges.out_of(c))
             boundary += plan.pools.pool(Holds::output, e).total();
-        result.cells[c] = {plan.uses[c],      boundary,
-                           plan.in_flight[c], plan.pools.pool(Holds::kept, c).slots,
-                           not_held[c],       problem.schedule.micro_batches()};
+        result.cells[c] = {plan.use_of(c), boundary,    plan.in_flight[c],
+                           kept[c],        not_held[c], problem.schedule.micro_batches()};
     }
     for (std::size_t d = 0; d < result.fixed.size(); ++d)
         result.fixed[d] =
@@ -118,6 +115,7 @@ struct ReversalChoice {
     double time = 0;           // of the layers that run again in a step
     std::size_t blocks = 0;    // bytes, with those of the boundary
     std::size_t temporary = 0; // shared with the other cells of the device
+    Reversal reversal{};
 };
 
 // The time of the layers that run again in a step: in every backward, and for those micro-batches
@@ -137,27 +135,37 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
     return time;
 }
 
-// As plan_memory() has it. around: of the reversal's kind.
+// The calls of a cell that is reversed so. around: of the reversal's kind.
+GPIPE_INLINE constexpr CellCalls calls_of(BudgetProblem const& problem,
+                                          CellSurroundings const& around, std::size_t cell,
+                                          Reversal const& reversal, std::size_t way) {
+    return cell_calls(problem.chain, problem.first[cell], problem.first[cell + 1], around.use,
+                      reversal, way);
+}
+// Nearly what a cell takes, to tell good choices for several cells of a device from bad ones: all
+// blocks at once, beside what one micro-batch takes that goes through the cell.
 [[gnu::cold]] GPIPE_INLINE constexpr ReversalChoice measure(BudgetProblem const& problem,
                                                             CellSurroundings const& around,
                                                             std::size_t cell, std::uint32_t number,
-                                                            Reversal const& reversal) {
-    std::size_t const first = problem.first[cell];
-    std::size_t const last = problem.first[cell + 1];
-    ReversalChoice result{number, again_time(problem, around, cell, reversal), around.boundary};
-    auto const put = [&](std::size_t retained, std::size_t kept, std::size_t temporary) {
-        result.blocks += around.retained_blocks * retained;
-        if (!around.use.adjacent) result.blocks += around.kept_blocks * kept;
-        result.temporary = temporary;
-    };
-    if (is_whole(reversal)) {
-        CellLayout const layout = lay_out_cell(problem.chain, first, last, around.use);
-        put(0, layout.kept, layout.temporary);
-    } else {
-        ReversalLayout const layout =
-            lay_out_reversal(problem.chain, first, last, around.use, reversal);
-        put(layout.retained, layout.kept, layout.temporary);
-    }
+                                                            Reversal reversal) {
+    std::size_t const way = begins_again(reversal) && around.not_held > 0 ? way_recomputes : 0;
+    CellWay const made =
+        cell_way(calls_of(problem, around, cell, reversal, way), finest_slices, false);
+    Array<std::size_t> at(made.parts.parts.size());
+    GapList room;
+    for (std::size_t s = 0; s < stage_count; ++s)
+        take_turns(room, made, static_cast<Stage>(s), at.data());
+    // What stays from the forward on, and from the begin of the reversal on.
+    std::size_t retained = 0, kept = 0;
+    std::uint32_t const backward = made.calls.begin[2];
+    for (CellTensor const& one : made.calls.tensors)
+        if (one.begin < backward && one.end >= backward)
+            (one.begin < made.calls.restart ? retained : kept) += one.bytes;
+    std::size_t const blocks = retained + (around.kept_blocks > 0 ? kept : 0);
+    ReversalChoice result{number, again_time(problem, around, cell, reversal)};
+    result.blocks = around.boundary + around.retained_blocks * retained + around.kept_blocks * kept;
+    result.temporary = room.height() > blocks ? room.height() - blocks : 0;
+    result.reversal = static_cast<Reversal&&>(reversal);
     return result;
 }
 

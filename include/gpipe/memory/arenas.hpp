@@ -1,0 +1,139 @@
+#pragma once
+
+#include <gpipe/balance/cell_of.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/memory_plan.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe::detail {
+
+// The largest tensor that this device adds up with one of another device.
+GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::size_t> const& first,
+                                             Programs const& programs, std::size_t device) {
+    auto const device_of = [&](std::size_t layer) {
+        return programs.device_of(cell_of(first, layer));
+    };
+    std::size_t bytes = 0;
+    bool here = false;
+    for (TiedTensor const& end : ties) {
+        if (end.is_first) here = device_of(end.layer) == device;
+        if (here && device_of(end.layer) != device) bytes = std::max(bytes, end.bytes);
+    }
+    return bytes;
+}
+
+// Puts all that a plan has into the devices' arenas and the host's memory.
+[[gnu::cold]] GPIPE_INLINE constexpr void fill_arenas(MemoryPlan& plan, PlanRequest const& request,
+                                                      Programs const& programs) {
+    ChainShape const& chain = request.chain;
+    Array<std::size_t> const& first = request.first;
+    Staging const& staging = request.staging;
+    std::size_t const cells = programs.cells();
+    std::size_t const devices = programs.devices();
+    plan.devices = Array<DeviceBytes>(devices);
+    for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
+        *by_layer = Array<std::size_t>(chain.size);
+    for (auto* by_device : {&plan.parts_at, &plan.evaluation_at, &plan.states_at,
+                            &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at})
+        *by_device = Array<std::size_t>(devices);
+    plan.staged_inputs = staging.inputs.slots(staging.samples);
+    plan.staged_targets = staging.targets.slots(staging.samples);
+
+    for (std::size_t d = 0; d < devices; ++d) {
+        DeviceBytes& bytes = plan.devices[d];
+        std::size_t at = 0;
+        auto const each_layer = [&](auto f) {
+            for (std::size_t c = 0; c < cells; ++c)
+                if (programs.device_of(c) == d)
+                    for (std::size_t i = first[c]; i < first[c + 1]; ++i) f(i);
+        };
+        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
+            std::size_t const begin = at;
+            each_layer([&](std::size_t i) {
+                offsets[i] = at;
+                at += times * chain.layers[i].parameters.slots(1);
+            });
+            return at - begin;
+        };
+        bytes.parameters = reserve(plan.parameters, 1);
+        bytes.gradients = reserve(plan.gradients, 1);
+        bytes.optimizer = reserve(plan.optimizer, request.states);
+
+        auto const put = [&](Pool& pool, std::size_t& purpose) {
+            pool.space = d;
+            pool.at = at;
+            at += pool.total();
+            purpose += pool.total();
+        };
+        Pools& pools = plan.pools;
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            for (std::uint32_t const e : plan.lowered.edges.out_of(c))
+                put(pools.pool(Holds::output, e), bytes.boundary);
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                put(pools.pool(Holds::input, e), bytes.boundary);
+        }
+        plan.evaluation_at[d] = at;
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                put(pools.pool(Holds::input_back, e), bytes.activations);
+            put(pools.pool(Holds::retained, c), bytes.activations);
+        }
+        // An evaluation has all that for itself.
+        plan.parts_at[d] = at;
+        at = std::max(at + plan.parts.height[d],
+                      plan.evaluation_at[d] + plan.parts.evaluation_height[d]);
+        bytes.activations = at - plan.evaluation_at[d];
+
+        std::size_t const staged = at;
+        auto const stage = [&](std::size_t& offset, std::size_t size) {
+            offset = at;
+            at += size;
+        };
+        bool const last = programs.device_of(cells - 1) == d;
+        bool const updates = bytes.parameters > 0;
+        stage(plan.states_at[d], slot_bytes(staging.state));
+        stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
+        if (staging.squares > 0) {
+            std::size_t tensors = 0;
+            std::size_t all = 0;
+            each_layer([&](std::size_t i) { tensors += chain.layers[i].parameters.count; });
+            for (std::size_t i = 0; i < chain.size; ++i) all += chain.layers[i].parameters.count;
+            if (updates)
+                stage(plan.squares_at[d], staging.squares + slot_bytes(tensors * sizeof(double)));
+            if (last) {
+                stage(plan.all_squares_at, slot_bytes(all * sizeof(double)));
+                stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
+            }
+        }
+        stage(plan.tied_at[d],
+              staging.ties ? slot_bytes(detail::most_tied(chain.ties, first, programs, d)) : 0);
+        if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
+        if (last) {
+            stage(plan.targets_at, staging.steps * plan.staged_targets);
+            stage(plan.sums_at, slot_bytes(staging.sums));
+        }
+        bytes.staging = at - staged;
+        HandlePlan handles;
+        each_layer([&](std::size_t i) { handles.add(chain.layers[i].handles); });
+        if (last) handles.add(chain.loss_handles);
+        plan.handles_at[d] = at;
+        bytes.handles = handles.bytes();
+    }
+    auto const put_on_host = [&](Pool& pool) {
+        pool.space = devices;
+        pool.at = plan.host;
+        plan.host += pool.total();
+    };
+    for (std::size_t e = 0; e < plan.lowered.edges.size(); ++e)
+        for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
+            put_on_host(plan.pools.pool(holds, e));
+    for (std::size_t c = 0; c < cells; ++c) put_on_host(plan.pools.pool(Holds::offloaded, c));
+}
+
+} // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END

@@ -1,0 +1,273 @@
+#pragma once
+
+#include <gpipe/balance/cell_of.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/memory_plan.hpp>
+#include <gpipe/plan/lower.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+namespace detail {
+
+// Of so many micro-batches in flight a cell keeps the inputs on the device: two blocks, and four
+// slots of the boundary, would hold as many.
+inline constexpr std::size_t most_with_inputs = 5;
+
+// Operand::address counts two for each, in front of all parts.
+inline constexpr std::uint16_t most_skips = 0x3FFC;
+
+// Plans the bytes of programs over a chain, see plan_bytes(): what there is, where it may lie, how
+// large it is, in this order.
+class BytePlanner {
+  public:
+    constexpr BytePlanner(PlanRequest const& request, Programs const& programs,
+                          Array<Reversal> const& reversals, ChooseOffloads choose,
+                          Array<bool> const& stays)
+        : chain_(request.chain), programs_(programs), reversals_(reversals), choose_(choose),
+          stays_(stays), cells_(programs.cells()), micro_batches_(programs.micro_batches()),
+          recomputes_(cells_), splits_(cells_), ways_(programs) {
+        plan_.first = request.first;
+        plan_.capacity = request.capacity;
+        plan_.cells = Array<CellValues>(cells_);
+        plan_.in_flight = Array<std::size_t>(cells_);
+        look_at_programs();
+        find_edges(request.links);
+        find_values();
+        plan_.parts = place_parts(
+            programs_, static_cast<Ways&&>(ways_), request.tightness,
+            [this](std::size_t c, std::size_t way, std::size_t slices) {
+                return way_of(c, way, slices, plan_.cells[c].retained && way != way_evaluates);
+            });
+        size_pools();
+    }
+    constexpr MemoryPlan take() { return static_cast<MemoryPlan&&>(plan_); }
+
+  private:
+    constexpr LayerInfo const& bottom(std::size_t c) const { return chain_.layers[plan_.first[c]]; }
+    constexpr LayerInfo const& top(std::size_t c) const {
+        return chain_.layers[plan_.first[c + 1] - 1];
+    }
+    constexpr bool learns(std::size_t c) const {
+        return chain_.lowest_learner < plan_.first[c + 1];
+    }
+    // Whether the weight gradient of a layer runs apart from the rest of its backward.
+    constexpr bool runs_apart(std::size_t c, std::size_t layer) const {
+        return splits_[c] && chain_.layers[layer].splits && layer >= chain_.lowest_learner;
+    }
+    template <class F> constexpr void each_cell(std::size_t device, F f) const {
+        for (std::size_t c = 0; c < cells_; ++c)
+            if (programs_.device_of(c) == device) f(c);
+    }
+
+    constexpr void look_at_programs() {
+        Array<std::size_t> now(cells_);
+        for (std::size_t i = 0; i < programs_.size(); ++i) {
+            Action const& a = programs_[i];
+            if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
+            if (a.kind == Kind::weight_gradient) splits_[a.cell] = true;
+            if (a.kind == Kind::forward)
+                plan_.in_flight[a.cell] = std::max(plan_.in_flight[a.cell], ++now[a.cell]);
+            if (ends_backward(a.kind)) --now[a.cell];
+        }
+    }
+    // First those between neighbours, then a skip each, if it leaves its cell.
+    constexpr void find_edges(Array<Link> const& links) {
+        plan_.skip_edges = Array<std::uint32_t>(chain_.skips.size(), Operands::none);
+        std::size_t const chain_edges = cells_ - 1;
+        std::size_t count = chain_edges;
+        for (std::size_t s = 0; s < chain_.skips.size(); ++s)
+            if (cell_of(plan_.first, chain_.skips[s].from) !=
+                cell_of(plan_.first, chain_.skips[s].to))
+                plan_.skip_edges[s] = static_cast<std::uint32_t>(count++);
+        Array<Edge> edges(count);
+        for (std::size_t s = 0; s < chain_.skips.size(); ++s)
+            if (std::uint32_t const e = plan_.skip_edges[s]; e != Operands::none)
+                edges[e] =
+                    skip_edge(chain_.skips[s], links.empty() ? Link::shared : links[cells_ + s]);
+        for (std::size_t e = chain_edges; e < count; ++e) {
+            edges[e].giver_slot = ++plan_.cells[edges[e].from].skips;
+            edges[e].taker_slot = ++plan_.cells[edges[e].to].skips;
+            for (std::size_t const c : {edges[e].from, edges[e].to})
+                if (plan_.cells[c].skips > most_skips)
+                    throw std::length_error(
+                        "gpipe: more than 16,380 skips begin and end in a cell");
+        }
+        for (std::uint32_t e = 0; e < chain_edges; ++e) {
+            Edge& edge = edges[e];
+            edge.from = e;
+            edge.to = e + 1;
+            std::size_t const c = edge.to;
+            edge.gradient = chain_.lowest_learner < plan_.first[c];
+            if (!links.empty()) edge.link = links[c];
+            bool const again = !reversals_.empty() && first_layer_again(reversals_[c]).in_backward;
+            edge.taker_reverses =
+                learns(c) &&
+                (again || (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input));
+            edge.taker_weighs = runs_apart(c, plan_.first[c]);
+            edge.giver_reverses = edge.gradient && top(edge.from).reads_output;
+            edge.giver_weighs = runs_apart(edge.from, plan_.first[c] - 1);
+            edge.bytes = bottom(c).input.slots(plan_.capacity);
+            edge.gradient_bytes =
+                edge.gradient ? bottom(c).input_gradient.slots(plan_.capacity) : 0;
+        }
+        plan_.lowered.edges = {cells_, static_cast<Array<Edge>&&>(edges)};
+    }
+    constexpr Edge skip_edge(SkipPair const& skip, Link link) const {
+        Edge edge{cell_of(plan_.first, skip.from), cell_of(plan_.first, skip.to),
+                  chain_.wants_gradient(skip), link};
+        bool const learns = chain_.lowest_learner <= skip.to;
+        // Piece by piece, who pops may run again in the backward.
+        bool const in_pieces = !reversals_.empty() && !is_whole(reversals_[edge.to]);
+        edge.taker_reverses = in_pieces ? this->learns(edge.to)
+                                        : learns && chain_.layers[skip.to].skips.backward_reads;
+        edge.taker_weighs = edge.taker_reverses && runs_apart(edge.to, skip.to);
+        edge.giver_weighs = edge.gradient && runs_apart(edge.from, skip.from);
+        edge.bytes = slot_bytes(skip.bytes * plan_.capacity);
+        edge.gradient_bytes = edge.gradient ? slot_bytes(skip.gradient_bytes * plan_.capacity) : 0;
+        return edge;
+    }
+
+    // What of a cell waits between its forward and its reversal, and is worth to be moved.
+    constexpr bool moves_retained(std::size_t c) const {
+        return learns(c) && way_of(c, ways_(c, 0), 1, true).retained > 0;
+    }
+    constexpr bool moves_input(std::size_t c) const {
+        if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
+        bool const read = first_layer_again(reversals_[c]).at_all ||
+                          (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input);
+        // In the cell before it may have to stay, as its output.
+        for (std::uint32_t const e : plan_.lowered.edges.into(c))
+            if (plan_.lowered.edges[e].shared() && plan_.lowered.edges[e].giver_reverses)
+                return false;
+        return read;
+    }
+    constexpr void find_values() {
+        Array<bool> offloads(cells_);
+        bool inputs = false;
+        for (std::size_t c = 0; c < reversals_.size(); ++c) {
+            if (!reversals_[c].offload || (!stays_.empty() && stays_[c])) continue;
+            plan_.cells[c].input_moves = moves_input(c);
+            inputs = inputs || plan_.cells[c].input_moves;
+            offloads[c] = plan_.cells[c].input_moves || moves_retained(c);
+        }
+        Offloads chosen;
+        if (!reversals_.empty()) chosen = choose_(programs_, offloads);
+        plan_.lowered =
+            put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
+                          linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));
+        // One micro-batch: nothing follows that would need the room. But for devices of two cells.
+        bool alone = micro_batches_ == 1;
+        for (std::size_t c = 1; c < cells_; ++c)
+            for (std::size_t b = 0; b < c && alone; ++b)
+                alone = programs_.device_of(b) != programs_.device_of(c);
+        for (std::size_t c = 0; c < cells_; ++c) {
+            CellValues& cell = plan_.cells[c];
+            cell.retained = moves(c);
+            if (c == 0) continue;
+            Edge& edge = plan_.lowered.edges[c - 1];
+            edge.gradient_inside = edge.gradient && alone && !splits_[c];
+            // The output of a recompute, where it needs room at all, goes where the gradient will.
+            cell.discards = edge.gradient && !edge.gradient_inside && recomputes_[c] &&
+                            c + 1 < cells_ && top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
+                            top(c).output.slots(plan_.capacity) <= slot_bytes_of(edge);
+        }
+        assign();
+        if (!inputs) return;
+        // Not where inputs wait for the forward rather than for the reversal.
+        Pools const moving = plan_.pools;
+        Array<CellValues> const all = plan_.cells;
+        for (CellValues& cell : plan_.cells) cell.input_moves = false;
+        assign();
+        for (std::size_t c = 1; c < cells_; ++c)
+            plan_.cells[c].input_moves =
+                all[c].input_moves && moving.pool(Holds::input, c - 1).slots +
+                                              moving.pool(Holds::input_back, c - 1).slots <
+                                          plan_.pools.pool(Holds::input, c - 1).slots;
+        assign();
+    }
+    // Whether anything of the cell leaves the device.
+    constexpr bool moves(std::size_t c) const {
+        for (std::size_t m = 0; m < micro_batches_; ++m)
+            if (plan_.lowered.offloads.moved(c, m)) return true;
+        return false;
+    }
+    constexpr std::size_t slot_bytes_of(Edge const& edge) const {
+        return edge.gradient_inside ? edge.bytes : std::max(edge.bytes, edge.gradient_bytes);
+    }
+    constexpr void assign() {
+        plan_.operands = find_operands(plan_.lowered, plan_.cells);
+        plan_.lowered.order = order_of(plan_.lowered, plan_.operands);
+        Walk const walk = walk_of(plan_.lowered);
+        Pools const numbers(plan_.lowered.edges.size(), cells_, 0);
+        Array<Patience> patience(numbers.size());
+        Patience const two{std::min<std::size_t>(2, micro_batches_)};
+        // Two slots are enough for GPipe and 1F1B to copy while the device works.
+        for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
+            for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
+                patience[numbers.number(holds, e)] = two;
+            Edge const& edge = plan_.lowered.edges[e];
+            if (plan_.cells[edge.to].input_moves && !edge.is_skip())
+                patience[numbers.number(Holds::input, e)] = {0, 2};
+        }
+        for (std::size_t c = 0; c < cells_; ++c) {
+            if (!moves(c)) continue;
+            patience[numbers.number(Holds::retained, c)] = two;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                patience[numbers.number(Holds::input_back, e)] = two;
+        }
+        plan_.pools = assign_slots(walk, plan_.lowered, plan_.operands,
+                                   HappensBefore(walk, plan_.operands), patience);
+    }
+
+    constexpr CellWay way_of(std::size_t c, std::size_t way, std::size_t slices,
+                             bool retains) const {
+        std::size_t const first = plan_.first[c], last = plan_.first[c + 1];
+        CellUse const use = plan_.use_of(c);
+        if (!reversals_.empty() && reversals_[c].layers() > 0)
+            return cell_way(cell_calls(chain_, first, last, use, reversals_[c], way), slices,
+                            retains);
+        return cell_way(cell_calls(chain_, first, last, use, equal_segments(last - first, 1), way),
+                        slices, retains);
+    }
+
+    constexpr void size_pools() {
+        for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
+            Edge const& edge = plan_.lowered.edges[e];
+            plan_.pools.pool(Holds::input, e).bytes = slot_bytes_of(edge);
+            plan_.pools.pool(Holds::input_back, e).bytes = edge.bytes;
+            for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
+                plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
+        }
+        for (std::size_t c = 0; c < cells_; ++c) {
+            std::size_t const retained = plan_.parts.of(c, plan_.parts.way(c, 0)).retained;
+            std::size_t input = 0;
+            for (std::uint32_t const e : plan_.lowered.edges.into(c))
+                if (plan_.cells[c].input_moves && !plan_.lowered.edges[e].is_skip())
+                    input += plan_.lowered.edges[e].bytes;
+            plan_.pools.pool(Holds::retained, c).bytes = retained;
+            plan_.pools.pool(Holds::offloaded, c).bytes = retained + input;
+        }
+    }
+
+    ChainShape const& chain_;
+    Programs const& programs_;
+    Array<Reversal> const& reversals_;
+    ChooseOffloads choose_;
+    Array<bool> const& stays_; // cells that offload nothing, whatever they say
+    std::size_t cells_;
+    std::size_t micro_batches_;
+    Array<bool> recomputes_; // by cell
+    Array<bool> splits_;     // likewise: whether any backward comes in halves
+    Ways ways_;              // until they are the plan's
+    MemoryPlan plan_;
+};
+
+} // namespace detail
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/cell_way.hpp>
+#include <gpipe/memory/lifetimes.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// The parts of all cells and micro-batches, numbered one behind the other.
+struct PlacedParts {
+    Array<CellWay> ways;        ///< by cell and way
+    Ways way;                   ///< that cells go
+    Array<std::uint32_t> begin; ///< by cell and micro-batch, and the end: its first part
+    Array<std::size_t> at;      ///< by part: offset in its device's room
+    Array<std::size_t> height;  ///< by device: of that room
+    /// The same of an evaluation, whatever the micro-batch.
+    ///@{
+    Array<std::uint32_t> evaluation_begin; // by cell, and the end
+    Array<std::size_t> evaluation_at;
+    Array<std::size_t> evaluation_height;
+    ///@}
+
+    /// Of a cell.
+    ///@{
+    constexpr CellWay& of(std::size_t cell, std::size_t number) {
+        return ways[cell * way_count + number];
+    }
+    constexpr CellWay const& of(std::size_t cell, std::size_t number) const {
+        return ways[cell * way_count + number];
+    }
+    ///@}
+    /// For find_operands(); points here.
+    constexpr PartTable table(std::size_t cells, std::size_t micro_batches, bool evaluates) const {
+        PartTable result;
+        result.ways = Array<WayParts const*>(ways.size());
+        for (std::size_t w = 0; w < ways.size(); ++w) result.ways[w] = &ways[w].parts;
+        if (!evaluates) result.way = way;
+        if (evaluates) result.way = Ways(cells, micro_batches, way_evaluates);
+        result.begin = begin;
+        std::uint32_t next = 0;
+        for (std::size_t c = 0; c < cells && evaluates; ++c)
+            for (std::size_t m = 0; m < micro_batches; ++m) {
+                result.begin[c * micro_batches + m] = next;
+                next += evaluation_begin[c + 1] - evaluation_begin[c];
+            }
+        if (evaluates) result.begin[cells * micro_batches] = next;
+        return result;
+    }
+};
+
+/// How tightly tensors inside of cells are placed. None of these needs more bytes than those before
+/// it.
+enum class Tightness : std::uint8_t {
+    constant, ///< as constants do: calls of an action are hardly told apart
+    quick,    ///< each call by itself, but no search
+    full,
+};
+
+namespace detail {
+
+// Of an action: a call each.
+inline constexpr std::size_t finest_slices = 0xFFFF;
+
+// What comes and goes in the slices of an action, whose parts lie at `at`.
+GPIPE_INLINE constexpr void take_turns(GapList& room, CellWay const& way, Stage stage,
+                                       std::size_t* at) {
+    auto const s = static_cast<std::size_t>(stage);
+    TensorPart const* const parts = way.parts.parts.data();
+    std::uint32_t begin = way.starts_at[s];
+    std::uint32_t end = way.ends_at[s];
+    for (std::uint32_t slice = 0; slice < way.parts.slices[s]; ++slice) {
+        for (; begin < way.starts_at[s + 1] && parts[begin].from == slice; ++begin)
+            at[begin] = room.take(parts[begin].bytes);
+        for (; end < way.ends_at[s + 1] && parts[way.ends[end]].to == slice; ++end)
+            if (std::uint32_t const p = way.ends[end]; p != way.gradient)
+                room.give_back(at[p], parts[p].bytes);
+    }
+}
+
+// Those of one device, numbered cell by cell.
+struct DeviceParts {
+    Array<CellWay> ways; // by cell and way, as many as there are
+    Array<std::size_t> at;
+    std::size_t height = 0;
+    Array<Array<std::size_t>> evaluation_at; // by cell
+    std::size_t evaluation_height = 0;
+};
+
+// Places the parts of one device, in the order of its program and then, perhaps, better. `make`
+// gives a cell's way by cell, number and slices.
+template <class Make> class DevicePlacer {
+  public:
+    constexpr DevicePlacer(Programs const& programs, Ways const& ways, std::size_t device,
+                           Make const& make)
+        : programs_(programs), way_(ways), device_(device), make_(make),
+          micro_batches_(programs.micro_batches()), begin_(programs.cells() * micro_batches_) {}
+
+    // Never more than what constants have.
+    constexpr DeviceParts place(Tightness tightness) {
+        constexpr std::size_t most_uses = std::size_t{1} << 20; // of parts, by actions
+        DeviceParts coarse = placed(std::max<std::size_t>(1, 16 / micro_batches_));
+        if (tightness == Tightness::constant || std::is_constant_evaluated()) return coarse;
+        DeviceParts fine = placed(finest_slices);
+        std::size_t uses = 0;
+        each_action(
+            [&](Action const& a) { uses += way_of(fine, a).parts[stage_of(a.kind)].size(); });
+        if (uses > most_uses) return coarse;
+        if (tightness == Tightness::full) {
+            std::uint32_t slices = 0;
+            Array<Lifetime> const all = lifetimes(fine, slices);
+            fine.height = lower(all, slices, fine.at, fine.height);
+        }
+        bool const finer = fine.height <= coarse.height;
+        DeviceParts& best = finer ? fine : coarse;
+        take_evaluation(best, finer ? coarse : fine);
+        return static_cast<DeviceParts&&>(best);
+    }
+
+  private:
+    template <class F> constexpr void each_action(F f) const {
+        for (std::size_t i = programs_.begin(device_); i < programs_.end(device_); ++i)
+            f(programs_[i]);
+    }
+    constexpr CellWay const& way_of(DeviceParts const& of, Action const& a) const {
+        return of.ways[a.cell * way_count + way_(a.cell, a.micro_batch)];
+    }
+    constexpr std::size_t first_of(Action const& a) const {
+        return begin_[a.cell * micro_batches_ + a.micro_batch];
+    }
+
+    // Where that is lower in the other.
+    constexpr void take_evaluation(DeviceParts& best, DeviceParts& other) const {
+        if (best.evaluation_height <= other.evaluation_height) return;
+        best.evaluation_height = other.evaluation_height;
+        best.evaluation_at = static_cast<Array<Array<std::size_t>>&&>(other.evaluation_at);
+        for (std::size_t w = way_evaluates; w < best.ways.size(); w += way_count)
+            best.ways[w] = static_cast<CellWay&&>(other.ways[w]);
+    }
+    constexpr DeviceParts placed(std::size_t slices) {
+        DeviceParts result;
+        result.ways = Array<CellWay>(programs_.cells() * way_count);
+        result.evaluation_at = Array<Array<std::size_t>>(programs_.cells());
+        std::size_t count = 0;
+        for (std::size_t c = 0; c < programs_.cells(); ++c) {
+            if (programs_.device_of(c) != device_) continue;
+            CellWay* const ways = result.ways.data() + c * way_count;
+            for (std::size_t w = 0; w < way_count; ++w)
+                if (w == way_evaluates || way_.has(c, w)) ways[w] = make_(c, w, slices);
+            for (std::size_t m = 0; m < micro_batches_; ++m) {
+                begin_[c * micro_batches_ + m] = count;
+                count += ways[way_(c, m)].parts.parts.size();
+            }
+            Array<std::size_t>& at = result.evaluation_at[c];
+            at = Array<std::size_t>(ways[way_evaluates].parts.parts.size());
+            GapList room;
+            take_turns(room, ways[way_evaluates], Stage::forward, at.data());
+            result.evaluation_height = std::max(result.evaluation_height, room.height());
+        }
+        result.at = Array<std::size_t>(count);
+        GapList room;
+        each_action([&](Action const& a) {
+            take_turns(room, way_of(result, a), stage_of(a.kind), result.at.data() + first_of(a));
+        });
+        result.height = room.height();
+        return result;
+    }
+    constexpr Array<Lifetime> lifetimes(DeviceParts const& of, std::uint32_t& slices) const {
+        Array<Lifetime> all(of.at.size());
+        Array<std::uint32_t> stays(all.size());
+        each_action([&](Action const& a) {
+            CellWay const& way = way_of(of, a);
+            Stage const stage = stage_of(a.kind);
+            for (std::size_t p = 0; p < way.parts.parts.size(); ++p) {
+                TensorPart const& part = way.parts.parts[p];
+                Lifetime& one = all[first_of(a) + p];
+                one.bytes = part.bytes;
+                if (part.first == stage) one.begin = slices + part.from;
+                if (part.last == stage) one.end = slices + part.to;
+                stays[first_of(a) + p] = p == way.gradient;
+            }
+            slices += way.parts.slices[static_cast<std::size_t>(stage)];
+        });
+        for (std::size_t v = 0; v < all.size(); ++v)
+            if (stays[v]) all[v].end = slices - 1;
+        return all;
+    }
+
+    Programs const& programs_;
+    Ways const& way_;
+    std::size_t device_;
+    Make const& make_;
+    std::size_t micro_batches_;
+    Array<std::size_t> begin_; // by cell and micro-batch: its first part
+};
+
+} // namespace detail
+
+/// Places the parts of all devices, each in a room of its own. make(cell, way, slices): a cell's
+/// way, with up to so many slices of an action.
+template <class Make>
+constexpr PlacedParts place_parts(Programs const& programs, Ways ways, Tightness tightness,
+                                  Make const& make) {
+    std::size_t const cells = programs.cells(), micro_batches = programs.micro_batches();
+    PlacedParts result;
+    result.way = static_cast<Ways&&>(ways);
+    result.ways = Array<CellWay>(cells * way_count);
+    result.height = result.evaluation_height = Array<std::size_t>(programs.devices());
+    result.begin = Array<std::uint32_t>(cells * micro_batches + 1);
+    result.evaluation_begin = Array<std::uint32_t>(cells + 1);
+    Array<detail::DeviceParts> devices(programs.devices());
+    for (std::size_t d = 0; d < devices.size(); ++d)
+        devices[d] = detail::DevicePlacer(programs, result.way, d, make).place(tightness);
+    std::uint32_t at = 0;
+    for (std::size_t c = 0; c < cells; ++c) {
+        detail::DeviceParts& device = devices[programs.device_of(c)];
+        for (std::size_t w = 0; w < way_count; ++w)
+            result.of(c, w) = static_cast<CellWay&&>(device.ways[c * way_count + w]);
+        for (std::size_t m = 0; m < micro_batches; ++m) {
+            result.begin[c * micro_batches + m] = at;
+            at += static_cast<std::uint32_t>(result.of(c, result.way(c, m)).parts.parts.size());
+        }
+        result.evaluation_begin[c + 1] =
+            result.evaluation_begin[c] + static_cast<std::uint32_t>(device.evaluation_at[c].size());
+    }
+    result.begin[cells * micro_batches] = at;
+    result.at = Array<std::size_t>(at);
+    result.evaluation_at = Array<std::size_t>(result.evaluation_begin[cells]);
+    Array<std::size_t> next(devices.size());
+    for (std::size_t c = 0; c < cells; ++c) {
+        std::size_t const d = programs.device_of(c);
+        result.height[d] = devices[d].height;
+        result.evaluation_height[d] = devices[d].evaluation_height;
+        for (std::uint32_t p = result.begin[c * micro_batches];
+             p < result.begin[(c + 1) * micro_batches]; ++p)
+            result.at[p] = devices[d].at[next[d]++];
+        for (std::size_t p = 0; p < devices[d].evaluation_at[c].size(); ++p)
+            result.evaluation_at[result.evaluation_begin[c] + p] = devices[d].evaluation_at[c][p];
+    }
+    return result;
+}
+
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END

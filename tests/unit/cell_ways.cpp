@@ -1,0 +1,212 @@
+// What a cell calls, and the parts in which its tensors come and go.
+#include <support/long_tests.hpp>
+#include <support/random_plan.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+using gpipe::CellTensor;
+using gpipe::CellUse;
+using gpipe::CellWay;
+using gpipe::MemoryPlan;
+using gpipe::Stage;
+using gpipe::TensorPart;
+using gpipe::TensorPlace;
+
+namespace {
+
+// A call's slice, counted over all stages.
+std::size_t slice_of(CellWay const& way, std::size_t call) {
+    auto const s = static_cast<std::size_t>(way.calls.stage_of(call));
+    std::size_t before = 0;
+    for (std::size_t t = 0; t < s; ++t) before += way.parts.slices[t];
+    std::size_t const first = way.calls.begin[s], size = way.calls.begin[s + 1] - first;
+    return before + (call - first) * way.parts.slices[s] / size;
+}
+std::size_t slice_of(CellWay const& way, Stage stage, std::size_t slice) {
+    for (std::size_t s = 0; s < static_cast<std::size_t>(stage); ++s) slice += way.parts.slices[s];
+    return slice;
+}
+
+void check_way(CellWay const& way, bool retains) {
+    auto const& tensors = way.calls.tensors;
+    auto const& parts = way.parts.parts;
+    std::vector<std::size_t> filled(parts.size());
+    std::size_t retained = 0;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+        CellTensor const& one = tensors[t];
+        TensorPlace const& at = way.places[t];
+        REQUIRE(at.offset % gpipe::slot_alignment == 0);
+        REQUIRE((at.part == TensorPlace::retained) ==
+                (retains && one.begin < way.calls.restart && one.end >= way.calls.restart));
+        if (at.part == TensorPlace::retained) {
+            REQUIRE(at.offset == retained);
+            retained += one.bytes;
+            continue;
+        }
+        TensorPart const& part = parts[at.part];
+        REQUIRE(slice_of(way, part.first, part.from) == slice_of(way, one.begin));
+        REQUIRE(slice_of(way, part.last, part.to) == slice_of(way, one.end));
+        filled[at.part] = std::max(filled[at.part], at.offset + one.bytes);
+        for (std::size_t u = 0; u < t; ++u)
+            if (way.places[u].part == at.part && tensors[u].begin <= one.end &&
+                one.begin <= tensors[u].end)
+                REQUIRE((way.places[u].offset + tensors[u].bytes <= at.offset ||
+                         at.offset + one.bytes <= way.places[u].offset));
+    }
+    REQUIRE(retained == way.retained);
+    for (std::size_t p = 0; p < parts.size(); ++p) REQUIRE(filled[p] == parts[p].bytes);
+    // Each action uses what there is then, in the order of its first slices.
+    for (std::size_t s = 0; s < gpipe::stage_count; ++s) {
+        auto const uses = way.parts[static_cast<Stage>(s)];
+        for (std::size_t u = 0; u < uses.size(); ++u) {
+            TensorPart const& part = parts[uses[u].part];
+            Stage const stage = static_cast<Stage>(s);
+            REQUIRE((part.first <= stage && stage <= part.last));
+            REQUIRE((uses[u].from <= uses[u].to && uses[u].to < way.parts.slices[s]));
+            if (part.first == stage) REQUIRE(uses[u].from == part.from);
+            if (part.last == stage) REQUIRE(uses[u].to == part.to);
+            if (u > 0) REQUIRE(uses[u - 1].from <= uses[u].from);
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE("in every way of every cell tensors that live at once lie apart, and parts are full") {
+    std::mt19937_64 random(1);
+    std::size_t ways = 0;
+    for (int n = 0; n < (toy::long_tests() ? 20000 : 2000); ++n) {
+        CAPTURE(n);
+        toy::Sizes sizes;
+        sizes.percent_skips = n % 2 * 40;
+        std::size_t const length = 1 + random() % 9;
+        auto const chain = toy::random_chain(random, length, sizes);
+        std::size_t const first = random() % length, last = first + 1 + random() % (length - first);
+        bool const reversed = n % 3 == 0;
+        gpipe::Reversal const reversal = reversed ? toy::some_reversal(random, last - first)
+                                                  : gpipe::equal_segments(last - first, 1);
+        CellUse const use{1 + random() % 2, random() % 2 == 0, random() % 2 == 0, false};
+        for (std::size_t w = 0; w < gpipe::way_count; ++w) {
+            if (reversed && (w & gpipe::way_halves)) continue;
+            if ((w & gpipe::way_recomputes) && !begins_again(reversal)) continue;
+            for (std::size_t const slices : {std::size_t{1}, std::size_t{3}, std::size_t{0xFFFF}})
+                for (bool const retains : {false, true}) {
+                    check_way(cell_way(cell_calls(chain.shape(), first, last, use, reversal, w),
+                                       slices, retains),
+                              retains);
+                    ++ways;
+                }
+        }
+    }
+    CHECK(ways > 30000);
+}
+
+// P4: of every micro-batch in flight nothing but its input.
+TEST_CASE("P4 what a recompute brings back the forward does not keep") {
+    std::mt19937_64 random(2);
+    for (int n = 0; n < 500; ++n) {
+        std::size_t const length = 1 + random() % 6;
+        auto const chain = toy::random_chain(random, length, {.percent_skips = 20});
+        for (std::size_t const halves : {std::size_t{0}, std::size_t{gpipe::way_halves}}) {
+            CellWay const way =
+                cell_way(cell_calls(chain.shape(), 0, length, {1}, gpipe::equal_segments(length, 1),
+                                    gpipe::way_recomputes | halves),
+                         0xFFFF, false);
+            for (TensorPart const& part : way.parts.parts)
+                CHECK((part.first > Stage::forward || part.last == Stage::forward));
+        }
+    }
+}
+
+TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once") {
+    std::mt19937_64 random(3);
+    std::vector<double> ratios; // of a full plan's to those
+    std::size_t lower[2] = {};
+    for (int n = 0; n < (toy::long_tests() ? 3000 : 600 / static_cast<int>(toy::one_of(1))); ++n) {
+        CAPTURE(n);
+        std::size_t const cells = 1 + random() % 6, m = 1 + random() % 8;
+        auto const programs =
+            toy::lowerings[random() % 3](toy::mixed_by_chance(cells, m, 40, random));
+        std::size_t const length = cells + random() % (2 * cells + 4);
+        auto const chain = toy::random_chain(random, length, {.percent_skips = 10});
+        gpipe::PlanRequest request{chain.shape(), toy::some_cut(random, cells, length), 1, 1};
+        MemoryPlan plans[3];
+        for (auto const tightness :
+             {gpipe::Tightness::constant, gpipe::Tightness::quick, gpipe::Tightness::full}) {
+            request.tightness = tightness;
+            plans[static_cast<std::size_t>(tightness)] = plan_bytes(request, programs);
+        }
+        for (std::size_t d = 0; d < programs.devices(); ++d) {
+            for (std::size_t i : {0u, 1u}) {
+                CHECK(plans[i].devices[d].total() >= plans[i + 1].devices[d].total());
+                lower[i] += plans[i].devices[d].total() > plans[i + 1].devices[d].total();
+            }
+            // What lives in each slice of the device's program.
+            auto const& parts = plans[2].parts;
+            std::vector<std::size_t> live;
+            for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
+                gpipe::Action const& a = programs[i];
+                std::size_t const begin = live.size();
+                CellWay const& way = parts.of(a.cell, parts.way(a.cell, a.micro_batch));
+                auto const stage = gpipe::stage_of(a.kind);
+                live.resize(begin + way.parts.slices[static_cast<std::size_t>(stage)]);
+                for (std::size_t j = programs.begin(d); j <= i; ++j) {
+                    gpipe::Action const& b = programs[j];
+                    CellWay const& other = parts.of(b.cell, parts.way(b.cell, b.micro_batch));
+                    for (TensorPart const& part : other.parts.parts) {
+                        if (part.first != gpipe::stage_of(b.kind)) continue;
+                        std::size_t end = j; // the action that reads it last
+                        while (end < programs.end(d) &&
+                               (programs[end].cell != b.cell ||
+                                programs[end].micro_batch != b.micro_batch ||
+                                gpipe::stage_of(programs[end].kind) != part.last))
+                            ++end;
+                        bool const gradient = &part - other.parts.parts.data() ==
+                                              static_cast<std::ptrdiff_t>(other.gradient);
+                        for (std::size_t s = 0; s < live.size() - begin; ++s)
+                            if ((j < i || part.from <= s) &&
+                                (gradient || i < end || (i == end && s <= part.to)))
+                                live[begin + s] += part.bytes;
+                    }
+                }
+            }
+            std::size_t const most = live.empty() ? 0 : *std::max_element(live.begin(), live.end());
+            REQUIRE(parts.height[d] >= most);
+            if (most > 0) ratios.push_back(double(parts.height[d]) / double(most));
+        }
+    }
+    std::sort(ratios.begin(), ratios.end());
+    auto const quantile = [&](double q) {
+        return ratios[std::size_t(q * double(ratios.size() - 1))];
+    };
+    MESSAGE(ratios.size() << " rooms over what lives at once: median " << quantile(0.5) << ", 95 % "
+                          << quantile(0.95) << ", 99 % " << quantile(0.99) << ", worst "
+                          << ratios.back());
+    CHECK(lower[0] > 0);
+    CHECK(lower[1] > 0);
+    CHECK(quantile(0.99) <= 1.05);
+    CHECK(ratios.back() <= 1.2);
+}
+
+TEST_CASE(
+    "the lowest learner is the first with parameters above the last layer without gradients") {
+    std::mt19937_64 random(3);
+    for (int round = 0; round < 2000; ++round) {
+        std::size_t const length = 1 + random() % 6;
+        auto const chain =
+            toy::random_chain(random, length, {.percent_integers = 30, .percent_parameters = 40});
+        std::size_t barrier = 0; // one past the last layer whose output carries none
+        for (std::size_t i = 0; i < length; ++i)
+            if (!chain.layers[i].output_carries_gradient) barrier = i + 1;
+        std::size_t expected = length;
+        for (std::size_t i = length; i-- > barrier;)
+            if (chain.layers[i].parameters.count > 0) expected = i;
+        CHECK(gpipe::lowest_learner(chain.layers.data(), length) == expected);
+    }
+}
