@@ -191,9 +191,9 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/search/best_schedule.hpp
-    include/gpipe/search/constant_budget.hpp
     include/gpipe/search/device_choice.hpp
     include/gpipe/search/fit_budget.hpp
+    include/gpipe/search/least_budget.hpp
     include/gpipe/search/reversal_choices.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp

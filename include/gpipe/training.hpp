@@ -68,8 +68,8 @@ struct GradientAccess; // of gpipe/check_gradients.hpp
 /// - when parameters are updated (default update::AfterCommit);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
-/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic, the samples of
-/// checkpoint::Optimal) by the same functions in the constructor, which throws
+/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic), and what
+/// checkpoint::Optimal finds, by the same functions in the constructor, which throws
 /// std::invalid_argument where a constant would not have compiled.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
@@ -92,7 +92,8 @@ template <class Net, class... Policies> class Training {
     static constexpr std::size_t device_count = Chosen::device_count;           ///< K
     static constexpr std::size_t cell_count = Chosen::cell_count;               ///< on all devices
     static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M
-    /// Whether everything but the number of samples is in the type.
+    /// Whether everything but the number of samples is in the type, and what runs again is no
+    /// matter of a search, as within the budget of checkpoint::Optimal.
     static constexpr bool constant = Chosen::constant;
 
     using Input = typename Net::Input;           ///< of one sample, as the first layer takes it
@@ -108,7 +109,7 @@ template <class Net, class... Policies> class Training {
     /// The idle share of device time at unit costs (forward, input gradient and weight gradient of
     /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
     /// offers both halves of its backward that runs whole.
-    static constexpr Ratio bubble() requires constant {
+    static constexpr Ratio bubble() requires(Chosen::constant_schedule) {
         return gpipe::bubble(Chosen::schedule_programs());
     }
     /// The same where cost(action) is what each action takes (CellCosts, ChainCosts, or any
@@ -129,7 +130,8 @@ template <class Net, class... Policies> class Training {
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
-    static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
+    static constexpr std::size_t
+    peak_micro_batches(std::size_t device) requires(Chosen::constant_schedule) {
         return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples, with
@@ -604,7 +606,6 @@ template <class Net, class... Policies> class Training {
                 proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
                                 splits, {layers.data(), layers.size(), first.data()});
         }
-        work.budget.constant = Chosen::constant;
         constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
         if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
         if constexpr (any || reverses_cells<Checkpointing>) work.reversing = any_reversing;
