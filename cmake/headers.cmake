@@ -122,6 +122,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/plan/edge.hpp
+    include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_needs.hpp
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp

@@ -9,6 +9,7 @@
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/plan/edge_costs.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -121,12 +122,17 @@ template <class Net, class... Policies> class Training {
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
     }
-    /// What actions take where layers take that, for bubble(): see reversed_costs().
-    static constexpr ChainCosts<double> action_costs(LayerTimes const& times) requires constant {
+    /// What actions take where layers take that, for bubble(): see reversed_costs(). With the bytes
+    /// that go from cell to cell for micro-batches of so many samples, if that is given.
+    static constexpr ChainCosts<double> action_costs(LayerTimes const& times,
+                                                     std::size_t samples = 0) requires constant {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
-        return reversed_costs(times, {layers.data(), layers.size(), first.data()},
-                              Chosen::checkpointed().reversals);
+        ChainCosts<double> costs = reversed_costs(
+            times, {layers.data(), layers.size(), first.data()}, Chosen::checkpointed().reversals);
+        if (samples == 0) return costs;
+        return with_edges(std::move(costs),
+                          plan_with(samples, plan_bytes, Link::shared, false).lowered.edges);
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
@@ -358,11 +364,13 @@ template <class Net, class... Policies> class Training {
     MemoryPlan const& plan() const { return machine_.plan(); }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }
-    /// What its actions take where layers take that, for simulate() and predicted_bubble().
+    /// What its actions take where layers take that, and the bytes that the plan has for what goes
+    /// from cell to cell, for simulate() and predicted_bubble().
     ChainCosts<double> costs_of(LayerTimes const& times) const {
         Array<LayerInfo> const& layers = machine_.model().infos;
-        return reversed_costs(times, {layers.data(), layers.size(), plan().first.data()},
-                              reversals());
+        return with_edges(
+            reversed_costs(times, {layers.data(), layers.size(), plan().first.data()}, reversals()),
+            plan().lowered.edges);
     }
     /// How often a step runs each layer again, by layer.
     Array<std::size_t> extra_forwards() const {
