@@ -192,6 +192,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/search/best_schedule.hpp
+    include/gpipe/search/cut_for.hpp
     include/gpipe/search/device_choice.hpp
     include/gpipe/search/fit_budget.hpp
     include/gpipe/search/least_budget.hpp

@@ -103,9 +103,10 @@ template <class Net, class... Policies> class Training {
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
     using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>; ///< what start() returns
 
-    /// The layer that each cell begins with, then L.
-    static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
-        return Chosen::cut(cell_count, Net::costs());
+    /// The layer that each cell begins with, then L, where nothing that it hangs on is chosen at
+    /// construction: see cut_for().
+    static constexpr Array<std::size_t> first_layers() requires(Chosen::constant_cut) {
+        return Chosen::first_layers();
     }
     /// The idle share of device time at unit costs (forward, input gradient and weight gradient of
     /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
@@ -435,7 +436,7 @@ template <class Net, class... Policies> class Training {
     static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link,
                                           bool squares) requires constant {
         Array<LayerInfo> const layers = Net::layers();
-        Array<std::size_t> const first = Chosen::cut(cell_count, Net::costs());
+        Array<std::size_t> const first = first_layers();
         Checkpointed const checkpointed = Chosen::checkpointed();
         ChainShape const shape = Chosen::shape(layers);
         Array<Link> links;
@@ -586,12 +587,40 @@ template <class Net, class... Policies> class Training {
         check_cells(Net::size, cells);
         Array<double> const costs = declared_costs();
         check_costs(costs.data(), costs.size());
-        return Chosen::cut(cells, costs);
+        if constexpr (Chosen::constant_cut)
+            return Chosen::first_layers();
+        else
+            return Chosen::cut(cells, costs, weighed_programs(options));
+    }
+    // For the cut; none if they are wrong, which is said later.
+    static Programs weighed_programs(Options const& options) {
+        checkpoint::Dynamic const checkpointing = chosen_checkpointing(options);
+        if (!WeighsCells<Cut> || checkpointing.reverses()) return {};
+        std::size_t const devices = chosen_devices(options);
+        schedule::Dynamic const schedule = chosen_schedule(options);
+        std::size_t const cells = devices * schedule.cells_per_device();
+        std::size_t const micro_batches = weighed_micro_batches(
+            chosen_micro_batches(options, devices), cells, schedule.least_micro_batches(devices));
+        if (micro_batches == 0) return {};
+        Programs const plain = schedule.programs(devices, micro_batches);
+        if (plain.cells() != cells || plain.devices() != devices || !verify(plain)) return {};
+        return checkpointing.lower(plain);
+    }
+    static std::size_t chosen_micro_batches(Options const& options, std::size_t devices) {
+        return chosen_number("micro_batches", micro_batch_count, options.micro_batches,
+                             checked_product(4, devices));
+    }
+    static checkpoint::Dynamic chosen_checkpointing(Options const& options) {
+        if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            return Checkpointing{};
+        else if (!options.checkpointing)
+            return checkpoint::ExceptLast{};
+        else
+            return options.checkpointing;
     }
     static MachineWork chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
-        std::size_t const micro_batches = chosen_number(
-            "micro_batches", micro_batch_count, options.micro_batches, checked_product(4, devices));
+        std::size_t const micro_batches = chosen_micro_batches(options, devices);
         Array<LayerInfo> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
@@ -604,11 +633,7 @@ template <class Net, class... Policies> class Training {
             static_cast<Checkpointed&>(work) = Chosen::applied(
                 layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
         } else {
-            checkpoint::Dynamic checkpointing = options.checkpointing;
-            if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-                checkpointing = Checkpointing{};
-            else if (!checkpointing)
-                checkpointing = checkpoint::ExceptLast{};
+            checkpoint::Dynamic const checkpointing = chosen_checkpointing(options);
             if (checkpointing.reverses()) splits = Array<bool>(splits.size());
             static_cast<Checkpointed&>(work) =
                 proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,

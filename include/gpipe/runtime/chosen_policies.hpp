@@ -16,6 +16,7 @@
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/halves.hpp>
+#include <gpipe/search/cut_for.hpp>
 #include <gpipe/search/least_budget.hpp>
 #include <gpipe/transport/local.hpp>
 
@@ -136,9 +137,42 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return false;
     }();
 
-    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
+    // Whether the cut hangs on what cells run again, and whether it is a constant.
+    static constexpr bool weighs_cells = WeighsCells<Cut> && !reverses_cells<Checkpointing> &&
+                                         weighed_micro_batches(dynamic, cell_count, 1) > 0;
+    static constexpr bool constant_cut =
+        cell_count != dynamic && (constant_schedule || !weighs_cells);
+
+    // For `weighed` programs, see weighed_micro_batches(), if there are any.
+    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs,
+                                            Programs const& weighed = {}) {
+        if (weighed.cells() == cells) return cut_for<Cut>(costs, weighed);
         Array<std::size_t> first(cells + 1);
         Cut::cut(costs.data(), costs.size(), cells, first.data());
+        return first;
+    }
+    struct ConstantCut {
+        struct Value {
+            std::size_t first[cell_count + 1] = {};
+        };
+        static constexpr Programs weighed() {
+            if constexpr (weighs_cells) {
+                std::size_t const m = weighed_micro_batches(
+                    micro_batch_count, cell_count, least_micro_batches<Schedule>(device_count));
+                if (m > 0) return Checkpointing::lower(Schedule::programs(device_count, m));
+            }
+            return {};
+        }
+        static constexpr Value value = [] {
+            Array<std::size_t> const found = cut(cell_count, Net::costs(), weighed());
+            Value result;
+            for (std::size_t c = 0; c < found.size(); ++c) result.first[c] = found[c];
+            return result;
+        }();
+    };
+    static constexpr Array<std::size_t> first_layers() requires constant_cut {
+        Array<std::size_t> first(cell_count + 1);
+        for (std::size_t c = 0; c < first.size(); ++c) first[c] = ConstantCut::value.first[c];
         return first;
     }
     // Which cells have a layer whose backward comes in halves, of those that have a backward.
@@ -157,7 +191,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
         static constexpr std::size_t cells_per_device = per_device;
         static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
             return join_halves(Schedule::programs(devices, micro_batches),
-                               splits(Net::layers(), cut(devices * per_device, Net::costs())));
+                               splits(Net::layers(), first_layers()));
         }
     };
     static constexpr Programs schedule_programs() requires constant_schedule {
@@ -193,7 +227,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                                   schedule);
     }
     static constexpr Checkpointed checkpointed(Programs const& schedule) requires constant {
-        return applied(Net::layers(), cut(cell_count, Net::costs()), schedule);
+        return applied(Net::layers(), first_layers(), schedule);
     }
     static constexpr Checkpointed checkpointed() requires constant {
         return checkpointed(schedule_programs());
@@ -216,7 +250,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
             Array<bool> halves; // found only if it matters: the layers may be many
             for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
                 if (programs.actions[i].kind != Kind::weight_gradient) continue;
-                if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
+                if (halves.empty()) halves = splits(Net::layers(), first_layers());
                 if (!halves[programs.actions[i].cell]) return true;
             }
         }
@@ -224,7 +258,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     }
     static constexpr LeastBudget least_for(std::size_t samples) {
         Array<LayerInfo> const layers = Net::layers();
-        return least_budget({shape(layers), cut(cell_count, Net::costs()), schedule_programs(),
+        return least_budget({shape(layers), first_layers(), schedule_programs(),
                              OptimizerFunctor::states, samples});
     }
     static consteval bool check_budget() {
@@ -239,7 +273,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static consteval bool check_reversals() {
         if constexpr (reverses_cells<Checkpointing>) {
             constexpr ReversalsVerdict found =
-                verify(checkpointed().reversals, cut(cell_count, Net::costs()).data());
+                verify(checkpointed().reversals, first_layers().data());
             return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
                                  found.verdict.position>::ok();
         } else {
