@@ -126,6 +126,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/plan/edge.hpp
+    include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_needs.hpp
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
@@ -196,9 +197,10 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/search/best_schedule.hpp
-    include/gpipe/search/constant_budget.hpp
+    include/gpipe/search/cut_for.hpp
     include/gpipe/search/device_choice.hpp
     include/gpipe/search/fit_budget.hpp
+    include/gpipe/search/least_budget.hpp
     include/gpipe/search/reversal_choices.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp

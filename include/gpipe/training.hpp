@@ -9,6 +9,7 @@
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/plan/edge_costs.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -68,8 +69,8 @@ struct GradientAccess; // of gpipe/check_gradients.hpp
 /// - when parameters are updated (default update::AfterCommit);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
-/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic, the samples of
-/// checkpoint::Optimal) by the same functions in the constructor, which throws
+/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic), and what
+/// checkpoint::Optimal finds, by the same functions in the constructor, which throws
 /// std::invalid_argument where a constant would not have compiled.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
@@ -92,7 +93,8 @@ template <class Net, class... Policies> class Training {
     static constexpr std::size_t device_count = Chosen::device_count;           ///< K
     static constexpr std::size_t cell_count = Chosen::cell_count;               ///< on all devices
     static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M
-    /// Whether everything but the number of samples is in the type.
+    /// Whether everything but the number of samples is in the type, and what runs again is no
+    /// matter of a search, as within the budget of checkpoint::Optimal.
     static constexpr bool constant = Chosen::constant;
 
     using Input = typename Net::Input;           ///< of one sample, as the first layer takes it
@@ -101,14 +103,15 @@ template <class Net, class... Policies> class Training {
     using Result = StepResult<detail::loss_metrics<LossFunctor, Net>>;
     using Pending = PendingStep<detail::loss_metrics<LossFunctor, Net>>; ///< what start() returns
 
-    /// The layer that each cell begins with, then L.
-    static constexpr Array<std::size_t> first_layers() requires(cell_count != dynamic) {
-        return Chosen::cut(cell_count, Net::costs());
+    /// The layer that each cell begins with, then L, where nothing that it hangs on is chosen at
+    /// construction: see cut_for().
+    static constexpr Array<std::size_t> first_layers() requires(Chosen::constant_cut) {
+        return Chosen::first_layers();
     }
     /// The idle share of device time at unit costs (forward, input gradient and weight gradient of
     /// a cell 1 each; a whole backward 2), without recomputation. In a cell without a layer that
     /// offers both halves of its backward that runs whole.
-    static constexpr Ratio bubble() requires constant {
+    static constexpr Ratio bubble() requires(Chosen::constant_schedule) {
         return gpipe::bubble(Chosen::schedule_programs());
     }
     /// The same where cost(action) is what each action takes (CellCosts, ChainCosts, or any
@@ -120,16 +123,22 @@ template <class Net, class... Policies> class Training {
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
     }
-    /// What actions take where layers take that, for bubble(): see reversed_costs().
-    static constexpr ChainCosts<double> action_costs(LayerTimes const& times) requires constant {
+    /// What actions take where layers take that, for bubble(): see reversed_costs(). With the bytes
+    /// that go from cell to cell for micro-batches of so many samples, if that is given.
+    static constexpr ChainCosts<double> action_costs(LayerTimes const& times,
+                                                     std::size_t samples = 0) requires constant {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
-        return reversed_costs(times, {layers.data(), layers.size(), first.data()},
-                              Chosen::checkpointed().reversals);
+        ChainCosts<double> costs = reversed_costs(
+            times, {layers.data(), layers.size(), first.data()}, Chosen::checkpointed().reversals);
+        if (samples == 0) return costs;
+        return with_edges(std::move(costs),
+                          plan_with(samples, plan_bytes, Link::shared, false).lowered.edges);
     }
     /// The most activations of a micro-batch in a cell that a device holds at a time: from the
     /// begin of the forward to the end of the backward.
-    static constexpr std::size_t peak_micro_batches(std::size_t device) requires constant {
+    static constexpr std::size_t
+    peak_micro_batches(std::size_t device) requires(Chosen::constant_schedule) {
         return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples, with
@@ -356,11 +365,13 @@ template <class Net, class... Policies> class Training {
     MemoryPlan const& plan() const { return machine_.plan(); }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }
-    /// What its actions take where layers take that, for simulate() and predicted_bubble().
+    /// What its actions take where layers take that, and the bytes that the plan has for what goes
+    /// from cell to cell, for simulate() and predicted_bubble().
     ChainCosts<double> costs_of(LayerTimes const& times) const {
         Array<LayerInfo> const& layers = machine_.model().infos;
-        return reversed_costs(times, {layers.data(), layers.size(), plan().first.data()},
-                              reversals());
+        return with_edges(
+            reversed_costs(times, {layers.data(), layers.size(), plan().first.data()}, reversals()),
+            plan().lowered.edges);
     }
     /// How often a step runs each layer again, by layer.
     Array<std::size_t> extra_forwards() const {
@@ -425,7 +436,7 @@ template <class Net, class... Policies> class Training {
     static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link,
                                           bool squares) requires constant {
         Array<LayerInfo> const layers = Net::layers();
-        Array<std::size_t> const first = Chosen::cut(cell_count, Net::costs());
+        Array<std::size_t> const first = first_layers();
         Checkpointed const checkpointed = Chosen::checkpointed();
         ChainShape const shape = Chosen::shape(layers);
         Array<Link> links;
@@ -577,12 +588,40 @@ template <class Net, class... Policies> class Training {
         check_cells(Net::size, cells);
         Array<double> const costs = declared_costs();
         check_costs(costs.data(), costs.size());
-        return Chosen::cut(cells, costs);
+        if constexpr (Chosen::constant_cut)
+            return Chosen::first_layers();
+        else
+            return Chosen::cut(cells, costs, weighed_programs(options));
+    }
+    // For the cut; none if they are wrong, which is said later.
+    static Programs weighed_programs(Options const& options) {
+        checkpoint::Dynamic const checkpointing = chosen_checkpointing(options);
+        if (!WeighsCells<Cut> || checkpointing.reverses()) return {};
+        std::size_t const devices = chosen_devices(options);
+        schedule::Dynamic const schedule = chosen_schedule(options);
+        std::size_t const cells = devices * schedule.cells_per_device();
+        std::size_t const micro_batches = weighed_micro_batches(
+            chosen_micro_batches(options, devices), cells, schedule.least_micro_batches(devices));
+        if (micro_batches == 0) return {};
+        Programs const plain = schedule.programs(devices, micro_batches);
+        if (plain.cells() != cells || plain.devices() != devices || !verify(plain)) return {};
+        return checkpointing.lower(plain);
+    }
+    static std::size_t chosen_micro_batches(Options const& options, std::size_t devices) {
+        return chosen_number("micro_batches", micro_batch_count, options.micro_batches,
+                             checked_product(4, devices));
+    }
+    static checkpoint::Dynamic chosen_checkpointing(Options const& options) {
+        if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+            return Checkpointing{};
+        else if (!options.checkpointing)
+            return checkpoint::ExceptLast{};
+        else
+            return options.checkpointing;
     }
     static MachineWork chosen_programs(Options const& options) {
         std::size_t const devices = chosen_devices(options);
-        std::size_t const micro_batches = chosen_number(
-            "micro_batches", micro_batch_count, options.micro_batches, checked_product(4, devices));
+        std::size_t const micro_batches = chosen_micro_batches(options, devices);
         Array<LayerInfo> layers(Net::size);
         Net::for_each_layer(
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
@@ -595,17 +634,12 @@ template <class Net, class... Policies> class Training {
             static_cast<Checkpointed&>(work) = Chosen::applied(
                 layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
         } else {
-            checkpoint::Dynamic checkpointing = options.checkpointing;
-            if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-                checkpointing = Checkpointing{};
-            else if (!checkpointing)
-                checkpointing = checkpoint::ExceptLast{};
+            checkpoint::Dynamic const checkpointing = chosen_checkpointing(options);
             if (checkpointing.reverses()) splits = Array<bool>(splits.size());
             static_cast<Checkpointed&>(work) =
                 proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
                                 splits, {layers.data(), layers.size(), first.data()});
         }
-        work.budget.constant = Chosen::constant;
         constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
         if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
         if constexpr (any || reverses_cells<Checkpointing>) work.choose = &choose_offloads;

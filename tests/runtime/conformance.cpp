@@ -218,6 +218,39 @@ TEST_CASE("A2 the layers have one order, whatever the balance") {
     CHECK(starts[0] == starts[1]);
 }
 
+TEST_CASE("P1 a constant cut that knows what runs again is the one that is found at construction, "
+          "and changes no bit") {
+    using Net = gpipe::Pipeline<gpipe::Repeat<12, Line>>;
+    using Loss = gpipe::Loss<toy::MeanSquare<Real, 1>>;
+    using gpipe::schedule::OneForwardOneBackward;
+    using Constant = gpipe::Training<Net, Loss, gpipe::Cells<2>, gpipe::MicroBatches<16>,
+                                     OneForwardOneBackward, gpipe::Optimizer<gpipe::Adam>>;
+    using Chosen = gpipe::Training<Net, Loss, gpipe::Cells<gpipe::dynamic>,
+                                   gpipe::MicroBatches<gpipe::dynamic>, gpipe::schedule::Dynamic,
+                                   gpipe::checkpoint::Dynamic, gpipe::Optimizer<gpipe::Adam>>;
+    Constant constant(Net{}, {}, {}, {.samples = 16, .seed = 1});
+    Chosen::Options options;
+    options.samples = 16;
+    options.seed = 1;
+    options.micro_batches = 16;
+    options.schedule = OneForwardOneBackward{};
+    options.cells = 2;
+    Chosen chosen(Net{}, {}, {}, options);
+    CHECK(constant.plan().first[1] == 5);
+    CHECK(chosen.plan().first[1] == 5);
+    options.checkpointing = gpipe::checkpoint::Never{};
+    Chosen even(Net{}, {}, {}, options);
+    CHECK(even.plan().first[1] == 6);
+    auto const data = toy::numbers<Real>(16, 1);
+    for (int step = 0; step < 3; ++step) {
+        double const loss = constant.step(data, data).loss;
+        CHECK(chosen.step(data, data).loss == loss);
+        CHECK(even.step(data, data).loss == loss);
+    }
+    for (std::size_t layer = 0; layer < 12; ++layer)
+        CHECK(constant.parameter<Real>(layer, 0)[0] == even.parameter<Real>(layer, 0)[0]);
+}
+
 TEST_CASE("A3 A4 a balance that does not sum to the layers, or has a zero entry, is refused") {
     // [CT] as a policy; at run time through the same functions. Without a balance layers are cut by
     // cost, so none can be missing.

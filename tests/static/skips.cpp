@@ -73,6 +73,24 @@ static_assert(crosses<Relay, 3, 2>(1, 0, 1) && crosses<Relay, 2, 2, 1>(0, 0, 1))
 static_assert(crosses<Relay, 1, 1, 1, 1, 1>(0, 0, 2) && crosses<Relay, 1, 1, 1, 1, 1>(1, 2, 4));
 using Crossed = Pipeline<GivesFoo, Gives<Skip<Bar, Floats>>, TakesBar, TakesFoo>;
 static_assert(crosses<Crossed, 1, 1, 2>(0, 1, 2) && crosses<Crossed, 1, 1, 2>(1, 0, 2));
+// What they carry from device to device takes its time.
+using Piecewise = gpipe::Training<Relay, gpipe::Loss<blank::Loss<4>>, gpipe::Balance<1, 1, 1, 1, 1>,
+                                  gpipe::MicroBatches<2>, gpipe::schedule::OneForwardOneBackward>;
+constexpr bool times_skips() {
+    gpipe::LayerTimes const times{gpipe::Array<double>(5, 1.0), gpipe::Array<double>(5, 2.0)};
+    auto costs = Piecewise::action_costs(times, 16);
+    bool const all = costs.skips.size() == 2 && costs.skips[1].from == 2 &&
+                     costs.skips[1].to == 4 && costs.skips[0].output_bytes == 256 &&
+                     costs.skips[0].gradient_bytes == 256 &&
+                     costs.bytes(gpipe::forward(0, 0)) == 256;
+    // Neighbours send as much, so it is there before them.
+    double const alike = Piecewise::bubble(costs, 0, 256);
+    costs.skips[0].output_bytes *= 20;
+    return all && alike < Piecewise::bubble(costs, 0, 256);
+}
+static_assert(times_skips());
+static_assert(
+    Piecewise::action_costs({gpipe::Array<double>(5), gpipe::Array<double>(5)}).skips.size() == 0);
 // Namespaces with the same tag: each its own edge.
 static_assert(crosses<Spaces, 5, 3, 2>(0, 0, 0) && crosses<Spaces, 5, 3, 2>(1, 0, 1));
 static_assert(crosses<Spaces, 5, 3, 2>(2, 1, 2) && crosses<Spaces, 5, 3, 2>(3, 0, 2));

@@ -186,6 +186,17 @@ constexpr double busy = 4 * 8 + 3 * 3 + 4 * 19 + 4 * (8 + 19);
 static_assert(timed<EverySegment<4>> > 1 - busy / (2 * makespan) - 1e-9);
 static_assert(timed<EverySegment<4>> < 1 - busy / (2 * makespan) + 1e-9);
 
+// A cut that knows what runs again, where that is a constant: see cut_for().
+template <class... Policies>
+using Long = Training<gpipe::Pipeline<Repeat<24, blank::Costly<4>>>, Cells<2>,
+                      gpipe::Loss<blank::Loss<4>>, Policies...>;
+using gpipe::schedule::OneForwardOneBackward;
+static_assert(Long<MicroBatches<32>, OneForwardOneBackward>::first_layers()[1] == 10);
+static_assert(Long<MicroBatches<32>, OneForwardOneBackward, Never>::first_layers()[1] == 12);
+static_assert(Long<MicroBatches<32>>::first_layers()[1] == 12);
+static_assert(!KnowsItsCut<Long<MicroBatches<gpipe::dynamic>, OneForwardOneBackward>>);
+static_assert(!KnowsItsCut<Long<MicroBatches<32>, gpipe::checkpoint::Dynamic>>);
+
 // 4,096 layers in 256 cells.
 using Deep = gpipe::Pipeline<Repeat<4096, blank::Costly<4>>>;
 using Loss4 = gpipe::Loss<blank::Loss<4>>;

@@ -262,6 +262,87 @@ TEST_CASE("both objectives find the very cut that exhaustive search finds, on ra
     }
 }
 
+TEST_CASE("by weights, the largest product of a cell is the smallest of all cuts, no less than the "
+          "most expensive layer's in the heaviest cell; of several the least sum of squares") {
+    std::mt19937_64 random(8);
+    std::size_t moved = 0;
+    std::size_t exact = 0; // no cut at all has a smaller one
+    std::size_t compared = 0;
+    for (std::size_t layers = 1; layers <= 9; ++layers)
+        for (std::size_t cells = 1; cells <= layers; ++cells) {
+            auto const cuts = all_cuts(layers, cells);
+            for (std::size_t n = 0; n < 60 / toy::one_of(1); ++n) {
+                Whole costs(layers);
+                for (std::uint64_t& c : costs) c = 1 + uniform(random, n % 2 ? 9 : 1000);
+                gpipe::Array<std::size_t> weights(cells);
+                for (std::size_t& w : weights) w = 1 + uniform(random, n % 3 ? 5 : 100);
+                std::uint64_t const least = *std::max_element(costs.begin(), costs.end()) *
+                                            *std::max_element(weights.begin(), weights.end());
+                auto const weighed = [&](Cut const& first) {
+                    Quality q{0, 0, first};
+                    for (std::size_t k = 0; k < cells; ++k) {
+                        std::uint64_t cell = 0;
+                        for (std::size_t l = first[k]; l < first[k + 1]; ++l) cell += costs[l];
+                        cell *= weights[k];
+                        q.bottleneck = std::max(q.bottleneck, cell);
+                        q.squares += Wide{cell} * cell;
+                    }
+                    return q;
+                };
+                Quality best = weighed(cuts[0]);
+                std::uint64_t smallest = best.bottleneck;
+                best.bottleneck = std::max(best.bottleneck, least);
+                for (Cut const& first : cuts) {
+                    Quality q = weighed(first);
+                    smallest = std::min(smallest, q.bottleneck);
+                    q.bottleneck = std::max(q.bottleneck, least);
+                    if (less_bottleneck(q, best)) best = q;
+                }
+                Costs const real = scaled(costs, -7);
+                Cut found(cells + 1);
+                gpipe::cut_by_bottleneck(real.data(), layers, cells, found.data(), weights);
+                REQUIRE(found == best.first);
+                moved += found != by_bottleneck(real, cells);
+                exact += weighed(found).bottleneck == smallest;
+                ++compared;
+                for (std::size_t& w : weights) w = 7;
+                gpipe::cut_by_bottleneck(real.data(), layers, cells, found.data(), weights);
+                REQUIRE(found == by_bottleneck(real, cells));
+            }
+        }
+    MESSAGE(compared << " cuts, " << moved << " others than by costs alone, " << exact
+                     << " with the smallest product there is");
+    CHECK(moved > compared / 4);
+    Cut first(3);
+    Costs const costs(4, 1.0);
+    gpipe::Array<std::size_t> const none(2);
+    CHECK_THROWS_AS(gpipe::cut_by_bottleneck(costs.data(), 4, 2, first.data(), none),
+                    std::invalid_argument);
+}
+
+TEST_CASE("by weights, too, cuts beyond the limit for ties are the earliest that do") {
+    std::mt19937_64 random(9);
+    Costs const equal(2000, 1.0);
+    for (std::size_t cells : {3u, 7u, 20u}) {
+        gpipe::Array<std::size_t> weights(cells);
+        for (std::size_t& w : weights) w = 90 + uniform(random, 40);
+        Cut first(cells + 1);
+        gpipe::cut_by_bottleneck(equal.data(), 2000, cells, first.data(), weights);
+        // Of equal layers: the smallest limit under which the cells hold them all.
+        std::size_t limit = 0;
+        auto const room = [&] {
+            std::size_t layers = 0;
+            for (std::size_t const w : weights) layers += limit / w;
+            return layers;
+        };
+        while (room() < 2000) ++limit;
+        Cut expected(cells + 1, 2000);
+        for (std::size_t k = cells; --k > 0;) expected[k] = expected[k + 1] - limit / weights[k];
+        expected[0] = 0;
+        CHECK(first == expected);
+    }
+}
+
 TEST_CASE("both objectives agree with the plain dynamic programme on random chains") {
     std::mt19937_64 random(2);
     for (std::size_t family = 0; family < families; ++family) {

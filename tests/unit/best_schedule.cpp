@@ -46,7 +46,7 @@ double makespan_of(Programs const& programs, ScheduleProblem const& problem, std
     for (bool changed = true; changed;) {
         changed = false;
         // When tensors have left their device, by pair of devices in the order of the sender.
-        std::map<std::tuple<bool, std::size_t, std::size_t>, double> arrival;
+        std::map<std::tuple<bool, std::size_t, std::size_t>, double> arrival; // the last
         for (std::size_t d = 0; d < programs.devices(); ++d) {
             std::map<std::size_t, double> way;
             for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
@@ -54,16 +54,24 @@ double makespan_of(Programs const& programs, ScheduleProblem const& problem, std
                 bool const back = gives_gradient(a);
                 if (!back && a.kind != Kind::forward) continue;
                 if (a.cell == (back ? 0 : programs.cells() - 1)) continue;
-                std::size_t const to = back ? a.cell - 1 : a.cell + 1;
-                double at = end[i];
-                if (programs.device_of(to) != d) {
-                    double const bytes =
-                        back ? problem.share.gradient_bytes : problem.share.output_bytes;
-                    double& free = way[programs.device_of(to)];
-                    free = std::max(free, at) + bytes / problem.bandwidth;
-                    at = free + problem.latency;
+                auto const send = [&](std::size_t to, double bytes) {
+                    double at = end[i];
+                    if (programs.device_of(to) != d) {
+                        double& free = way[programs.device_of(to)];
+                        free = std::max(free, at) + bytes / problem.bandwidth;
+                        at = free + problem.latency;
+                    }
+                    double& last = arrival[{back, to, a.micro_batch}];
+                    last = std::max(last, at);
+                };
+                send(back ? a.cell - 1 : a.cell + 1,
+                     back ? problem.share.gradient_bytes : problem.share.output_bytes);
+                for (auto const& skip : problem.skips) {
+                    std::size_t const from = v * skip.from + v - 1;
+                    std::size_t const to = v * skip.to;
+                    if (back ? to == a.cell : from == a.cell)
+                        send(back ? from : to, back ? skip.gradient_bytes : skip.output_bytes);
                 }
-                arrival[{back, to, a.micro_batch}] = at;
             }
         }
         for (std::size_t d = 0; d < programs.devices(); ++d)
@@ -167,6 +175,8 @@ ScheduleProblem any_problem(std::mt19937_64& random) {
     problem.boundary_bytes = up_to(10);
     problem.latency = up_to(3);
     if (random() % 2) problem.bandwidth = static_cast<double>(1 + random() % 3);
+    if (problem.devices > 2 && random() % 2)
+        problem.skips = {1, {0, problem.devices - 1, 6 + up_to(8), 6 + up_to(8)}};
     return problem;
 }
 
@@ -357,4 +367,9 @@ TEST_CASE("any checkpointing policies can take part, and a problem without an an
     CHECK_THROWS_AS(best_of(problem), std::invalid_argument);
     CHECK_THROWS_AS(best_of({.devices = 0, .micro_batches = 1}), std::invalid_argument);
     CHECK_THROWS_AS(best_of({.devices = 1, .micro_batches = 0}), std::invalid_argument);
+    ScheduleProblem skipping{.devices = 3, .micro_batches = 1};
+    skipping.skips = {1, {1, 1}};
+    CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
+    skipping.skips = {1, {1, 3}};
+    CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
 }

@@ -6,6 +6,7 @@
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
 #include <gpipe/search/fit_budget.hpp>
+#include <gpipe/search/least_budget.hpp>
 
 #include <doctest/doctest.h>
 
@@ -180,6 +181,21 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
         ++problems;
     });
     MESSAGE(problems << " problems");
+}
+
+TEST_CASE("no budget that can be met is below what a constant is refused for") {
+    std::vector<double> shares;
+    each_problem(71, 1, [&](Problem& problem, auto&) {
+        std::size_t const least = BudgetSearch(problem.problem, by_device).fit(0).least_bytes;
+        gpipe::LeastBudget const bound = gpipe::least_budget(problem.problem);
+        CHECK(bound.bytes <= least);
+        CHECK(bound.device < problem.problem.schedule.devices());
+        shares.push_back(static_cast<double>(bound.bytes) / static_cast<double>(least));
+    });
+    std::sort(shares.begin(), shares.end());
+    double const median = shares[shares.size() / 2];
+    MESSAGE("half of the bounds are above " << median << " of the least budget");
+    CHECK(median > 0.5);
 }
 
 TEST_CASE("more bytes never make a device slower, and with enough of them nothing runs again") {

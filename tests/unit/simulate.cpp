@@ -358,7 +358,8 @@ namespace {
 template <class Cost>
 std::vector<Int> tick_by_tick(Programs const& programs, Cost const& cost, Int latency,
                               Int bandwidth) {
-    using Tensor = std::tuple<bool, std::size_t, std::size_t>; // gradient, cell that waits, m
+    // Gradient, cell that waits, m; of which skip, counted from 1, or 0 of a boundary.
+    using Tensor = std::tuple<bool, std::size_t, std::size_t, std::size_t>;
     struct Way {
         std::deque<std::pair<Tensor, Int>> waiting; // and how long it takes
         Int free_at = 0;
@@ -380,14 +381,21 @@ std::vector<Int> tick_by_tick(Programs const& programs, Cost const& cost, Int la
             Action const& a = programs[i];
             if (!gradient(a) && a.kind != Kind::forward) continue;
             if (a.cell == (gradient(a) ? 0 : programs.cells() - 1)) continue;
-            std::size_t const to = gradient(a) ? a.cell - 1 : a.cell + 1;
             std::size_t const from = programs.device_of(a.cell);
-            Tensor const tensor{gradient(a), to, a.micro_batch};
-            if (programs.device_of(to) == from)
-                arrival[tensor] = now;
-            else
-                ways[{from, programs.device_of(to)}].waiting.emplace_back(
-                    tensor, bandwidth ? cost.bytes(a) / bandwidth : 0);
+            auto const send = [&](std::size_t to, std::size_t number, Int bytes) {
+                Tensor const tensor{gradient(a), to, a.micro_batch, number};
+                if (programs.device_of(to) == from)
+                    arrival[tensor] = now;
+                else
+                    ways[{from, programs.device_of(to)}].waiting.emplace_back(
+                        tensor, bandwidth ? bytes / bandwidth : 0);
+            };
+            send(gradient(a) ? a.cell - 1 : a.cell + 1, 0, cost.bytes(a));
+            for (std::size_t s = 0; s < cost.skips.size(); ++s) {
+                auto const& skip = cost.skips[s];
+                if (!gradient(a) && skip.from == a.cell) send(skip.to, s + 1, skip.output_bytes);
+                if (gradient(a) && skip.to == a.cell) send(skip.from, s + 1, skip.gradient_bytes);
+            }
         }
         for (auto& [pair, way] : ways)
             while (!way.waiting.empty() && way.free_at <= now) {
@@ -400,11 +408,19 @@ std::vector<Int> tick_by_tick(Programs const& programs, Cost const& cost, Int la
             if (next[d] == programs.end(d)) continue;
             if (next[d] > programs.begin(d) && end[next[d] - 1] > now) continue;
             Action const& a = programs[next[d]];
-            if (gradient(a) ? a.cell + 1 < programs.cells()
-                            : a.kind == Kind::forward && a.cell > 0) {
-                auto const found = arrival.find({gradient(a), a.cell, a.micro_batch});
-                if (found == arrival.end() || found->second > now) continue;
-            }
+            auto const missing = [&](std::size_t number) {
+                auto const found = arrival.find({gradient(a), a.cell, a.micro_batch, number});
+                return found == arrival.end() || found->second > now;
+            };
+            bool waits = (gradient(a) ? a.cell + 1 < programs.cells()
+                                      : a.kind == Kind::forward && a.cell > 0) &&
+                         missing(0);
+            if (gradient(a) || a.kind == Kind::forward)
+                for (std::size_t s = 0; s < cost.skips.size(); ++s)
+                    waits =
+                        waits || ((gradient(a) ? cost.skips[s].from : cost.skips[s].to) == a.cell &&
+                                  missing(s + 1));
+            if (waits) continue;
             start[next[d]] = now;
             end[next[d]] = now + cost(a);
             ++next[d];
@@ -421,6 +437,7 @@ TEST_CASE("with any costs, latency and bandwidth: what a clock says that is look
     auto const up_to = [&](std::uint64_t most) { return static_cast<Int>(random() % (most + 1)); };
     std::size_t simulations = 0;
     std::size_t slowed = 0;
+    std::size_t by_skips = 0;
     for (std::size_t v = 1; v <= 3; ++v)
         for (Dynamic const& schedule : catalogue(v))
             for (std::size_t k = 1; k <= 5; ++k)
@@ -439,6 +456,14 @@ TEST_CASE("with any costs, latency and bandwidth: what a clock says that is look
                                 1 + up_to(5),        {},           up_to(6) * bandwidth,
                                 up_to(6) * bandwidth};
                     if (repeat % 2) chain.cells[0].backward = 1 + up_to(20);
+                    if (programs.cells() > 2 && repeat > 2)
+                        chain.skips = gpipe::Array<gpipe::SkipCosts<Int>>(1 + random() % 3);
+                    for (gpipe::SkipCosts<Int>& skip : chain.skips) {
+                        skip.to = 1 + random() % (programs.cells() - 1);
+                        skip.from = random() % skip.to;
+                        skip.output_bytes = (1 + up_to(6)) * bandwidth;
+                        skip.gradient_bytes = (1 + up_to(6)) * bandwidth;
+                    }
                     Int const latency = up_to(4);
                     for (Int width : {Int(0), bandwidth}) {
                         auto const times = simulate<Int>(programs, chain, latency,
@@ -457,11 +482,15 @@ TEST_CASE("with any costs, latency and bandwidth: what a clock says that is look
                         CHECK(times.busy == busy);
                         ++simulations;
                     }
-                    slowed += simulate<Int>(programs, chain, latency, bandwidth).makespan >
-                              simulate<Int>(programs, chain, latency).makespan;
+                    Int const taken = simulate<Int>(programs, chain, latency, bandwidth).makespan;
+                    slowed += taken > simulate<Int>(programs, chain, latency).makespan;
+                    chain.skips = {};
+                    by_skips += taken > simulate<Int>(programs, chain, latency, bandwidth).makespan;
                 }
-    MESSAGE(simulations << " simulations, " << slowed << " slowed down by their bandwidth");
+    MESSAGE(simulations << " simulations, " << slowed << " slowed down by their bandwidth, "
+                        << by_skips << " by their skips");
     CHECK(slowed > 100);
+    CHECK(by_skips > 100);
 }
 
 TEST_CASE("a way that is too slow for what goes over it is what decides the time") {

@@ -193,6 +193,10 @@ TEST_CASE(
     CHECK(gpipe::trace::unsplit(4, 8, costs).makespan() == 4 * 8 * 3);
     CHECK(gpipe::trace::unsplit(4, 8, costs, 0.5, 5).makespan() ==
           4 * 8 * 3 + 6 * 0.5 + 3 * 8 * (2 + 4));
+    gpipe::ChainCosts<double> chain{gpipe::Array<gpipe::CellCosts<double>>(4, costs)};
+    chain.skips = {1, {0, 3, 1000, 0}};
+    CHECK(gpipe::trace::unsplit(4, 8, chain, 0.5, 5).makespan() ==
+          8 + (8 * 200 + 0.5) + 8 * (1 + 2) + 3 * (8 * 4 + 0.5 + 8 * 2));
 }
 
 TEST_CASE("halves of a backward, recomputation and a second cell have letters of their own") {

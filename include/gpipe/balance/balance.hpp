@@ -21,10 +21,11 @@ namespace objective {
 
 /// The most expensive cell is as cheap as possible. The default.
 struct Bottleneck {
-    /// Fills first[0 ... cells]: cell k holds the layers [first[k], first[k + 1]).
+    /// Fills first[0 ... cells]: cell k holds the layers [first[k], first[k + 1]). An objective
+    /// that takes weights, see cut_by_bottleneck(), hears of what runs again: see cut_for().
     static constexpr void cut(double const* costs, std::size_t layers, std::size_t cells,
-                              std::size_t* first) {
-        cut_by_bottleneck(costs, layers, cells, first);
+                              std::size_t* first, Array<std::size_t> const& weights = {}) {
+        cut_by_bottleneck(costs, layers, cells, first, weights);
     }
 };
 
@@ -42,7 +43,8 @@ struct LeastVariance {
 } // namespace objective
 
 /// Policy: cut the layers into cells by their costs, for K devices: one cell on each, or as many as
-/// the schedule has. `Cells<dynamic>` takes K at construction.
+/// the schedule has. `Cells<dynamic>` takes K at construction. A Training also counts what cells
+/// run again, if the objective can: see cut_for().
 template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
     using policy_kind = policy::Cut;
     /// What is made small: objective::Bottleneck or objective::LeastVariance.

@@ -7,7 +7,9 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
+#include <bit>
 #include <cstddef>
+#include <stdexcept>
 
 namespace gpipe {
 
@@ -23,6 +25,10 @@ inline constexpr std::size_t variance_tie_limit = 4096;
 /// the layers first[k] <= l < first[k + 1], with first[0] == 0 and first[cells] == layers. Costs
 /// are summed as integers of 63 bits, see detail::prefix_sums.
 ///
+/// weights[k], if there are any, is how often cell k does what its layers cost: by their product
+/// it is compared. Then no bottleneck counts for less than the most expensive layer would in the
+/// cell of the largest weight.
+///
 /// Of several such cuts: where layers * cells <= variance_tie_limit, one of least variance, and of
 /// these the lexicographically smallest vector `first`; beyond, the lexicographically smallest
 /// `first` of all, in which every cell begins as early as the bottleneck allows (so what room there
@@ -32,19 +38,29 @@ inline constexpr std::size_t variance_tie_limit = 4096;
 /// 4,096 layers in 256 cells take a quarter of the default limit of clang, the smallest.
 ///
 /// Throws std::invalid_argument (in constant evaluation: is not a constant) for zero cells, more
-/// cells than layers, and a cost that is negative or not finite.
+/// cells than layers, a cost that is negative or not finite, and a weight that is zero.
 GPIPE_INLINE constexpr void cut_by_bottleneck(double const* costs, std::size_t layers,
-                                              std::size_t cells, std::size_t* first) {
+                                              std::size_t cells, std::size_t* first,
+                                              Array<std::size_t> const& weights = {}) {
     check_cells(layers, cells);
     check_costs(costs, layers);
+    Array<detail::Units> by_cell(cells, 1);
+    detail::Units heaviest = 1;
+    for (std::size_t k = 0; k < cells && !weights.empty(); ++k) {
+        by_cell[k] = weights[k];
+        if (by_cell[k] == 0) throw std::invalid_argument("gpipe: the weight of a cell is zero");
+        if (by_cell[k] > heaviest) heaviest = by_cell[k];
+    }
     Array<detail::Units> storage(layers + 1);
     detail::Units* const sums = storage.data();
-    detail::Units const largest = detail::prefix_sums(costs, layers, sums);
-    detail::Units const limit = detail::smallest_bottleneck(sums, layers, cells, largest);
+    detail::Units const largest =
+        detail::prefix_sums(costs, layers, sums, static_cast<int>(std::bit_width(heaviest - 1)));
+    detail::Units const* const weight = by_cell.data();
+    detail::Units const limit = detail::smallest_bottleneck(sums, layers, weight, cells, largest);
     if (layers <= variance_tie_limit / cells) {
-        detail::least_squares(sums, layers, cells, limit, first);
+        detail::least_squares(sums, layers, weight, cells, limit, first);
     } else {
-        detail::earliest_cuts(sums, layers, cells, limit, first);
+        detail::earliest_cuts(sums, layers, weight, cells, limit, first);
     }
 }
 
@@ -64,7 +80,8 @@ GPIPE_INLINE constexpr void cut_by_variance(double const* costs, std::size_t lay
     Array<detail::Units> storage(layers + 1);
     detail::Units* const sums = storage.data();
     detail::prefix_sums(costs, layers, sums);
-    detail::least_squares(sums, layers, cells, sums[layers], first);
+    Array<detail::Units> const weights(cells, 1);
+    detail::least_squares(sums, layers, weights.data(), cells, sums[layers], first);
 }
 
 } // namespace gpipe

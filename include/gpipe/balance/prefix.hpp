@@ -21,11 +21,13 @@ __extension__ typedef unsigned __int128 SquaredUnits;
 /// Writes sums[l], the cost of the layers before l in units, for l = 0 ... layers; returns the
 /// largest cost of one layer.
 ///
-/// The unit is a power of two that brings layers * (largest cost) to between 2^61 and 2^63; what a
-/// cost has below one unit is cut off. Nothing is lost of integers while layers * (largest cost) is
-/// at most 2^61, nor, up to 1,023 layers, of costs above 2^(bit_width(layers) - 10) of the largest.
+/// The unit is a power of two that brings layers * (largest cost) to between 2^61 and 2^63, less
+/// `spare` bits; what a cost has below one unit is cut off. Without any spare, nothing is lost of
+/// integers while layers * (largest cost) is at most 2^61, nor, up to 1,023 layers, of costs above
+/// 2^(bit_width(layers) - 10) of the largest.
 /// Costs have to be finite and not negative; huge ones and denormals are as good as any.
-GPIPE_INLINE constexpr Units prefix_sums(double const* costs, std::size_t layers, Units* sums) {
+GPIPE_INLINE constexpr Units prefix_sums(double const* costs, std::size_t layers, Units* sums,
+                                         int spare = 0) {
     constexpr std::uint64_t magnitude = ~std::uint64_t{0} >> 1; // all but the sign: -0.0 is zero
     constexpr std::uint64_t hidden = std::uint64_t{1} << 52;
     // Bit patterns of doubles that are not negative are ordered as the doubles are.
@@ -35,8 +37,9 @@ GPIPE_INLINE constexpr Units prefix_sums(double const* costs, std::size_t layers
         if (bits > top) top = bits;
     }
     // A cost is mantissa * 2^exponent, with a mantissa below 2^53 (denormals have exponent field 0,
-    // mean 1, and are below 2^52). `room` brings the largest below 2^(63 - bit_width(layers)).
-    int const room = 10 - static_cast<int>(std::bit_width(layers));
+    // mean 1, and are below 2^52). `room` brings the largest below 2^(63 - spare -
+    // bit_width(layers)).
+    int const room = 10 - static_cast<int>(std::bit_width(layers)) - spare;
     int const top_exponent = static_cast<int>(top >> 52);
     Units largest = 0;
     Units sum = 0;

@@ -15,7 +15,6 @@ struct Budget {
     std::size_t bytes = 0; ///< that each device has in all
     /// In a micro-batch, at the most; dynamic: those of the training.
     std::size_t samples = dynamic;
-    bool constant = false; ///< whether constant evaluation looks for the same
 };
 
 /// A checkpointing policy that reverses all cells within a budget.
@@ -40,10 +39,10 @@ namespace checkpoint {
 /// device the layers that run again take the least time; nothing runs again where everything fits.
 /// See BudgetSearch for what is looked at.
 ///
-/// A constant that no device could do with does not compile, with the device and the least bytes
-/// that would do in the template arguments; at construction these are in the message of a
-/// std::invalid_argument. There what transfers between devices and clipping take counts, too,
-/// of which a constant knows nothing.
+/// They are searched for at construction, which throws std::invalid_argument, with the device and
+/// the least bytes that would do, if it finds none. A constant for which least_budget() says so
+/// already does not compile; that it compiles is no promise. What runs again is then known to no
+/// constant: Training::constant is false.
 ///
 /// The numbers are constants or `dynamic`: then Optimal<dynamic, dynamic>{bytes} is put into
 /// Options::checkpointing, and without samples they are those of Options::samples. Otherwise

@@ -16,7 +16,8 @@
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/halves.hpp>
-#include <gpipe/search/constant_budget.hpp>
+#include <gpipe/search/cut_for.hpp>
+#include <gpipe/search/least_budget.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <cstddef>
@@ -82,12 +83,17 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
     }
 };
 
-// Whether what a checkpointing policy does is in its type.
-template <class Checkpointing> inline constexpr bool constant_checkpointing = true;
-template <> inline constexpr bool constant_checkpointing<checkpoint::Dynamic> = false;
-template <std::size_t bytes, std::size_t samples>
-inline constexpr bool constant_checkpointing<checkpoint::Optimal<bytes, samples>> =
-    bytes != dynamic&& samples != dynamic;
+// That a device might do with the bytes of a policy. The template arguments name the device that
+// needs the most, and at least how much.
+template <class Policy, std::size_t device, std::size_t least_bytes, std::size_t bytes>
+struct CheckBudget {
+    static consteval bool ok() {
+        static_assert(least_bytes <= bytes,
+                      "gpipe: this device does not fit into the bytes of Policy, however often "
+                      "layers run again: it needs least_bytes at least for the samples of Policy");
+        return least_bytes <= bytes;
+    }
+};
 
 // The policies of a Training over the Pipeline Net, whatever their order, with the defaults filled
 // in; checked, and proven as far as they are constants.
@@ -116,10 +122,12 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                                   ? checked_product(device_count, per_device)
                                                   : dynamic;
     static constexpr std::size_t micro_batch_count = MicroBatchesPolicy::count;
-    // Whether everything but the number of samples is in the type.
-    static constexpr bool constant = cell_count != dynamic && micro_batch_count != dynamic &&
-                                     ScheduleFunction<Schedule> &&
-                                     constant_checkpointing<Checkpointing>;
+    // Whether the schedule as it runs over the layers is in the type, and whether the recomputes
+    // are, too: of all but the number of samples. Those within a budget are searched for.
+    static constexpr bool constant_schedule =
+        cell_count != dynamic && micro_batch_count != dynamic && ScheduleFunction<Schedule> &&
+        !std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+    static constexpr bool constant = constant_schedule && !BudgetPolicy<Checkpointing>;
 
     // Whether the programs have been proven, as constants.
     static constexpr bool proven = [] {
@@ -129,9 +137,42 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return false;
     }();
 
-    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
+    // Whether the cut hangs on what cells run again, and whether it is a constant.
+    static constexpr bool weighs_cells = WeighsCells<Cut> && !reverses_cells<Checkpointing> &&
+                                         weighed_micro_batches(dynamic, cell_count, 1) > 0;
+    static constexpr bool constant_cut =
+        cell_count != dynamic && (constant_schedule || !weighs_cells);
+
+    // For `weighed` programs, see weighed_micro_batches(), if there are any.
+    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs,
+                                            Programs const& weighed = {}) {
+        if (weighed.cells() == cells) return cut_for<Cut>(costs, weighed);
         Array<std::size_t> first(cells + 1);
         Cut::cut(costs.data(), costs.size(), cells, first.data());
+        return first;
+    }
+    struct ConstantCut {
+        struct Value {
+            std::size_t first[cell_count + 1] = {};
+        };
+        static constexpr Programs weighed() {
+            if constexpr (weighs_cells) {
+                std::size_t const m = weighed_micro_batches(
+                    micro_batch_count, cell_count, least_micro_batches<Schedule>(device_count));
+                if (m > 0) return Checkpointing::lower(Schedule::programs(device_count, m));
+            }
+            return {};
+        }
+        static constexpr Value value = [] {
+            Array<std::size_t> const found = cut(cell_count, Net::costs(), weighed());
+            Value result;
+            for (std::size_t c = 0; c < found.size(); ++c) result.first[c] = found[c];
+            return result;
+        }();
+    };
+    static constexpr Array<std::size_t> first_layers() requires constant_cut {
+        Array<std::size_t> first(cell_count + 1);
+        for (std::size_t c = 0; c < first.size(); ++c) first[c] = ConstantCut::value.first[c];
         return first;
     }
     // Which cells have a layer whose backward comes in halves, of those that have a backward.
@@ -150,10 +191,10 @@ template <class Net, class... Policies> struct ChosenPolicies {
         static constexpr std::size_t cells_per_device = per_device;
         static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
             return join_halves(Schedule::programs(devices, micro_batches),
-                               splits(Net::layers(), cut(devices * per_device, Net::costs())));
+                               splits(Net::layers(), first_layers()));
         }
     };
-    static constexpr Programs schedule_programs() requires constant {
+    static constexpr Programs schedule_programs() requires constant_schedule {
         return OverLayers::programs(device_count, micro_batch_count);
     }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
@@ -185,40 +226,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
         return apply_checkpointing<Checkpointing>({layers.data(), layers.size(), first.data()},
                                                   schedule);
     }
-    // What is fitted into a constant budget.
-    struct Fitted {
-        static constexpr std::size_t devices = device_count;
-        static constexpr std::size_t cells = cell_count;
-        static constexpr std::size_t bytes = [] {
-            if constexpr (BudgetPolicy<Checkpointing>) return Checkpointing::budget().bytes;
-            return std::size_t{0};
-        }();
-        static constexpr std::size_t layers(std::size_t cell) {
-            Array<std::size_t> const first = cut(cell_count, Net::costs());
-            return first[cell + 1] - first[cell];
-        }
-        template <class F> static constexpr auto with_problem(F f) {
-            return with(schedule_programs(), f);
-        }
-        template <class F> static constexpr auto with_layers(F f) { return with({}, f); }
-
-      private:
-        template <class F> static constexpr auto with(Programs schedule, F f) {
-            constexpr std::size_t samples = Checkpointing::budget().samples;
-            Array<LayerInfo> const infos = Net::layers();
-            return f(BudgetProblem{{shape(infos), cut(cell_count, Net::costs()),
-                                    OptimizerFunctor::states, samples, staging(samples)},
-                                   static_cast<Programs&&>(schedule)});
-        }
-    };
-    static constexpr Checkpointed checkpointed(Programs const& schedule) {
-        if constexpr (BudgetPolicy<Checkpointing>) {
-            Array<Reversal> found = constant_reversals<Fitted>();
-            Programs programs = lower_reversed(schedule, found);
-            return {static_cast<Programs&&>(programs), static_cast<Array<Reversal>&&>(found)};
-        } else {
-            return applied(Net::layers(), cut(cell_count, Net::costs()), schedule);
-        }
+    static constexpr Checkpointed checkpointed(Programs const& schedule) requires constant {
+        return applied(Net::layers(), first_layers(), schedule);
     }
     static constexpr Checkpointed checkpointed() requires constant {
         return checkpointed(schedule_programs());
@@ -241,37 +250,30 @@ template <class Net, class... Policies> struct ChosenPolicies {
             Array<bool> halves; // found only if it matters: the layers may be many
             for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
                 if (programs.actions[i].kind != Kind::weight_gradient) continue;
-                if (halves.empty()) halves = splits(Net::layers(), cut(cell_count, Net::costs()));
+                if (halves.empty()) halves = splits(Net::layers(), first_layers());
                 if (!halves[programs.actions[i].cell]) return true;
             }
         }
         return false;
     }
-    static consteval bool check_budget() {
-        if constexpr (BudgetPolicy<Checkpointing>) {
-            constexpr auto const& fit = constant_fit<Fitted>;
-            return CheckBudget < Checkpointing, fit.device, fit.fits ? 0 : fit.least_bytes,
-                   Fitted::bytes > ::ok();
-        } else {
-            return true;
-        }
+    static constexpr LeastBudget least_for(std::size_t samples) {
+        Array<LayerInfo> const layers = Net::layers();
+        return least_budget({{shape(layers), first_layers(), OptimizerFunctor::states, samples},
+                             schedule_programs()});
     }
-    static constexpr Array<Reversal> reversals() {
-        if constexpr (BudgetPolicy<Checkpointing>) {
-            return constant_reversals<Fitted>();
+    static consteval bool check_budget() {
+        constexpr Budget budget = Checkpointing{}.budget();
+        if constexpr (budget.samples == dynamic) {
+            return true; // known, and checked, at construction
         } else {
-            Array<std::size_t> const first = cut(cell_count, Net::costs());
-            Array<LayerInfo> const layers = Net::layers();
-            return reversals_of<Checkpointing>({layers.data(), layers.size(), first.data()},
-                                               schedule_programs());
+            constexpr LeastBudget least = least_for(budget.samples);
+            return CheckBudget<Checkpointing, least.device, least.bytes, budget.bytes>::ok();
         }
     }
     static consteval bool check_reversals() {
-        if constexpr (!check_budget()) {
-            return false;
-        } else if constexpr (reverses_cells<Checkpointing>) {
+        if constexpr (reverses_cells<Checkpointing>) {
             constexpr ReversalsVerdict found =
-                verify(reversals(), cut(cell_count, Net::costs()).data());
+                verify(checkpointed().reversals, first_layers().data());
             return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
                                  found.verdict.position>::ok();
         } else {
@@ -283,12 +285,12 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return true;
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
             return false;
-        else if constexpr (!constant)
+        else if constexpr (!constant_schedule)
             return true;
+        else if constexpr (!constant)
+            return check_budget();
         else if constexpr (!fits_cells<Checkpointing, cell_count>)
             return false;
-        else if constexpr (BudgetPolicy<Checkpointing> && !proven)
-            return true;
         else if constexpr (!check_reversals())
             return false;
         else

@@ -27,8 +27,7 @@ GPIPE_INLINE std::size_t checked_capacity(Budget const& budget, std::size_t samp
 /// Reversals within a budget, proven. Throws std::invalid_argument, with the device and the least
 /// that would do, if a device does not fit into it.
 GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& budget) {
-    BudgetFit fit =
-        fit_budget(problem, budget.bytes, budget.constant ? constant_effort : BudgetEffort{});
+    BudgetFit fit = fit_budget(problem, budget.bytes);
     if (!fit.fits)
         detail::throw_error<std::invalid_argument>(
             "gpipe: checkpoint::Optimal has %zu bytes for each device, but however often layers "

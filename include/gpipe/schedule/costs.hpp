@@ -4,6 +4,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/action.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -53,9 +54,18 @@ template <class Time> struct CellCosts {
     }
 };
 
+/// What a skip carries past cells, for a micro-batch.
+template <class Time> struct SkipCosts {
+    std::size_t from = 0;  ///< cell
+    std::size_t to = 0;    ///< a later one
+    Time output_bytes{};   ///< there
+    Time gradient_bytes{}; ///< and back
+};
+
 /// The cost function of a chain of cells that differ.
 template <class Time> struct ChainCosts {
-    Array<CellCosts<Time>> cells; ///< by cell
+    Array<CellCosts<Time>> cells;   ///< by cell
+    Array<SkipCosts<Time>> skips{}; ///< between them
 
     /// What an action takes.
     constexpr Time operator()(Action const& action) const { return cells[action.cell](action); }

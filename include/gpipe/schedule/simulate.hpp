@@ -41,8 +41,10 @@ template <class Time> struct SimulatedDevice {
 /// needs has arrived. cost(action) gives its duration. From a device to another a boundary's tensor
 /// takes cost.bytes(action) / bandwidth, if the cost function has bytes, during which the way from
 /// the one to the other is taken: tensors go over it one after the other, in the order in which
-/// they are there; `latency` later it has arrived. Linear in the number of actions. The programs
-/// must have passed verify().
+/// they are there, those of an action's skips behind its boundary's; `latency` later it has
+/// arrived. What the cost function's skips carry (see ChainCosts) is waited for by the forward of
+/// the cell that they lead to, and by the backward of the one that they come from. Linear in the
+/// number of actions, and of skips. The programs must have passed verify().
 template <class Time, class Cost>
 constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& cost,
                                         Time latency = {}, Time bandwidth = unlimited<Time>) {
@@ -64,10 +66,13 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
     }
     constexpr bool has_bytes = requires(Action const& action) { cost.bytes(action); };
     bool const ways = has_bytes && bandwidth != unlimited<Time>;
+    Part<SkipCosts<Time>> skips;
+    if constexpr (requires { cost.skips.data(); })
+        if (ways) skips = {cost.skips.data(), cost.skips.size()};
     DevicePairs pairs;
-    if constexpr (has_bytes)
-        if (ways) pairs = DevicePairs(programs);
+    if (ways) pairs = DevicePairs(programs, skips);
     Array<Time> way_free(pairs.count());
+    Array<Time> skips_arrived(2 * skips.size() * micro_batches); // as arrivals, by skip
 
     // Addresses: in constant evaluation a call costs as much as the rest of a line.
     Time busy{};
@@ -92,6 +97,13 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
                     break;
                 }
                 if (clock < arrived[key]) clock = arrived[key];
+                // The cells between have run, so that of a skip has been sent.
+                for (std::size_t s = 0; s < skips.size(); ++s) {
+                    if ((gradient ? skips[s].from : skips[s].to) != a.cell) continue;
+                    Time const there =
+                        skips_arrived[(2 * s + gradient) * micro_batches + a.micro_batch];
+                    if (clock < there) clock = there;
+                }
             }
             start[i] = clock;
             end[i] = clock += cost(a);
@@ -111,6 +123,16 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
                 arrival += latency;
             }
             arrived[to] = arrival;
+            for (std::size_t s = 0; s < skips.size(); ++s) {
+                SkipCosts<Time> const& skip = skips[s];
+                if ((gradient ? skip.to : skip.from) != a.cell) continue;
+                Time const bytes = gradient ? skip.gradient_bytes : skip.output_bytes;
+                if (bytes == Time{} || owner[skip.from] == owner[skip.to]) continue;
+                Time& free = way_free[pairs.of_skip(s, gradient)];
+                if (free < clock) free = clock;
+                free += bytes / bandwidth;
+                skips_arrived[(2 * s + gradient) * micro_batches + a.micro_batch] = free + latency;
+            }
             if (all[receiver].waits_for == to) ready[ready_count++] = receiver;
         }
         all[d].next = i;

@@ -23,6 +23,9 @@ struct ScheduleProblem {
     /// Of a share and a micro-batch: time, and the bytes that go over a boundary. Where layers run
     /// backward as a whole, input_gradient is all of it and weight_gradient 0.
     CellCosts<double> share{};
+    /// Between shares, from the last cell of one to the first of another. That their tensors are
+    /// kept is part of activation_bytes.
+    Array<SkipCosts<double>> skips{};
     double activation_bytes = 0; ///< what a share keeps of a micro-batch, without its cells' inputs
     double boundary_bytes = 0;   ///< a cell's input
 
@@ -68,6 +71,10 @@ struct NamedPass {
     Programs (*lower)(Programs const&);
 };
 
+struct EqualCells : CellCosts<double> {
+    Array<SkipCosts<double>> skips;
+};
+
 // Less bytes where neither time nor what is missing tells them apart.
 GPIPE_INLINE constexpr bool better(ScheduleChoice const& a, ScheduleChoice const& b) {
     if (a.fits() != b.fits()) return a.fits();
@@ -85,9 +92,14 @@ GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dyna
     cell.input_gradient /= cells;
     cell.weight_gradient /= cells;
     if (cell.backward) *cell.backward /= cells;
+    EqualCells costs{cell, problem.skips};
+    for (SkipCosts<double>& skip : costs.skips) {
+        skip.from = (skip.from + 1) * schedule.cells_per_device() - 1;
+        skip.to *= schedule.cells_per_device();
+    }
 
     Programs const programs = pass.lower(schedule.programs(problem.devices, problem.micro_batches));
-    auto const times = simulate<double>(programs, cell, problem.latency, problem.bandwidth);
+    auto const times = simulate<double>(programs, costs, problem.latency, problem.bandwidth);
     ScheduleChoice choice{
         schedule,
         pass.name,
@@ -117,8 +129,8 @@ GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dyna
 ///                                      checkpoint::Never{}, checkpoint::ExceptLast{});
 ///     if (found) std::cout << found.best().schedule.name();
 ///
-/// Throws std::invalid_argument if there is no device or no micro-batch, or if the most cells per
-/// device are not 1 to 8.
+/// Throws std::invalid_argument if there is no device or no micro-batch, if the most cells per
+/// device are not 1 to 8, or if a skip does not lead from a share to a later one.
 template <class... Passes>
     requires(sizeof...(Passes) > 0)
 constexpr BestSchedule best_schedule(ScheduleProblem const& problem, Passes...) {
@@ -127,6 +139,9 @@ constexpr BestSchedule best_schedule(ScheduleProblem const& problem, Passes...) 
     if (problem.most_cells_per_device < 1 || problem.most_cells_per_device > most_cells_per_device)
         throw std::invalid_argument(
             "gpipe: the catalogue has schedules for 1 to 8 cells per device");
+    for (SkipCosts<double> const& skip : problem.skips)
+        if (skip.from >= skip.to || skip.to >= problem.devices)
+            throw std::invalid_argument("gpipe: a skip leads from a share to a later one");
     detail::NamedPass const passes[] = {{Passes::name, &Passes::lower}...};
 
     std::size_t const all = problem.most_cells_per_device * catalogue(1).size() * sizeof...(Passes);

@@ -37,8 +37,6 @@ struct BudgetEffort {
     std::size_t most_states = 128; ///< of the choices for such a device, cell after cell
     std::size_t simulations = 48;  ///< of steps within smaller budgets; 0: none at all
 };
-/// What constant evaluation gets through within the default limits of g++, clang and nvcc.
-inline constexpr BudgetEffort constant_effort{8, 8 * 12 * 12, 12, 16, 8, 3, 32, 0};
 
 namespace detail {
 
@@ -198,11 +196,10 @@ class CellReversals {
         std::size_t const most = effort.squares / (layers * layers);
         return most < 2 ? 0 : std::min(effort.budgets, most);
     }
-    static constexpr std::size_t count(std::size_t layers, bool both, BudgetEffort const& effort) {
-        return begin + 3 * numbers(layers, effort) + (both ? 2 : 1) * budgets(layers, effort);
-    }
     constexpr std::size_t count() const {
-        return count(costs_.layers(), in_flight_[0] != in_flight_[1], effort_);
+        std::size_t const layers = costs_.layers();
+        bool const both = in_flight_[0] != in_flight_[1];
+        return begin + 3 * numbers(layers, effort_) + (both ? 2 : 1) * budgets(layers, effort_);
     }
 
     // Of no layer where that would be too long.

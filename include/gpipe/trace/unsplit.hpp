@@ -14,6 +14,7 @@ namespace detail {
 template <class Cost> struct WholeBatch {
     Cost const& cost;
     double micro_batches;
+    Array<SkipCosts<double>> skips{};
 
     constexpr double operator()(Action const& action) const {
         return micro_batches * static_cast<double>(cost(action));
@@ -32,7 +33,15 @@ template <class Cost>
 constexpr Timeline unsplit(std::size_t devices, std::size_t micro_batches, Cost const& cost,
                            double latency = 0, double bandwidth = unlimited<double>) {
     Programs const programs = schedule::GPipe::programs(devices, 1);
-    detail::WholeBatch<Cost> const whole{cost, static_cast<double>(micro_batches)};
+    detail::WholeBatch<Cost> whole{cost, static_cast<double>(micro_batches)};
+    if constexpr (requires { cost.skips; }) {
+        whole.skips = Array<SkipCosts<double>>(cost.skips.size());
+        for (std::size_t s = 0; s < whole.skips.size(); ++s)
+            whole.skips[s] = {cost.skips[s].from, cost.skips[s].to,
+                              whole.micro_batches * static_cast<double>(cost.skips[s].output_bytes),
+                              whole.micro_batches *
+                                  static_cast<double>(cost.skips[s].gradient_bytes)};
+    }
     return timeline(programs, simulate<double>(programs, whole, latency, bandwidth));
 }
 

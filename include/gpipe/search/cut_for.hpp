@@ -1,0 +1,92 @@
+#pragma once
+
+#include <gpipe/balance/balance.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/schedule/costs.hpp>
+#include <gpipe/schedule/simulate.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe {
+
+/// Whether a cut can count how often cells run their layers.
+template <class Cut>
+concept WeighsCells = requires(double const* costs, std::size_t* first,
+                               Array<std::size_t> const& weights) {
+    Cut::objective_type::cut(costs, 1, 1, first, weights);
+};
+
+/// How many micro-batches cut_for() should see, of a schedule that needs `least`: fewer than there
+/// are where that would be more than constant evaluation gets through. The same at run time, so
+/// that both cut alike. 0: none, there are too many cells or too few micro-batches.
+GPIPE_INLINE constexpr std::size_t weighed_micro_batches(std::size_t micro_batches,
+                                                         std::size_t cells, std::size_t least) {
+    std::size_t const most = cells > 0 ? 1024 / cells : 0;
+    bool const enough = most >= cells && most >= least && micro_batches >= least;
+    return enough ? std::min(most, micro_batches) : 0;
+}
+
+namespace detail {
+
+// By cell the unit costs of its actions: of all, or from the first on that is no forward. Before
+// that pipelines fill up, and nobody waits for a cell that does less.
+GPIPE_INLINE constexpr Array<std::size_t> work_by_cell(Programs const& programs, bool full) {
+    Array<std::size_t> work(programs.cells());
+    Array<bool> begun(programs.cells(), !full);
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+        Action const& a = programs[i];
+        if (a.kind != Kind::forward) begun[a.cell] = true;
+        if (begun[a.cell]) work[a.cell] += static_cast<std::size_t>(unit_cost(a));
+    }
+    return work;
+}
+
+// Where each layer's forward takes its cost, and its backward twice that.
+GPIPE_INLINE constexpr double step_of(Programs const& programs, Array<double> const& costs,
+                                      Array<std::size_t> const& first) {
+    ChainCosts<double> chain{Array<CellCosts<double>>(programs.cells())};
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        double cost = 0;
+        for (std::size_t l = first[c]; l < first[c + 1]; ++l) cost += costs[l];
+        chain.cells[c] = {cost, cost, cost, cost};
+    }
+    return simulate<double>(programs, chain).makespan;
+}
+
+} // namespace detail
+
+/// Cuts layers of these costs for programs with their recomputes. Where some cells run more again
+/// than others, three cuts are looked at, if Cut can weigh cells: by costs alone, by all that cells
+/// do in a step, and by what they do once backwards have begun. The one whose simulated step is the
+/// shortest is taken, by costs alone unless another is shorter. (Under 1F1B and ExceptLast the last
+/// cell recomputes nothing, so it gets more layers. Under GPipe and ExceptLast that would make the
+/// other cells wait: it runs forwards late.) A device of several cells counts for each of them.
+/// The programs must have passed verify().
+template <class Cut>
+constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const& programs) {
+    std::size_t const cells = programs.cells();
+    Array<std::size_t> best(cells + 1);
+    Cut::cut(costs.data(), costs.size(), cells, best.data());
+    if constexpr (WeighsCells<Cut>) {
+        Array<std::size_t> recomputes(cells);
+        for (std::size_t i = 0; i < programs.size(); ++i)
+            recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
+        bool alike = true;
+        for (std::size_t const count : recomputes) alike = alike && count == recomputes[0];
+        if (alike) return best;
+        double shortest = detail::step_of(programs, costs, best);
+        for (bool const full : {false, true}) {
+            Array<std::size_t> other(cells + 1);
+            Cut::objective_type::cut(costs.data(), costs.size(), cells, other.data(),
+                                     detail::work_by_cell(programs, full));
+            double const step = detail::step_of(programs, costs, other);
+            if (step >= shortest) continue;
+            shortest = step;
+            best = static_cast<Array<std::size_t>&&>(other);
+        }
+    }
+    return best;
+}
+
+} // namespace gpipe
