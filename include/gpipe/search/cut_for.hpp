@@ -61,8 +61,8 @@ GPIPE_INLINE constexpr double step_of(Programs const& programs, Array<double> co
 /// do in a step, and by what they do once backwards have begun. The one whose simulated step is the
 /// shortest is taken, by costs alone unless another is shorter. (Under 1F1B and ExceptLast the last
 /// cell recomputes nothing, so it gets more layers. Under GPipe and ExceptLast that would make the
-/// other cells wait: it runs forwards late.) A device of several cells counts for each of them.
-/// The programs must have passed verify().
+/// other cells wait: it runs forwards late.) Of several cells of a device each is weighed by
+/// itself. The programs must have passed verify().
 template <class Cut>
 constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const& programs) {
     std::size_t const cells = programs.cells();
