@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -84,6 +85,15 @@ TEST_CASE("under 1F1B the last cell, which recomputes nothing, gets more layers"
     using Paper = gpipe::Cells<2, gpipe::objective::LeastVariance>;
     CHECK(gpipe::cut_for<Paper>(costs, programs)[1] == 12);
     CHECK(gpipe::cut_for<gpipe::Balance<4, 20>>(costs, programs)[1] == 4);
+}
+
+TEST_CASE("any costs will do: none, the largest there are, very small ones") {
+    Programs const programs = checkpoint::ExceptLast::lower(OneForwardOneBackward::programs(2, 32));
+    for (double const cost :
+         {0.0, std::numeric_limits<double>::max(), std::numeric_limits<double>::min()}) {
+        Array<double> const costs(24, cost);
+        CHECK(gpipe::cut_for<Cells>(costs, programs)[1] == (cost > 0 ? 10 : plain(costs, 2)[1]));
+    }
 }
 
 TEST_CASE("of many micro-batches some are looked at, of many cells none") {

@@ -42,13 +42,13 @@ GPIPE_INLINE constexpr Array<std::size_t> work_by_cell(Programs const& programs,
     return work;
 }
 
-// Where each layer's forward takes its cost, and its backward twice that.
+// Where each layer's forward takes its cost, as a share of `unit`, and its backward twice that.
 GPIPE_INLINE constexpr double step_of(Programs const& programs, Array<double> const& costs,
-                                      Array<std::size_t> const& first) {
+                                      double unit, Array<std::size_t> const& first) {
     ChainCosts<double> chain{Array<CellCosts<double>>(programs.cells())};
     for (std::size_t c = 0; c < programs.cells(); ++c) {
         double cost = 0;
-        for (std::size_t l = first[c]; l < first[c + 1]; ++l) cost += costs[l];
+        for (std::size_t l = first[c]; l < first[c + 1]; ++l) cost += costs[l] / unit;
         chain.cells[c] = {cost, cost, cost, cost};
     }
     return simulate<double>(programs, chain).makespan;
@@ -61,8 +61,8 @@ GPIPE_INLINE constexpr double step_of(Programs const& programs, Array<double> co
 /// do in a step, and by what they do once backwards have begun. The one whose simulated step is the
 /// shortest is taken, by costs alone unless another is shorter. (Under 1F1B and ExceptLast the last
 /// cell recomputes nothing, so it gets more layers. Under GPipe and ExceptLast that would make the
-/// other cells wait: it runs forwards late.) A device of several cells counts for each of them.
-/// The programs must have passed verify().
+/// other cells wait: it runs forwards late.) Of several cells of a device each is weighed by
+/// itself. The programs must have passed verify().
 template <class Cut>
 constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const& programs) {
     std::size_t const cells = programs.cells();
@@ -74,14 +74,15 @@ constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const&
             recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
         bool alike = true;
         for (std::size_t const count : recomputes) alike = alike && count == recomputes[0];
-        if (alike) return best;
-        double shortest = detail::step_of(programs, costs, best);
+        double const largest = *std::max_element(costs.begin(), costs.end());
+        if (alike || largest == 0) return best;
+        double shortest = detail::step_of(programs, costs, largest, best);
         for (bool const full : {false, true}) {
             Array<std::size_t> other(cells + 1);
             Cut::objective_type::cut(costs.data(), costs.size(), cells, other.data(),
                                      detail::work_by_cell(programs, full));
-            double const step = detail::step_of(programs, costs, other);
-            if (step >= shortest) continue;
+            double const step = detail::step_of(programs, costs, largest, other);
+            if (step > shortest * (1 - 1e-9)) continue; // by more than rounding
             shortest = step;
             best = static_cast<Array<std::size_t>&&>(other);
         }
