@@ -136,9 +136,8 @@ template <class Net, class... Policies> class Training {
     /// what the norm of the gradients takes, and what copies do: where tensors may have to be
     /// copied between devices, any two have such a `link`. On a machine with several kinds ask for
     /// each; benchmarks/plan prints the most over all of them beside every plan.
-    static constexpr std::size_t
-    peak_bytes(std::size_t device, std::size_t samples,
-               Link link = HasLinks<Device> ? Link::copied : Link::shared) requires constant {
+    static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
+                                            Link link = Device::most_link) requires constant {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
@@ -279,28 +278,28 @@ template <class Net, class... Policies> class Training {
     /// The parameters of layer `index` as its context gives them, writable between steps; where the
     /// host can read the device's memory. What is written to tied ones is what all ends have when
     /// this, or any other call, is called next.
-    template <std::size_t index> auto parameters() requires(Device::host_reads) {
+    template <std::size_t index> auto parameters() requires HostReadable<Device> {
         settled().lend(index);
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
     /// failed.
-    template <std::size_t index> auto gradients() requires(Device::host_reads) {
+    template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             settled().layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
     template <class T>
-    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
         machine_.lend(layer);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
     template <class T>
-    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
@@ -390,7 +389,7 @@ template <class Net, class... Policies> class Training {
     Timeline timeline(std::string_view title = {}) const {
         Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
         for (ActionTime const& time : times())
-            if (time.ran)
+            if (time.ran && !is_transfer(time.action.kind))
                 result.add({time.action, programs().device_of(time.action.cell), time.lane,
                             time.start, time.end});
         if (result.size() == 0)
@@ -475,8 +474,7 @@ template <class Net, class... Policies> class Training {
         return model;
     }
 
-    // Over the times of the last run; none if that was no training step. Copies have times where
-    // they are calls.
+    // Over the times of the last run; none if that was no training step.
     Array<MemoryCurve> used_memory() const {
         Programs const& all = plan().lowered.programs;
         std::size_t count = programs().size();

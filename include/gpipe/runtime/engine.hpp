@@ -3,7 +3,8 @@
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/preemptions.hpp>
-#include <gpipe/runtime/step_protocol.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step_end.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
 
@@ -19,117 +20,90 @@ namespace gpipe {
 
 /// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
 /// all schedules, cuts and checkpointing policies are the same code with other tables.
-template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
-    using Protocol = detail::StepProtocol<Device>;
-
+template <DeviceRuntime Device> class Engine {
   public:
-    /// Steps that may have been started and not finished.
-    static constexpr std::size_t slots = Device::steps_at_once;
+    /// Runs that may have been submitted and not finished.
+    static constexpr std::size_t slots = Device::depth;
 
     /// `device` must outlive it.
-    explicit Engine(Device& device) : Protocol(device) {}
+    explicit Engine(Device& device) : device_(device) {}
+    Engine(Engine const&) = delete;
+    Engine& operator=(Engine const&) = delete;
 
     /// To be called once: from then on a run allocates nothing. `immediate`: see update::Immediate.
-    /// `batch_bytes`: of a mini-batch, where it has to be brought to the device; by the streams
-    /// from `first_feed` on, then, one for each of its tensors.
-    void prepare(Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes,
-                 std::size_t first_feed) {
+    /// `batch_bytes`: of a mini-batch, where it has to be brought to the device.
+    void prepare(Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes) {
         tables_ = std::move(tables);
-        this->checks_ = checks;
-        this->immediate_ = immediate;
-        first_feed_ = first_feed;
+        end_.checks = checks;
+        end_.immediate = immediate;
         for (Run& run : runs_) {
             run.ranges = Array<SampleRange>(tables_.micro_batches);
             run.frames = Array<StepFrame>(tables_.gradients.size());
         }
-        auto const allocate = [&](std::size_t bytes) { return device_.allocate_host(bytes); };
-        std::size_t const sums = tables_.sums;
-        exchange_ = {{sums + 1, checks.squares() ? tables_.updates.size() : 0,
-                      Device::reads_host && !immediate ? 0 : tables_.optimizer_bytes, batch_bytes},
-                     slots,
-                     allocate};
-        if constexpr (Device::reads_host) {
-            host_sums_ = allocate(tables_.micro_batches * sums * sizeof(double));
+        bool const apart = tables_.loss_sums != nullptr; // in the device's memory
+        mail_ = {device_,
+                 tables_,
+                 {tables_.sums + 1, checks.squares() ? tables_.updates.size() : 0,
+                  apart || immediate ? tables_.optimizer_bytes : 0, batch_bytes}};
+        if (!apart) {
+            host_sums_ =
+                device_.allocate_host(tables_.micro_batches * tables_.sums * sizeof(double));
             tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
         }
     }
     /// As prepare() was given them.
     Tables const& tables() const { return tables_; }
 
-    /// Runs every action of the table whose micro-batch has samples; in training then updates the
-    /// parameters. False if a layer threw, or something was not finite: failure() then tells which,
-    /// the first in the programs' linear order whatever the timing, and nothing was updated.
-    bool run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
-        Run& run = begin_run(table, batch, arguments, false);
-        if (run.times.empty())
-            device_.run(table.lanes(),
-                        [&](std::size_t lane) { return walk<false>(run, table, lane); });
-        else
-            device_.run(table.lanes(),
-                        [&](std::size_t lane) { return walk<true>(run, table, lane); });
+    /// Has the device run every action of the table whose micro-batch has samples; in training the
+    /// parameters are then updated. True if all of that is done. False: finish(arguments.slot)
+    /// waits for it; a step may have been kept, and left at that the next time. Throws what the
+    /// device says.
+    bool submit(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
+        Run& run = begin_run(table, batch, arguments);
+        Ticket const ticket{arguments.slot,
+                            table.lanes(),
+                            &table,
+                            arguments.samples,
+                            arguments.trains() && run.times.empty(),
+                            arguments.trains() && end_.immediate,
+                            table.stream_of_device[batch.reader()]};
+        try {
+            return run.done = device_.submit(ticket, Walk{this, &run, &table});
+        } catch (...) {
+            device_.abort();
+            torn_ = torn_ || (device_.launched() && arguments.trains());
+            throw;
+        }
+    }
+    /// Waits for the run of a slot. Throws what the device says of it. False if a layer threw, or
+    /// something was not finite: failure() then tells which, the first in the programs' linear
+    /// order whatever the timing, and nothing was updated.
+    bool finish(std::size_t slot) {
+        Run& run = runs_[slot];
+        try {
+            if (!run.done) device_.finish(slot);
+        } catch (...) {
+            torn_ = torn_ || run.arguments.trains();
+            throw;
+        }
         return end_run(run);
     }
 
-    /// Enqueues a training step; finish(arguments.slot) waits for it. False as run(). The
-    /// device may keep it, and leave it at that the next time.
-    bool start(StepTable const& table, MiniBatch const& batch,
-               RunArguments const& arguments) requires(Device::calls_enqueue) {
-        Run& run = begin_run(table, batch, arguments, false);
-        bool const timed = !run.times.empty();
-        try {
-            std::size_t feed = first_feed_;
-            for (MiniBatch::Copy const& copy : batch.copies())
-                device_.feed(feed++, copy.to, copy.from, copy.bytes,
-                             exchange_.batch(arguments.slot) + copy.pinned);
-            device_.start(
-                {!timed ? &table : nullptr, arguments.samples, arguments.slot},
-                [&](std::size_t lane) {
-                    run.failure.reset();
-                    return timed ? walk<true>(run, table, lane) : walk<false>(run, table, lane);
-                },
-                [&] { return run.failure.get()->error; });
-        } catch (...) {
-            static_cast<void>(device_.drain());
-            torn_ = torn_ || device_.launched();
-            throw;
-        }
-        if (!end_run(run, false)) return false;
-        torn_ = false;
-        return true;
-    }
-    /// The same on a device that runs its work at once, where updates are immediate: returns when
-    /// the lane of `reader`, the device that reads the inputs, is done. `follows`: whether the run
-    /// before this one was started over the same table, and may be under way.
-    void start(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
-               std::size_t reader, bool follows) requires(Device::overlaps) {
-        Run& run = begin_run(table, batch, arguments, follows);
-        auto const begin = [&](auto walk) {
-            device_.start(arguments.slot, table.lanes(), table.stream_of_device[reader], walk);
-        };
-        if (run.times.empty())
-            begin([this, &run, &table](std::size_t lane) { walk<false>(run, table, lane); });
-        else
-            begin([this, &run, &table](std::size_t lane) { walk<true>(run, table, lane); });
-    }
-    /// Waits for the step of a slot. Throws what the device says of it. False as run().
-    bool finish(std::size_t slot) requires(Device::calls_enqueue || Device::overlaps) {
-        try {
-            device_.finish(slot);
-        } catch (...) {
-            torn_ = true;
-            throw;
-        }
-        return end_run(runs_[slot]);
-    }
-
-    /// The number that the step of a slot has trained with.
-    std::uint64_t step_number(std::size_t slot) const { return runs_[slot].arguments.step; }
-    /// Whether the step of a slot updated the parameters.
-    bool committed(std::size_t slot) const { return exchange_.state(slot).committed != 0; }
+    /// What the run of a slot has left: whether it updated the parameters, which step it was then.
+    StepState const& state(std::size_t slot) const { return mail_.state(slot); }
     /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that was
     /// asked for, else 0.
     std::span<double const> totals(std::size_t slot) const {
-        return {exchange_.totals(slot), tables_.sums + 1};
+        return {mail_.totals(slot), tables_.sums + 1};
+    }
+    /// Gives each device the state that its next step begins with, where it has one of its own.
+    void give_states(StepState const& state) {
+        mail_.state(0) = state;
+        device_.run([&] {
+            for (std::size_t d = 0; d < tables_.states.size(); ++d)
+                mail_.state(0, d).put(device_, d);
+            if (end_.checks.squares()) mail_.order().put(device_, tables_.last_device);
+        });
     }
     /// Of the last run that has come to its end.
     std::optional<Failure> const& failure() const { return last_failure_; }
@@ -141,7 +115,7 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     }
     /// By action, see time_actions().
     Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
-    /// How often a lane lost its core in that run; a device that enqueues does not know.
+    /// How often a lane lost its core in that run.
     std::uint64_t preemptions() const {
         return runs_[last_slot_].preemptions.load(std::memory_order_relaxed);
     }
@@ -159,11 +133,24 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
             "use"));
     }
 
-    Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments,
-                   bool follows) {
+    // As a device runs it.
+    struct Walk {
+        Engine* engine;
+        Run* run;
+        StepTable const* table;
+
+        void feed() const { engine->feed(*run); }
+        void begin(bool follows) const { run->begin(follows); }
+        bool operator()(std::size_t lane) const noexcept {
+            return run->times.empty() ? engine->walk<false>(*run, *table, lane)
+                                      : engine->walk<true>(*run, *table, lane);
+        }
+        std::exception_ptr error() const { return run->failure.get()->error; }
+    };
+
+    Run& begin_run(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         check_whole();
         last_failure_.reset();
-        if constexpr (requires { device_.begin(); }) device_.begin();
         Run& run = runs_[arguments.slot];
         if (arguments.samples != run.arguments.samples) {
             Split const split(arguments.samples, run.ranges.size());
@@ -174,34 +161,30 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
                              arguments.seed,
                              arguments.step,
                              &device_.stream(table.stream_of_device[d]),
-                             this->state_of(arguments.slot, d),
+                             mail_.state(arguments.slot, d).there,
                              tables_.handles + d};
         run.batch = &batch;
         run.arguments = arguments;
-        run.failure.reset();
+        run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
+        run.begin(false);
         run.base = base_;
-        run.follows = follows;
-        run.updated.store(false, std::memory_order_relaxed);
         base_ += table.longest;
-        exchange_.state(arguments.slot) = {arguments.seed, arguments.step, 0, this->checks_.clip,
-                                           0};
-        exchange_.totals(arguments.slot)[tables_.sums] = 0;
-        if (!Device::reads_host || this->immediate_)
-            exchange_.set_optimizer(arguments.slot, arguments.optimizer);
+        mail_.state(arguments.slot) = {arguments.seed, arguments.step, 0, end_.checks.clip, 0};
+        mail_.totals(arguments.slot)[tables_.sums] = 0;
         for (ActionTime& time : run.times) time = {};
         run.preemptions.store(0, std::memory_order_relaxed);
         if (!run.times.empty()) run.origin = detail::seconds_now();
         return run;
     }
-    // `done`: whether all its work is, not only its calls.
-    bool end_run(Run& run, bool done = true) {
+    bool end_run(Run& run) {
         last_slot_ = run.arguments.slot;
-        StepState const& state = exchange_.state(run.arguments.slot);
-        if (done && !run.failed() && state.fault != StepFault::nothing) {
-            Failure failure = this->not_finite(state);
+        StepState const& state = mail_.state(run.arguments.slot);
+        bool const interrupted = run.failed(); // else what follows has kept it from updating
+        if (!interrupted && state.fault != StepFault::nothing) {
+            Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
-            if (Device::calls_enqueue && this->immediate_ && state.fault == StepFault::gradient &&
-                run.arguments.updates && this->has_updated(run)) {
+            if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
+                end_.has_updated(run)) {
                 torn_ = true;
                 failure.error = of_no_use();
                 for (Run& other : runs_) // that may be under way
@@ -210,43 +193,45 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         }
         if (!run.failed()) return true;
         last_failure_ = run.failure.get();
-        if (!Device::calls_enqueue && run.updated.load(std::memory_order_relaxed)) torn_ = true;
+        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched())
+            torn_ = true;
         return false;
+    }
+
+    // Brings the mini-batch to the devices, where they do not find it.
+    void feed(Run const& run) {
+        std::size_t i = 0;
+        for (MiniBatch::Copy const& copy : run.batch->copies())
+            device_.feed(i++, copy.to, copy.from, copy.bytes,
+                         mail_.batch(run.arguments.slot) + copy.pinned);
     }
 
     template <bool timed> bool walk(Run& run, StepTable const& table, std::size_t lane) noexcept {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         RunArguments const& arguments = run.arguments;
-        [[maybe_unused]] std::uint64_t const preempted =
-            timed && !Device::enqueues ? detail::preemptions() : 0;
+        [[maybe_unused]] std::uint64_t const preempted = timed ? detail::preemptions() : 0;
         Step const* near = step; // for the handler, so that `step` may stay in a register
         try {
-            this->begin(run, table, lane);
+            end_.begin(run, table, lane);
             for (; step != end; ++step) {
                 near = step;
                 if (step->waits | step->waits_before) wait(run, table, *step);
-                if (ends_step(step->kind)) [[unlikely]] {
-                    this->end(run, *step);
-                } else if (run.ranges[step->micro_batch].count > 0) {
-                    // On a device that does not enqueue all memory is the host's, and copies are
-                    // calls.
-                    if (Device::enqueues && is_copy(step->kind))
-                        copy(run, *step);
-                    else
-                        device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
-                            execute<timed>(run, table, *step, lane);
-                        });
-                }
+                if (!computes(step->kind)) [[unlikely]]
+                    put_other<timed>(run, *step, lane);
+                else if (run.ranges[step->micro_batch].count > 0)
+                    device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
+                        execute<timed>(run, table, *step, lane);
+                    });
                 if (step->more) do_more(run, *step);
             }
             std::size_t const last = table.stream_of_device[tables_.last_device];
             bool const sums_up = table.evaluation && arguments.measures && table.serves(lane, last);
-            if (sums_up && !(Device::calls_enqueue && run.failed())) this->commit(run, last);
-        } catch (...) { // a device that enqueues refuses: near this action; there is no other lane
+            if (sums_up && !StepWork<Device>::stops(run.failed())) end_.commit(run, last);
+        } catch (...) { // a device refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
-        if constexpr (timed && !Device::enqueues)
+        if constexpr (timed)
             run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
         return !run.failed();
     }
@@ -265,7 +250,30 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
         if (step.publishes) device_.record(step.stream, run.base + step.position);
     }
 
-    void copy(Run const& run, Step const& step) {
+    // What is no call of layers: a copy, or what ends a step.
+    template <bool timed>
+    [[gnu::noinline]] void put_other(Run& run, Step const& step, std::size_t lane) {
+        if (!ends_step(step.kind)) {
+            if (run.ranges[step.micro_batch].count > 0) copy<timed>(run, step, lane);
+        } else if (!StepWork<Device>::stops(run.failed())) {
+            end_.end(run, step);
+        }
+    }
+    template <bool timed> void copy(Run& run, Step const& step, std::size_t lane) {
+        [[maybe_unused]] auto const note = [&](double ActionTime::*when) {
+            device_.launch(step.stream, [&run, &step, lane, when]() noexcept {
+                ActionTime& time = run.times[step.action];
+                time.action = {step.kind, step.cell, step.micro_batch};
+                time.lane = lane;
+                time.*when = seconds_in(run);
+                time.ran = true;
+            });
+        };
+        if constexpr (timed) note(&ActionTime::start);
+        put_copies(run, step);
+        if constexpr (timed) note(&ActionTime::end);
+    }
+    void put_copies(Run const& run, Step const& step) {
         std::size_t const samples = run.ranges[step.micro_batch].count;
         auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
             if (bytes > 0) device_.copy(step.stream, to, from, bytes);
@@ -338,22 +346,24 @@ template <DeviceRuntime Device> class Engine : detail::StepProtocol<Device> {
     }
 
     void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
-        if constexpr (requires { device_.spoilt(); })
-            if (run.failed() && device_.spoilt()) return; // a consequence of the first
+        if (run.failed() && device_.spoilt()) return; // a consequence of the first
         run.failure.tell(step.rank, {layer, tables_.layer_names[layer], step.cell, step.micro_batch,
                                      kind, std::current_exception()});
     }
 
     static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }
 
-    using Protocol::device_, Protocol::exchange_, Protocol::tables_, Protocol::torn_;
+    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
 
+    Device& device_;
+    Tables tables_;
+    Mailboxes<Device> mail_;
+    detail::StepEnd<Device> end_{device_, tables_, mail_};
     Run runs_[slots];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;
-    std::size_t first_feed_ = 0;
-    typename Protocol::HostMemory
-        host_sums_;          ///< loss_sums, where the device reads the host's memory
+    bool torn_ = false;      ///< whether some parameters were updated, and others not
+    HostMemory host_sums_;   ///< loss_sums, where the device reads the host's memory
     std::uint64_t base_ = 0; ///< what positions count from in the next run
 };
 
