@@ -141,6 +141,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
@@ -166,6 +167,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/run.hpp
+    include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_end.hpp
     include/gpipe/runtime/step_faults.hpp
@@ -173,7 +175,9 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
+    include/gpipe/runtime/tied_parameters.hpp
     include/gpipe/runtime/update.hpp
+    include/gpipe/runtime/walker.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/breadth_first.hpp

@@ -203,9 +203,9 @@ template <class Net, class... Policies> class Training {
     /// if the handle is gone. On a host the step is done when this returns, unless updates are
     /// immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
-        Pending pending(&machine_, &finish);
-        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
-                       &optimizer_, pending.outcome_);
+        Pending pending(&machine_.engine(), &finish);
+        machine_.engine().start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                                &optimizer_, pending.outcome_);
         return pending;
     }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
@@ -213,9 +213,9 @@ template <class Net, class... Policies> class Training {
     /// when the step is done. Throws std::invalid_argument for an array in pageable memory.
     template <class D = Device>
     Pending start(Batch<Input> inputs, Batch<Target> targets, typename D::CallersStream stream) {
-        Pending pending(&machine_, &finish);
-        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
-                       &optimizer_, pending.outcome_, stream);
+        Pending pending(&machine_.engine(), &finish);
+        machine_.engine().start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                                &optimizer_, pending.outcome_, stream);
         return pending;
     }
 
@@ -226,7 +226,7 @@ template <class Net, class... Policies> class Training {
     Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_step(inputs, targets);
         auto const sums =
-            machine_.gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+            machine_.engine().gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
         std::array<double, 3 + metrics> total{};
         std::copy(sums.begin(), sums.end(), total.begin());
         return detail::mean<metrics>(total);
@@ -236,18 +236,19 @@ template <class Net, class... Policies> class Training {
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_batch(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
-        machine_.forward(inputs.tensors(), targets.tensors(), samples, true,
-                         [&](std::span<double const> sums) {
-                             for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[i];
-                         });
+        machine_.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
+                                  [&](std::span<double const> sums) {
+                                      for (std::size_t i = 0; i < total.size(); ++i)
+                                          total[i] += sums[i];
+                                  });
         return detail::mean<metrics>(total);
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
         std::size_t const samples = checked_batch(inputs, outputs, "outputs");
-        machine_.forward(inputs.tensors(), outputs.tensors(), samples, false,
-                         [](std::span<double const>) {});
+        machine_.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
+                                  [](std::span<double const>) {});
     }
 
     /// The optimizer, to change a learning rate between steps.
@@ -265,13 +266,13 @@ template <class Net, class... Policies> class Training {
     /// Calls change(layer), which may set its run-time members, once no step is under way: from the
     /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.
     template <std::size_t index, class F> void change_layer(F&& change) {
-        settled().forget_steps();
+        machine_.engine().forget_steps();
         using Layer = typename Net::template Layer<index>;
         static_cast<F&&>(change)(const_cast<Layer&>(layer<index>())); // net_ is no constant
     }
     /// The same with the loss.
     template <class F> void change_loss(F&& change) {
-        settled().forget_steps();
+        machine_.engine().forget_steps();
         static_cast<F&&>(change)(loss_);
     }
 
@@ -279,7 +280,7 @@ template <class Net, class... Policies> class Training {
     /// host can read the device's memory. What is written to tied ones is what all ends have when
     /// this, or any other call, is called next.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
-        settled().lend(index);
+        settled().engine().tied().lend(index);
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
@@ -294,7 +295,7 @@ template <class Net, class... Policies> class Training {
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
-        machine_.lend(layer);
+        machine_.engine().tied().lend(layer);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
@@ -314,7 +315,7 @@ template <class Net, class... Policies> class Training {
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
-        machine_.spread(layer);
+        machine_.engine().tied().spread(layer);
     }
     /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
@@ -334,9 +335,9 @@ template <class Net, class... Policies> class Training {
     }
 
     /// Where the last step, evaluate or predict failed, if it did.
-    std::optional<Failure> const& failure() const { return machine_.failure(); }
+    std::optional<Failure> const& failure() const { return machine_.engine().failure(); }
     /// Steps trained, and done by now.
-    std::uint64_t steps() const { return machine_.steps(); }
+    std::uint64_t steps() const { return machine_.engine().steps(); }
     /// K.
     std::size_t devices() const { return machine_.programs().devices(); }
     /// On all devices.
@@ -344,9 +345,9 @@ template <class Net, class... Policies> class Training {
     /// M.
     std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
     /// Walkers of a step: threads on the host.
-    std::size_t lanes() const { return machine_.lanes(); }
+    std::size_t lanes() const { return machine_.engine().lanes(); }
     /// Options::seed.
-    std::uint64_t seed() const { return machine_.seed(); }
+    std::uint64_t seed() const { return machine_.engine().seed(); }
     /// Options::samples: the largest mini-batch.
     std::size_t samples() const { return machine_.samples(); }
     /// The programs with their recomputes, and the memory plan, as they run.
@@ -379,10 +380,10 @@ template <class Net, class... Policies> class Training {
 
     /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
     /// then not kept as graphs.
-    void time_actions() { machine_.time_actions(); }
+    void time_actions() { machine_.engine().time_actions(); }
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
-    Array<ActionTime> const& times() const { return machine_.times(); }
+    Array<ActionTime> const& times() const { return machine_.engine().times(); }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
     /// After a training step with the bytes that were in use. Says how often a lane lost its core.
     /// Throws std::logic_error if there is no timed run.
@@ -396,7 +397,7 @@ template <class Net, class... Policies> class Training {
             throw std::logic_error(
                 "gpipe: there is no timed run to show: call time_actions() before "
                 "the step that timeline() is for");
-        result.preemptions(machine_.preemptions());
+        result.preemptions(machine_.engine().preemptions());
         result.memory(used_memory());
         return result;
     }
@@ -501,8 +502,8 @@ template <class Net, class... Policies> class Training {
         machine_.finish();
         return machine_;
     }
-    static void finish(void* machine, StepOutcome const& outcome) {
-        static_cast<Machine<Device>*>(machine)->finish(outcome);
+    static void finish(void* engine, StepOutcome const& outcome) {
+        static_cast<Engine<Device>*>(engine)->finish(outcome);
     }
     std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
         std::size_t const samples = checked_batch(inputs, targets, "targets");

@@ -21,11 +21,13 @@ template <DeviceRuntime Device> class StepEnd {
 
   public:
     // References outlive it.
-    StepEnd(Device& device, Tables const& tables, Mailboxes<Device> const& mail)
-        : device_(device), tables_(tables), mail_(mail) {}
+    StepEnd(Device& device, Tables const& tables, Mailboxes<Device> const& mail,
+            StepChecks step_checks, bool is_immediate)
+        : checks(step_checks), immediate(is_immediate), device_(device), tables_(tables),
+          mail_(mail) {}
 
-    StepChecks checks{};
-    bool immediate = false; // see update::Immediate
+    StepChecks const checks;
+    bool const immediate; // see update::Immediate
 
     // What a lane's devices are to have before its first action.
     void begin(Run const& run, StepTable const& table, std::size_t lane) {
