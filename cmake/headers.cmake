@@ -157,11 +157,13 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/machine_plan.hpp
+    include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
     include/gpipe/runtime/mailboxes.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
+    include/gpipe/runtime/model_of.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp

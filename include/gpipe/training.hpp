@@ -13,6 +13,8 @@
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/machine_timeline.hpp>
+#include <gpipe/runtime/model_of.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/summary.hpp>
@@ -179,9 +181,9 @@ template <class Net, class... Policies> class Training {
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          machine_(model(), chosen_cut(options), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, chosen_checks(options),
-                   Update::immediate, options.device) {}
+          machine_(detail::model_of<Device>(net_, loss_, optimizer_), chosen_cut(options),
+                   chosen_programs(options), checked_samples(options.samples), options.seed,
+                   chosen_checks(options), Update::immediate, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -388,18 +390,7 @@ template <class Net, class... Policies> class Training {
     /// After a training step with the bytes that were in use. Says how often a lane lost its core.
     /// Throws std::logic_error if there is no timed run.
     Timeline timeline(std::string_view title = {}) const {
-        Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
-        for (ActionTime const& time : times())
-            if (time.ran && !is_transfer(time.action.kind))
-                result.add({time.action, programs().device_of(time.action.cell), time.lane,
-                            time.start, time.end});
-        if (result.size() == 0)
-            throw std::logic_error(
-                "gpipe: there is no timed run to show: call time_actions() before "
-                "the step that timeline() is for");
-        result.preemptions(machine_.engine().preemptions());
-        result.memory(used_memory());
-        return result;
+        return detail::timeline_of(machine_, title);
     }
 
     /// The timeline of a step in which actions take cost(action) and every device runs by itself,
@@ -442,60 +433,6 @@ template <class Net, class... Policies> class Training {
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
-
-    Model model() const {
-        if constexpr (requires { optimizer_.check_layers(Net::size); })
-            optimizer_.check_layers(Net::size);
-        auto const objects = net_.leaf_objects();
-        auto const updates =
-            Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_, Device>>();
-        Model model;
-        model.infos = Array<LayerInfo>(Net::size);
-        model.costs = declared_costs();
-        model.skips = {Net::skips.data(), Net::skips.size()};
-        model.ties = {Net::ties.data(), Net::ties.size()};
-        model.layers = Array<LayerParts>(Net::size);
-        Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
-            model.infos[layer] = Net::leaf_info[leaf];
-            model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
-                                   updates[leaf], objects[leaf]};
-        });
-        model.loss = {&detail::loss_thunk<LossFunctor, Net, Stream, true>,
-                      &detail::loss_thunk<LossFunctor, Net, Stream, false>, &loss_,
-                      type_name<LossFunctor>, detail::handle_specs<LossFunctor, Stream>()};
-        model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
-        model.loss_handles = detail::handle_needs<LossFunctor>();
-        model.sums = 2 + metrics;
-        model.states = states_of(optimizer_);
-        model.targets = detail::sizes_of<detail::as_tensors<Target>>();
-        model.optimizer_bytes = sizeof(OptimizerFunctor_);
-        model.input_tensors = Batch<Input>::count;
-        model.target_tensors =
-            std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
-        return model;
-    }
-
-    // Over the times of the last run; none if that was no training step.
-    Array<MemoryCurve> used_memory() const {
-        Programs const& all = plan().lowered.programs;
-        std::size_t count = programs().size();
-        for (std::size_t i = count; i < all.size() && i < times().size(); ++i)
-            if (times()[i].ran) count = all.size();
-        struct {
-            Array<double> start, end;
-        } ran{Array<double>(count), Array<double>(count)};
-        bool trained = false;
-        for (std::size_t i = 0; i < count && i < times().size(); ++i) {
-            ActionTime const& time = times()[i];
-            if (!time.ran) continue;
-            if (time.action != all[i]) return {};
-            trained = trained || gives_gradient(time.action.kind);
-            ran.start[i] = time.start;
-            ran.end[i] = time.end;
-        }
-        if (!trained) return {};
-        return memory_usage(plan(), ran);
-    }
 
     // Once no step is under way. Throws what was wrong with one that nobody listens to.
     Machine<Device>& settled() {
@@ -559,21 +496,13 @@ template <class Net, class... Policies> class Training {
                     cells_per_device, Cut::cells);
         return chosen_number("cells", devices_of<Cut>(cells_per_device), options.cells, 0);
     }
-    // Net::costs() at run time. A call of a constexpr function without arguments is tried by g++
-    // while it compiles, layer by layer: 0.2 s for 2,000.
-    static Array<double> declared_costs() {
-        Array<double> costs(Net::size);
-        Net::for_each_layer(
-            [&](std::size_t layer, std::size_t leaf) { costs[layer] = Net::leaf_info[leaf].cost; });
-        return costs;
-    }
     static Array<std::size_t> chosen_cut(Options const& options) {
         std::size_t const devices = chosen_devices(options);
         check_cells(Net::size, devices); // each has one at least
         std::size_t const cells =
             checked_product(devices, chosen_schedule(options).cells_per_device());
         check_cells(Net::size, cells);
-        Array<double> const costs = declared_costs();
+        Array<double> const costs = detail::declared_costs<Net>();
         check_costs(costs.data(), costs.size());
         return Chosen::cut(cells, costs);
     }

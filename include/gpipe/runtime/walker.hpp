@@ -107,7 +107,8 @@ template <DeviceRuntime Device> class Walker {
         [[maybe_unused]] auto const note = [&](double ActionTime::*when) {
             device_.launch(step.stream, [&run, &step, lane, when]() noexcept {
                 ActionTime& time = run.times[step.action];
-                time.action = {step.kind, step.cell, step.micro_batch};
+                time.action = {step.kind, step.cell, step.micro_batch,
+                               is_transfer(step.kind) ? step.calls : 0};
                 time.lane = lane;
                 time.*when = seconds_in(run);
                 time.ran = true;
