@@ -81,11 +81,16 @@ set(GPIPE_HEADERS
     include/gpipe/device/counter.hpp
     include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
+    include/gpipe/device/cuda_feeds.hpp
     include/gpipe/device/cuda_graph.hpp
+    include/gpipe/device/cuda_links.hpp
     include/gpipe/device/cuda_memory.hpp
     include/gpipe/device/cuda_stream.hpp
     include/gpipe/device/device.hpp
+    include/gpipe/device/executor.hpp
     include/gpipe/device/host.hpp
+    include/gpipe/device/memory.hpp
+    include/gpipe/device/queue.hpp
     include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
     include/gpipe/layer/batch.hpp
@@ -100,13 +105,13 @@ set(GPIPE_HEADERS
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
-    include/gpipe/memory/arenas.hpp
     include/gpipe/memory/byte_planner.hpp
     include/gpipe/memory/cell_calls.hpp
     include/gpipe/memory/cell_use.hpp
     include/gpipe/memory/cell_way.hpp
     include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
+    include/gpipe/memory/fill_arenas.hpp
     include/gpipe/memory/gap_list.hpp
     include/gpipe/memory/lifetimes.hpp
     include/gpipe/memory/locate.hpp
@@ -142,34 +147,45 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
+    include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
-    include/gpipe/runtime/exchange.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/lane_choice.hpp
+    include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
+    include/gpipe/runtime/machine_plan.hpp
+    include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
+    include/gpipe/runtime/mailboxes.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
+    include/gpipe/runtime/model_of.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/preemptions.hpp
+    include/gpipe/runtime/run.hpp
+    include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/step.hpp
-    include/gpipe/runtime/step_protocol.hpp
+    include/gpipe/runtime/step_end.hpp
+    include/gpipe/runtime/step_faults.hpp
     include/gpipe/runtime/summary.hpp
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
+    include/gpipe/runtime/tied_parameters.hpp
     include/gpipe/runtime/update.hpp
+    include/gpipe/runtime/walker.hpp
     include/gpipe/runtime/work.hpp
     include/gpipe/schedule/action.hpp
     include/gpipe/schedule/breadth_first.hpp

@@ -203,7 +203,7 @@ int run(Settings const& settings, gpt::Text const& text) {
     using Model = gpt::StandardOn<Operations, tied>;
     using Train = TrainOn<Model, Device>;
     // Elsewhere actions only enqueue: how long that takes says nothing of them.
-    constexpr bool times = !Device::calls_enqueue;
+    constexpr bool times = !gpipe::calls_enqueue<Device>;
     std::optional<support::TraceFile> trace;
     if (!settings.trace.empty()) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),

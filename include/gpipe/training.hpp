@@ -14,6 +14,8 @@
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/machine_timeline.hpp>
+#include <gpipe/runtime/model_of.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/summary.hpp>
@@ -145,9 +147,8 @@ template <class Net, class... Policies> class Training {
     /// what the norm of the gradients takes, and what copies do: where tensors may have to be
     /// copied between devices, any two have such a `link`. On a machine with several kinds ask for
     /// each; benchmarks/plan prints the most over all of them beside every plan.
-    static constexpr std::size_t
-    peak_bytes(std::size_t device, std::size_t samples,
-               Link link = HasLinks<Device> ? Link::copied : Link::shared) requires constant {
+    static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
+                                            Link link = Device::most_link) requires constant {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
@@ -189,9 +190,9 @@ template <class Net, class... Policies> class Training {
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor_ optimizer, Options options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          machine_(model(), chosen_cut(options), chosen_programs(options),
-                   checked_samples(options.samples), options.seed, chosen_checks(options),
-                   Update::immediate, options.device) {}
+          machine_(detail::model_of<Device>(net_, loss_, optimizer_), chosen_cut(options),
+                   chosen_programs(options), checked_samples(options.samples), options.seed,
+                   chosen_checks(options), Update::immediate, options.device) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -213,9 +214,9 @@ template <class Net, class... Policies> class Training {
     /// if the handle is gone. On a host the step is done when this returns, unless updates are
     /// immediate and there are several lanes: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) {
-        Pending pending(&machine_, &finish);
-        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
-                       &optimizer_, pending.outcome_);
+        Pending pending(&machine_.engine(), &finish);
+        machine_.engine().start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                                &optimizer_, pending.outcome_);
         return pending;
     }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
@@ -223,9 +224,9 @@ template <class Net, class... Policies> class Training {
     /// when the step is done. Throws std::invalid_argument for an array in pageable memory.
     template <class D = Device>
     Pending start(Batch<Input> inputs, Batch<Target> targets, typename D::CallersStream stream) {
-        Pending pending(&machine_, &finish);
-        machine_.start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
-                       &optimizer_, pending.outcome_, stream);
+        Pending pending(&machine_.engine(), &finish);
+        machine_.engine().start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
+                                &optimizer_, pending.outcome_, stream);
         return pending;
     }
 
@@ -236,7 +237,7 @@ template <class Net, class... Policies> class Training {
     Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_step(inputs, targets);
         auto const sums =
-            machine_.gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+            machine_.engine().gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
         std::array<double, 3 + metrics> total{};
         std::copy(sums.begin(), sums.end(), total.begin());
         return detail::mean<metrics>(total);
@@ -246,18 +247,19 @@ template <class Net, class... Policies> class Training {
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_batch(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
-        machine_.forward(inputs.tensors(), targets.tensors(), samples, true,
-                         [&](std::span<double const> sums) {
-                             for (std::size_t i = 0; i < total.size(); ++i) total[i] += sums[i];
-                         });
+        machine_.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
+                                  [&](std::span<double const> sums) {
+                                      for (std::size_t i = 0; i < total.size(); ++i)
+                                          total[i] += sums[i];
+                                  });
         return detail::mean<metrics>(total);
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
         std::size_t const samples = checked_batch(inputs, outputs, "outputs");
-        machine_.forward(inputs.tensors(), outputs.tensors(), samples, false,
-                         [](std::span<double const>) {});
+        machine_.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
+                                  [](std::span<double const>) {});
     }
 
     /// The optimizer, to change a learning rate between steps.
@@ -275,41 +277,41 @@ template <class Net, class... Policies> class Training {
     /// Calls change(layer), which may set its run-time members, once no step is under way: from the
     /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.
     template <std::size_t index, class F> void change_layer(F&& change) {
-        settled().forget_steps();
+        machine_.engine().forget_steps();
         using Layer = typename Net::template Layer<index>;
         static_cast<F&&>(change)(const_cast<Layer&>(layer<index>())); // net_ is no constant
     }
     /// The same with the loss.
     template <class F> void change_loss(F&& change) {
-        settled().forget_steps();
+        machine_.engine().forget_steps();
         static_cast<F&&>(change)(loss_);
     }
 
     /// The parameters of layer `index` as its context gives them, writable between steps; where the
     /// host can read the device's memory. What is written to tied ones is what all ends have when
     /// this, or any other call, is called next.
-    template <std::size_t index> auto parameters() requires(Device::host_reads) {
-        settled().lend(index);
+    template <std::size_t index> auto parameters() requires HostReadable<Device> {
+        settled().engine().tied().lend(index);
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
     /// failed.
-    template <std::size_t index> auto gradients() requires(Device::host_reads) {
+    template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             settled().layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
     template <class T>
-    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
-        machine_.lend(layer);
+        machine_.engine().tied().lend(layer);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
     template <class T>
-    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(Device::host_reads) {
+    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
@@ -324,7 +326,7 @@ template <class Net, class... Policies> class Training {
     void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
-        machine_.spread(layer);
+        machine_.engine().tied().spread(layer);
     }
     /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
@@ -344,9 +346,9 @@ template <class Net, class... Policies> class Training {
     }
 
     /// Where the last step, evaluate or predict failed, if it did.
-    std::optional<Failure> const& failure() const { return machine_.failure(); }
+    std::optional<Failure> const& failure() const { return machine_.engine().failure(); }
     /// Steps trained, and done by now.
-    std::uint64_t steps() const { return machine_.steps(); }
+    std::uint64_t steps() const { return machine_.engine().steps(); }
     /// K.
     std::size_t devices() const { return machine_.programs().devices(); }
     /// On all devices.
@@ -354,9 +356,9 @@ template <class Net, class... Policies> class Training {
     /// M.
     std::size_t micro_batches() const { return machine_.programs().micro_batches(); }
     /// Walkers of a step: threads on the host.
-    std::size_t lanes() const { return machine_.lanes(); }
+    std::size_t lanes() const { return machine_.engine().lanes(); }
     /// Options::seed.
-    std::uint64_t seed() const { return machine_.seed(); }
+    std::uint64_t seed() const { return machine_.engine().seed(); }
     /// Options::samples: the largest mini-batch.
     std::size_t samples() const { return machine_.samples(); }
     /// The programs with their recomputes, and the memory plan, as they run.
@@ -391,26 +393,15 @@ template <class Net, class... Policies> class Training {
 
     /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
     /// then not kept as graphs.
-    void time_actions() { machine_.time_actions(); }
+    void time_actions() { machine_.engine().time_actions(); }
     /// When each action of the last run ran, by its index among all actions; only after
     /// time_actions().
-    Array<ActionTime> const& times() const { return machine_.times(); }
+    Array<ActionTime> const& times() const { return machine_.engine().times(); }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
     /// After a training step with the bytes that were in use. Says how often a lane lost its core.
     /// Throws std::logic_error if there is no timed run.
     Timeline timeline(std::string_view title = {}) const {
-        Timeline result(programs().devices(), cells(), micro_batches(), times().size(), title);
-        for (ActionTime const& time : times())
-            if (time.ran)
-                result.add({time.action, programs().device_of(time.action.cell), time.lane,
-                            time.start, time.end});
-        if (result.size() == 0)
-            throw std::logic_error(
-                "gpipe: there is no timed run to show: call time_actions() before "
-                "the step that timeline() is for");
-        result.preemptions(machine_.preemptions());
-        result.memory(used_memory());
-        return result;
+        return detail::timeline_of(machine_, title);
     }
 
     /// The timeline of a step in which actions take cost(action) and every device runs by itself,
@@ -455,68 +446,13 @@ template <class Net, class... Policies> class Training {
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
-    Model model() const {
-        if constexpr (requires { optimizer_.check_layers(Net::size); })
-            optimizer_.check_layers(Net::size);
-        auto const objects = net_.leaf_objects();
-        auto const updates =
-            Net::template leaf_table<detail::UpdatesOf<OptimizerFunctor_, Device>>();
-        Model model;
-        model.infos = Array<LayerInfo>(Net::size);
-        model.costs = declared_costs();
-        model.skips = {Net::skips.data(), Net::skips.size()};
-        model.ties = {Net::ties.data(), Net::ties.size()};
-        model.layers = Array<LayerParts>(Net::size);
-        Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
-            model.infos[layer] = Net::leaf_info[leaf];
-            model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
-                                   updates[leaf], objects[leaf]};
-        });
-        model.loss = {&detail::loss_thunk<LossFunctor, Net, Stream, true>,
-                      &detail::loss_thunk<LossFunctor, Net, Stream, false>, &loss_,
-                      type_name<LossFunctor>, detail::handle_specs<LossFunctor, Stream>()};
-        model.loss_scratch = detail::sizes_of<typename detail::ScratchOf<LossFunctor>::type>();
-        model.loss_handles = detail::handle_needs<LossFunctor>();
-        model.sums = 2 + metrics;
-        model.states = states_of(optimizer_);
-        model.targets = detail::sizes_of<detail::as_tensors<Target>>();
-        model.optimizer_bytes = sizeof(OptimizerFunctor_);
-        model.input_tensors = Batch<Input>::count;
-        model.target_tensors =
-            std::max(Batch<Target>::count, Batch<typename Net::Output, true>::count);
-        return model;
-    }
-
-    // Over the times of the last run; none if that was no training step. Copies have times where
-    // they are calls.
-    Array<MemoryCurve> used_memory() const {
-        Programs const& all = plan().lowered.programs;
-        std::size_t count = programs().size();
-        for (std::size_t i = count; i < all.size() && i < times().size(); ++i)
-            if (times()[i].ran) count = all.size();
-        struct {
-            Array<double> start, end;
-        } ran{Array<double>(count), Array<double>(count)};
-        bool trained = false;
-        for (std::size_t i = 0; i < count && i < times().size(); ++i) {
-            ActionTime const& time = times()[i];
-            if (!time.ran) continue;
-            if (time.action != all[i]) return {};
-            trained = trained || gives_gradient(time.action.kind);
-            ran.start[i] = time.start;
-            ran.end[i] = time.end;
-        }
-        if (!trained) return {};
-        return memory_usage(plan(), ran);
-    }
-
     // Once no step is under way. Throws what was wrong with one that nobody listens to.
     Machine<Device>& settled() {
         machine_.finish();
         return machine_;
     }
-    static void finish(void* machine, StepOutcome const& outcome) {
-        static_cast<Machine<Device>*>(machine)->finish(outcome);
+    static void finish(void* engine, StepOutcome const& outcome) {
+        static_cast<Engine<Device>*>(engine)->finish(outcome);
     }
     std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
         std::size_t const samples = checked_batch(inputs, targets, "targets");
@@ -572,21 +508,13 @@ template <class Net, class... Policies> class Training {
                     cells_per_device, Cut::cells);
         return chosen_number("cells", devices_of<Cut>(cells_per_device), options.cells, 0);
     }
-    // Net::costs() at run time. A call of a constexpr function without arguments is tried by g++
-    // while it compiles, layer by layer: 0.2 s for 2,000.
-    static Array<double> declared_costs() {
-        Array<double> costs(Net::size);
-        Net::for_each_layer(
-            [&](std::size_t layer, std::size_t leaf) { costs[layer] = Net::leaf_info[leaf].cost; });
-        return costs;
-    }
     static Array<std::size_t> chosen_cut(Options const& options) {
         std::size_t const devices = chosen_devices(options);
         check_cells(Net::size, devices); // each has one at least
         std::size_t const cells =
             checked_product(devices, chosen_schedule(options).cells_per_device());
         check_cells(Net::size, cells);
-        Array<double> const costs = declared_costs();
+        Array<double> const costs = detail::declared_costs<Net>();
         check_costs(costs.data(), costs.size());
         if constexpr (Chosen::constant_cut)
             return Chosen::first_layers();

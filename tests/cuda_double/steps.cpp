@@ -112,7 +112,7 @@ TEST_CASE("graphs are kept of the sizes that were used last, and of no more than
                 pending.push_back(train.start(d.inputs, d.targets));
                 auto const log = cuda_double::call_log();
                 CHECK(count(log, "cudaGraphInstantiate") - count(log, "cudaGraphExecDestroy") <=
-                      graphs * Cuda::steps_at_once);
+                      graphs * Cuda::depth);
             }
             for (std::size_t i = 0; i < sizes.size(); ++i)
                 CHECK(pending[i].result().loss == expected.losses[i]);

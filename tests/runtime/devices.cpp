@@ -1,6 +1,8 @@
 // The two devices by themselves: the host's counters and pool, and the device for tests.
 
 #include "support/deferred.hpp"
+#include "support/device_law.hpp"
+#include "support/remote.hpp"
 
 #include <gpipe/device/host.hpp>
 
@@ -9,15 +11,44 @@
 #include <chrono>
 #include <cstdint>
 #include <doctest/doctest.h>
+#include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 using gpipe::detail::Counter;
 using gpipe::device::Host;
 using toy::Deferred;
+
+// All devices that need no GPU.
+TEST_CASE_TEMPLATE("a device keeps what queue, memory and executor promise", Device, Host, Deferred,
+                   toy::Remote) {
+    for (std::size_t count : {1, 3}) {
+        typename Device::Options options{};
+        if constexpr (std::is_same_v<Device, Host>) options.threads = count;
+        toy::check_device<Device>(count, options,
+                                  [](Device& device, std::size_t stream, int* to, int value) {
+                                      device.launch(stream, [=]() noexcept { *to = value; });
+                                  });
+    }
+}
+
+namespace {
+
+// Has every lane of the host walk.
+void walk(Host& host, std::size_t lanes, std::function<void(std::size_t)> each) {
+    toy::SomeWalk::Log log;
+    log.walk = std::move(each);
+    gpipe::Ticket ticket;
+    ticket.lanes = lanes;
+    CHECK(host.submit(ticket, toy::SomeWalk{&log}));
+}
+
+} // namespace
 
 TEST_CASE("a counter wakes every sleeper, however long it slept") {
     for (int round = 0; round < 5; ++round) {
@@ -97,7 +128,7 @@ TEST_CASE("the host walks every lane once per run, each on a thread of its own, 
         std::vector<std::thread::id> first(lanes);
         for (int run = 0; run < 50; ++run) {
             std::vector<std::thread::id> walked(lanes);
-            host.run(lanes, [&](std::size_t lane) { walked[lane] = std::this_thread::get_id(); });
+            walk(host, lanes, [&](std::size_t lane) { walked[lane] = std::this_thread::get_id(); });
             if (run == 0) first = walked;
             CHECK(walked == first); // a lane stays on its thread
             CHECK(walked[0] == std::this_thread::get_id());
@@ -122,7 +153,7 @@ TEST_CASE("lanes of the host wait for each other's marks, with many more threads
     for (int run = 0; run < 100; ++run) {
         // A value passes through all lanes in turn, twice.
         std::uint64_t value = static_cast<std::uint64_t>(run);
-        host.run(lanes, [&](std::size_t lane) {
+        walk(host, lanes, [&](std::size_t lane) {
             for (std::uint32_t round = 1; round <= 2; ++round) {
                 if (lane > 0)
                     host.wait(lane, lane - 1, base + round);
@@ -147,26 +178,9 @@ TEST_CASE("a host that ran nothing, and one that just ran, are destroyed at once
         Host idle({4}, 4);
         Host busy({4}, 4);
         std::atomic<int> walks{0};
-        busy.run(4, [&](std::size_t) { ++walks; });
+        walk(busy, 4, [&](std::size_t) { ++walks; });
         CHECK(walks == 4);
     }
-}
-
-TEST_CASE("memory of a device is zero and aligned to 256 bytes") {
-    Host host({1}, 1);
-    Deferred deferred({0, nullptr}, 1);
-    for (std::size_t bytes : {1, 255, 256, 100000}) {
-        auto const check = [bytes](auto const& buffer) {
-            CHECK(buffer.size() == bytes);
-            CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256 == 0);
-            std::size_t set = 0;
-            for (std::size_t i = 0; i < bytes; ++i) set += buffer.data()[i] != std::byte{0};
-            CHECK(set == 0);
-        };
-        check(host.allocate(0, bytes));
-        check(deferred.allocate(0, bytes));
-    }
-    CHECK(host.allocate(0, 0).data() == nullptr);
 }
 
 TEST_CASE(
@@ -177,7 +191,7 @@ TEST_CASE(
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
         Deferred device({seed, nullptr}, 3);
         std::string log;
-        device.run(1, [&](std::size_t) {
+        device.run([&] {
             device.launch(0, [&] { log += 'a'; });
             device.record(0, 1);
             device.launch(0, [&] { log += 'b'; });
@@ -197,11 +211,10 @@ TEST_CASE(
 
 TEST_CASE("the deferred device refuses a wait for a mark that nobody has recorded yet") {
     Deferred device({0, nullptr}, 2);
-    CHECK_THROWS_AS(device.run(1,
-                               [&](std::size_t) {
-                                   device.wait(1, 0, 1);
-                                   device.record(0, 1);
-                               }),
+    CHECK_THROWS_AS(device.run([&] {
+        device.wait(1, 0, 1);
+        device.record(0, 1);
+    }),
                     std::logic_error);
 }
 

@@ -1,4 +1,5 @@
 // The timeline of a run: every action where and when it ran, and the bytes that were in use.
+#include <support/deferred.hpp>
 #include <support/net.hpp>
 
 #include <gpipe/schedule/schedule_catalogue.hpp>
@@ -81,6 +82,26 @@ TEST_CASE("after a training step the timeline has the bytes in use, within what 
                         CHECK(one.memory()[d].peak() <= timeline.memory()[d].planned);
                 }
             }
+}
+
+TEST_CASE(
+    "copies between devices are not in the timeline of a run, but their bytes are in the curve") {
+    using Linked = gpipe::Training<Net, gpipe::Cells<3>, gpipe::MicroBatches<4>,
+                                   gpipe::Loss<toy::MeanSquare<float, 3>>, toy::Deferred>;
+    for (gpipe::Link const link : {gpipe::Link::copied, gpipe::Link::staged}) {
+        Linked train(Net{{}, {}, {}, {}, {1.5f}, {}}, {}, {},
+                     {.samples = 8, .device = {.link = link}});
+        train.time_actions();
+        train.step(inputs, targets);
+        gpipe::Timeline const timeline = train.timeline();
+        CHECK(timeline.size() == train.programs().size());
+        REQUIRE(timeline.memory().size() == 3);
+        for (gpipe::MemoryCurve const& curve : timeline.memory()) {
+            CHECK(curve.peak() <= curve.planned);
+            CHECK(curve.peak() > curve.fixed);
+            CHECK(curve.points[curve.points.size() - 1].bytes == curve.fixed);
+        }
+    }
 }
 
 TEST_CASE("what is offloaded is in the timeline of a run, and its bytes in the curve") {

@@ -60,19 +60,24 @@ struct OverlappingMachine {
 struct EngineOf {
     friend constexpr auto opened(EngineOf);
 };
+struct RunsOf {
+    friend constexpr auto opened(RunsOf);
+};
 struct BaseOf {
     friend constexpr auto opened(BaseOf);
 };
 template struct Opens<OnceMachine, &Once::machine_>;
 template struct Opens<OverlappingMachine, &Overlapping::machine_>;
 template struct Opens<EngineOf, &gpipe::Machine<Host>::engine_>;
-template struct Opens<BaseOf, &gpipe::Engine<Host>::base_>;
+template struct Opens<RunsOf, &gpipe::Engine<Host>::runs_>;
+template struct Opens<BaseOf, &gpipe::Runs<Host>::base_>;
 
 auto& base(Once& train) {
-    return train.*opened(OnceMachine{}).*opened(EngineOf{}).*opened(BaseOf{});
+    return train.*opened(OnceMachine{}).*opened(EngineOf{}).*opened(RunsOf{}).*opened(BaseOf{});
 }
 auto& base(Overlapping& train) {
-    return train.*opened(OverlappingMachine{}).*opened(EngineOf{}).*opened(BaseOf{});
+    return train.*opened(OverlappingMachine{}).*opened(EngineOf{}).*opened(RunsOf{}).*
+           opened(BaseOf{});
 }
 
 constexpr std::size_t steps_after = 4;

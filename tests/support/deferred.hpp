@@ -59,15 +59,10 @@ class GuardedBuffer {
     std::size_t size_ = 0;
 };
 
-class Deferred {
+class Deferred : public gpipe::device::SharedMemory, public gpipe::device::OneRunAtATime {
   public:
     using policy_kind = gpipe::policy::Device;
-    static constexpr bool enqueues = true;
-    static constexpr bool calls_enqueue = false;
-    static constexpr bool overlaps = false;
-    static constexpr std::size_t steps_at_once = 1;
-    static constexpr bool reads_host = true;
-    static constexpr bool host_reads = true;
+    static constexpr gpipe::Link most_link = gpipe::Link::copied;
 
     struct Stream {
         std::size_t device = 0;
@@ -90,32 +85,42 @@ class Deferred {
     Deferred(Deferred const&) = delete;
     Deferred& operator=(Deferred const&) = delete;
 
-    std::size_t lanes() const { return 1; }
     gpipe::Link link(std::size_t from, std::size_t to) const {
         return from == to ? gpipe::Link::shared : options_.link;
     }
-    void prepare(gpipe::Array<std::size_t> const& device_of_stream, std::size_t) {
+    GuardedBuffer allocate(std::size_t device, std::size_t bytes) {
+        if (device >= queues_.size()) throw std::out_of_range("no such device");
+        if (options_.allocated) *options_.allocated += bytes;
+        return GuardedBuffer(bytes);
+    }
+    gpipe::device::HostBuffer allocate_host(std::size_t bytes) {
+        return gpipe::device::HostBuffer(bytes);
+    }
+    void feed(std::size_t i, std::byte* to, std::byte const* from, std::size_t bytes, std::byte*) {
+        copy(feed_stream(i), to, from, bytes);
+    }
+    static gpipe::device::ReadsAtOnce feeding() { return {}; }
+    static void await_writers(void const*) {}
+
+    template <class F> void run(F&& f) {
+        f();
+        drain();
+    }
+    template <gpipe::DeviceWalk Walk> bool submit(gpipe::Ticket const& ticket, Walk const& walk) {
+        run([&] { put(ticket, walk); });
+        return true;
+    }
+
+    static constexpr std::size_t streams(std::size_t, std::size_t programs) { return programs; }
+    void prepare(gpipe::Array<std::size_t> const& device_of_stream, std::size_t,
+                 gpipe::Array<std::size_t> const& device_of_feed) {
         std::size_t const streams = device_of_stream.size();
         queues_.resize(streams);
         reached_.resize(streams);
         recorded_.resize(streams);
         names_.resize(streams);
         for (std::size_t s = 0; s < streams; ++s) names_[s].device = device_of_stream[s];
-    }
-
-    GuardedBuffer allocate(std::size_t device, std::size_t bytes) {
-        if (device >= queues_.size()) throw std::out_of_range("no such device");
-        if (options_.allocated) *options_.allocated += bytes;
-        return GuardedBuffer(bytes);
-    }
-
-    gpipe::device::HostBuffer allocate_host(std::size_t bytes) {
-        return gpipe::device::HostBuffer(bytes);
-    }
-
-    template <class Walk> void run(std::size_t lanes, Walk&& walk) {
-        for (std::size_t lane = 0; lane < lanes; ++lane) walk(lane);
-        drain();
+        feeds_.assign(device_of_feed.begin(), device_of_feed.end());
     }
     Stream const& stream(std::size_t s) const { return names_.at(s); }
 
@@ -142,6 +147,12 @@ class Deferred {
     }
 
   protected:
+    template <class Walk> static void put(gpipe::Ticket const& ticket, Walk const& walk) {
+        walk.feed();
+        walk.begin(false);
+        for (std::size_t lane = 0; lane < ticket.lanes; ++lane) walk(lane);
+    }
+    std::size_t feed_stream(std::size_t i) const { return feeds_.at(i); }
     void drain() {
         if (!fault_.empty()) throw std::logic_error(fault_);
         std::vector<std::size_t> ready;
@@ -187,6 +198,7 @@ class Deferred {
     std::vector<std::set<std::uint64_t>> reached_;  // by stream: marks that have been passed
     std::vector<std::set<std::uint64_t>> recorded_; // by stream: marks that have been enqueued
     std::vector<Stream> names_;
+    std::vector<std::size_t> feeds_; // streams that tensors of a mini-batch are brought on
     std::string fault_;
 };
 

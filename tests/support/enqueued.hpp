@@ -223,7 +223,9 @@ template <class Loss> struct EnqueuedLoss : Loss {
 } // namespace toy
 
 /// In place of kernels: the host's functions, enqueued.
-template <> struct gpipe::StepWork<gpipe::device::Cuda> {
+template <>
+struct gpipe::StepWork<gpipe::device::Cuda>
+    : gpipe::EnqueuingWork<gpipe::StepWork<gpipe::device::Cuda>> {
     using Stream = gpipe::device::Cuda::Stream;
 
     static void commit(gpipe::CommitCall const& call) {
@@ -267,7 +269,7 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
             "a sum of gradients");
     }
     template <class T, class Optimizer>
-    static void update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {
+    static bool update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {
         toy::Ranges ranges;
         ranges.add(call.state, 1);
         ranges.add(static_cast<Optimizer const*>(call.optimizer), 1);
@@ -280,5 +282,6 @@ template <> struct gpipe::StepWork<gpipe::device::Cuda> {
             *static_cast<Stream const*>(call.stream),
             [call, row] { gpipe::detail::update_tensor<T, Optimizer>(call, row); },
             std::move(ranges), "an update");
+        return call.updates;
     }
 };

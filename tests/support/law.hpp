@@ -156,7 +156,9 @@ class Definition {
     std::vector<Work> operator()(gpipe::Step const& step) const {
         std::vector<Work> result;
         if (ends_step(step.kind)) return {end(step)};
-        if (is_transfer(step.kind)) {
+        if (is_offload(step.kind)) {
+            result = moved(step);
+        } else if (is_transfer(step.kind)) {
             TensorName const name = brought(step);
             result = {{{piece(step, name, table_.of(step, gpipe::Region::input))},
                        {piece(step, name, table_.of(step, gpipe::Region::output))}}};
@@ -164,14 +166,8 @@ class Definition {
             gpipe::Frame const frame = frame_of(step);
             gpipe::Calls::Range const calls = calls_[step.calls];
             for (gpipe::Call const* call = calls.first; call < calls.last; ++call)
-                if (is_offload(step.kind)) {
-                    std::size_t const bytes = *static_cast<std::size_t const*>(call->layer);
-                    result.push_back(
-                        {{{call->x.in(frame), bytes}}, {{call->y.in(frame), bytes}}, true});
-                } else {
-                    for (LayerCall const& one : functions_of(step, *call))
-                        result.push_back(work_of(step, frame, *call, one));
-                }
+                for (LayerCall const& one : functions_of(step, *call))
+                    result.push_back(work_of(step, frame, *call, one));
         }
         for (Work& work : result)
             for (auto* const pieces : {&work.reads, &work.writes})
@@ -331,6 +327,24 @@ class Definition {
         std::size_t const what = 1 + name.what + 16 * (name.layer + 64 * step.micro_batch);
         return {at, bytes_of(chain_, name, plan_.capacity),
                 is_scratch(name) ? 0 : static_cast<std::uint32_t>(what)};
+    }
+    // By an offload or fetch: piece by piece, the input behind the rest.
+    std::vector<Work> moved(gpipe::Step const& step) const {
+        std::vector<Work> result;
+        bool const out = step.kind == gpipe::Kind::offload;
+        std::size_t const retained = plan_.pools.pool(gpipe::Holds::retained, step.cell).bytes;
+        auto const at = [&](gpipe::Region region) { return table_.of(step, region); };
+        auto const move = [&](std::byte const* from, std::byte const* to, std::size_t bytes) {
+            result.push_back({{{from, bytes}}, {{to, bytes}}, true});
+        };
+        std::byte* const input = at(gpipe::Region::input);
+        std::byte* const output = at(gpipe::Region::output);
+        std::byte* const block = at(gpipe::Region::retained);
+        move(out ? block : input, out ? output : block, retained);
+        if (plan_.cells[step.cell].input_moves)
+            move(out ? input : input + retained, out ? output + retained : output,
+                 plan_.lowered.edges[step.cell - 1].bytes);
+        return result;
     }
     // By a transfer.
     TensorName brought(gpipe::Step const& step) const {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -53,7 +54,10 @@ class Pages {
 
 class Remote : public Deferred {
   public:
-    static constexpr bool reads_host = false;
+    using gpipe::device::SharedMemory::host_view;
+    template <class F> static constexpr std::invoke_result_t<F> staged(F make) {
+        return gpipe::device::OwnMemory::staged(make);
+    }
 
     struct Options {
         std::uint64_t seed = 0; ///< as Deferred's
@@ -88,15 +92,22 @@ class Remote : public Deferred {
         return Buffer(arenas_.back());
     }
 
-    template <class Walk> void run(std::size_t lanes, Walk&& walk) {
+    template <class F> void run(F&& f) {
         for (auto const& arena : arenas_) arena->close();
-        for (std::size_t lane = 0; lane < lanes; ++lane) walk(lane);
+        f();
         for (auto const& arena : arenas_) arena->open();
         if (options_.caller) options_.caller->close();
         drain();
         if (options_.caller) options_.caller->open();
         if (options_.closed)
             for (auto const& arena : arenas_) arena->close();
+    }
+    template <gpipe::DeviceWalk Walk> bool submit(gpipe::Ticket const& ticket, Walk const& walk) {
+        run([&] { put(ticket, walk); });
+        return true;
+    }
+    void feed(std::size_t i, std::byte* to, std::byte const* from, std::size_t bytes, std::byte*) {
+        copy(feed_stream(i), to, from, bytes);
     }
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
         launch(stream, [=, this] {

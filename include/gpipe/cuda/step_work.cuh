@@ -4,8 +4,7 @@
 #include <gpipe/cuda/reduce.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
-#include <gpipe/runtime/update.hpp>
-#include <gpipe/runtime/work.hpp>
+#include <gpipe/runtime/device_work.hpp>
 
 #include <cstddef>
 
@@ -69,7 +68,7 @@ template <class T, class Optimizer> struct PrepareUpdate {
 
 /// Commit and updates as kernels. Sums are added in one order, and no two threads add to one
 /// number: results do not depend on timing.
-template <> struct StepWork<device::Cuda> {
+template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>> {
     /// As StepWork says.
     ///@{
     static void commit(CommitCall const& call) {
@@ -88,13 +87,14 @@ template <> struct StepWork<device::Cuda> {
                                                    reinterpret_cast<T const*>(call.other)});
     }
     template <class T, class Optimizer>
-    static void update(UpdateCall const& call, UpdateRow const& row) {
+    static bool update(UpdateCall const& call, UpdateRow const& row) {
         static_assert(HasRule<Optimizer, T>,
                       "gpipe: on this device an optimizer needs: template <class T> "
                       "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns a "
                       "functor (T& parameter, T gradient, T& state...)");
         cuda::for_each_index(stream(call.stream), row.elements,
                              detail::PrepareUpdate<T, Optimizer>{call, row});
+        return call.updates;
     }
     ///@}
 

@@ -1,28 +1,19 @@
 #pragma once
 
+#include <gpipe/device/cuda_feeds.hpp>
 #include <gpipe/device/cuda_graph.hpp>
+#include <gpipe/device/cuda_links.hpp>
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/device.hpp>
-#include <gpipe/plan/edge.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace gpipe {
-
-/// The GPUs that a pipeline's devices run on, in this order; the same one may be named again.
-template <class... Ints> std::vector<int> gpus(Ints... numbers) {
-    return {static_cast<int>(numbers)...};
-}
-
 namespace device {
 
 /// GPUs of this machine. The functions of layers are called once per action and put their work on
@@ -34,20 +25,10 @@ namespace device {
 /// first, and the others are launched by one call. Layers are then not called again, so what
 /// changes from step to step must be read by their work, from the device's memory (context.random()
 /// does).
-class Cuda {
+class Cuda : public OwnMemory {
   public:
     using policy_kind = policy::Device;
-    /// As DeviceRuntime says.
-    ///@{
-    static constexpr bool enqueues = true;
-    static constexpr bool calls_enqueue = true;
-    static constexpr bool overlaps = false;
-    static constexpr bool reads_host = false;
-    static constexpr bool host_reads = false;
-    ///@}
-    /// Steps that may have been started and not finished.
-    static constexpr std::size_t steps_at_once = 2;
-    /// What start() may be given to wait for.
+    /// What feeding() may be given to wait for.
     using CallersStream = cudaStream_t;
 
     /// What a layer's work goes on; to be written where a cudaStream_t is expected.
@@ -92,125 +73,55 @@ class Cuda {
     /// Throws cuda::NoDevice, cuda::TooFewDevices, and std::invalid_argument for GPUs that are not
     /// there.
     Cuda(Options options, std::size_t devices)
-        : gpus_(chosen(std::move(options.gpus), devices)), link_(options.link),
-          links_(devices * devices, Link::shared), hub_(gpus_[0], cuda::Priority::high),
-          fork_(gpus_[0]), graphs_(options.graphs) {
-        for (std::size_t from = 0; from < devices; ++from)
-            for (std::size_t to = 0; to < devices; ++to)
-                if (from != to) links_[from * devices + to] = natural_link(gpus_[from], gpus_[to]);
-        for (std::size_t step = 0; step < steps_at_once; ++step) done_.emplace_back(gpus_[0]);
+        : links_(std::move(options.gpus), devices, options.link),
+          hub_(links_.gpu(0), cuda::Priority::high), fork_(links_.gpu(0)), graphs_(options.graphs) {
+        for (std::size_t step = 0; step < depth; ++step) done_.emplace_back(links_.gpu(0));
     }
     Cuda(Cuda const&) = delete;
     Cuda& operator=(Cuda const&) = delete;
     /// Memory that work still uses must not be given back before it.
     ~Cuda() { drain(); }
 
-    /// As DeviceRuntime says.
+    /// As DeviceMemory says, and cuda::Feeds.
     ///@{
-    std::size_t lanes() const { return 1; }
+    static constexpr Link most_link = Link::copied;
+    Link link(std::size_t a, std::size_t b) const { return links_.link(a, b); }
     cuda::Buffer allocate(std::size_t device, std::size_t bytes) {
-        return cuda::Buffer(gpus_[device], bytes);
+        return cuda::Buffer(links_.gpu(device), bytes);
     }
     cuda::PinnedBuffer allocate_host(std::size_t bytes) { return cuda::PinnedBuffer(bytes); }
-    Stream const& stream(std::size_t s) const { return names_[s]; }
-    ///@}
-    /// The GPU, as CUDA counts them, of a device of the pipeline.
-    int gpu(std::size_t device) const { return gpus_[device]; }
-    /// As there and back.
-    Link link(std::size_t a, std::size_t b) const {
-        std::size_t const devices = gpus_.size();
-        return a == b ? Link::shared
-                      : std::max({link_, links_[a * devices + b], links_[b * devices + a]});
+    void feed(std::size_t i, std::byte* to, std::byte const* from, std::size_t bytes,
+              std::byte* pinned) {
+        feeds_.feed(i, to, from, bytes, pinned);
     }
+    auto feeding() { return feeds_.feeding(); }
+    auto feeding(CallersStream caller) { return feeds_.feeding(caller); }
+    void await_writers(void const* array) { feeds_.await_writers(array, links_.gpu(0)); }
+    ///@}
 
-    /// Makes a stream for each entry, of that device: those that compute, one for each device in
-    /// their order, those that transfer, and last `feeds` that bring mini-batches; and the events
-    /// that `marks` positions per stream and run need. A run then makes none.
+    // Launches and fills go on streams of the current device, copies, records and waits on those of
+    // any (CUDA C++ Programming Guide, "Stream and Event Behavior"). run() and submit() make the
+    // caller's current again.
+    /// As DeviceQueue says. The first streams compute, one for each device in their order; the
+    /// others transfer.
+    ///@{
+    static constexpr std::size_t streams(std::size_t, std::size_t programs) { return programs; }
+    Stream const& stream(std::size_t s) const { return names_[s]; }
     void prepare(Array<std::size_t> const& device_of_stream, std::size_t marks,
-                 std::size_t feeds = 0) {
-        feeds_ = feeds;
+                 Array<std::size_t> const& device_of_feed) {
         names_.reserve(device_of_stream.size());
         for (std::size_t s = 0; s < device_of_stream.size(); ++s) {
             // What others wait for goes first.
-            auto const priority = s < gpus_.size() ? cuda::Priority::low : cuda::Priority::high;
-            int const gpu = gpus_[device_of_stream[s]];
+            auto const priority = s < links_.devices() ? cuda::Priority::low : cuda::Priority::high;
+            int const gpu = links_.gpu(device_of_stream[s]);
             streams_.emplace_back(gpu, priority);
             names_.emplace_back(streams_.back().get(), &capture_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
-            ends_.emplace_back(gpu);
+            if (s < links_.devices()) ends_.emplace_back(gpu);
         }
+        for (std::size_t const device : device_of_feed) feeds_.add(links_.gpu(device));
     }
-
-    /// Before what a step enqueues. Throws an error that the caller's own calls have left behind,
-    /// which a launch would be taken for.
-    void begin() const { cuda::check_earlier(); }
-    /// Calls walk, waits until all is done.
-    template <class Walk> void run(std::size_t, Walk&& walk) {
-        cuda::DeviceGuard const before;
-        walk(std::size_t{0});
-        cuda::check("cudaStreamSynchronize", drain());
-    }
-    /// Enqueues a step: what walk() enqueues, after the feeds and the step before. Without
-    /// `key.work` it is never kept as a graph. Of no step whose walk returns false anything runs
-    /// any more when this returns; after an exception drain() makes sure of that. Nothing runs of a
-    /// capture that fails. Where that is no layer's doing (by failure(), what a walk that returned
-    /// false ended with), the step is walked once more.
-    template <class Walk, class Failure>
-    void start(cuda::GraphKey const& key, Walk&& walk, Failure&& failure) {
-        cuda::DeviceGuard const before;
-        for (std::size_t s = names_.size() - feeds_; s < names_.size(); ++s) {
-            ends_[s].record(names_[s]);
-            hub_.wait(ends_[s]);
-        }
-        if (cuda::Graph const* const kept = graph_of(key)) {
-            launch(*kept);
-        } else {
-            bool const keeps = key.work && graphs_;
-            Captured const captured =
-                keeps && graphs_.captures(key.samples) ? capture(key, walk, failure) : Captured::no;
-            if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
-                return static_cast<void>(drain());
-            if (keeps && !graphs_.has_met(key.samples)) meet(key.samples);
-        }
-        done_[key.slot].record(hub_);
-        launched_ = false;
-    }
-    /// Returns when the step that was started with this slot is done.
-    void finish(std::size_t slot) { done_[slot].synchronize(); }
-    /// Waits for everything, although something may have failed; returns the first failure.
-    cudaError_t drain() noexcept {
-        cudaError_t first = cudaSuccess;
-        auto const wait = [&](cudaStream_t stream) {
-            cudaError_t const status = cudaStreamSynchronize(stream);
-            if (first == cudaSuccess) first = status;
-            cuda::detail::forget(status);
-        };
-        for (cuda::Stream const& stream : streams_) wait(stream.get());
-        wait(hub_.get());
-        return first;
-    }
-    /// Steps are captured anew: their calls are no longer what they were.
-    void forget_graphs() {
-        hub_.synchronize();
-        graphs_.clear();
-    }
-    /// Whether what is enqueued does not run, but is noted for a graph.
-    bool captures() const { return capture_.on(); }
-    /// Whether that cannot become a graph any more: every call fails then, whoever is to blame.
-    bool spoilt() const noexcept {
-        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        cuda::detail::forget(cudaStreamIsCapturing(hub_.get(), &status));
-        return status == cudaStreamCaptureStatusInvalidated;
-    }
-    /// Whether a step that start() threw for has run nonetheless.
-    bool launched() const { return launched_; }
-
-    // Launches and fills go on streams of the current device, copies, records and waits on those of
-    // any (CUDA C++ Programming Guide, "Stream and Event Behavior"). run() and start() make the
-    // caller's current again.
-    /// As DeviceRuntime says.
-    ///@{
     template <class Work> void launch(std::size_t stream, Work&& work) {
         make_current(streams_[stream].device());
         work();
@@ -230,133 +141,89 @@ class Cuda {
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         make_current(streams_[stream].device());
         cuda::check("cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, names_[stream]));
-        ///@}
     }
-    /// Brings a part of a mini-batch from the caller's array, wherever that is. An array of the
-    /// host is read at once, into `pinned`, one of a GPU behind its default stream; all behind the
-    /// caller's stream while a Following lives, and pageable memory is refused then: throws
-    /// std::invalid_argument.
-    void feed(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes,
-              std::byte* pinned) {
-        cuda::PointerKind const kind = cuda::pointer_kind(from);
-        if (following_ && kind.memory == cuda::Memory::pageable)
-            throw std::invalid_argument(
-                "gpipe: a step that follows a stream was given an array in pageable memory of the "
-                "host, which it would read before the stream writes it: give pinned memory, or no "
-                "stream");
-        if (following_ || is_on_gpu(kind)) {
-            reads_caller_ = true;
-            if (!following_)
-                names_[stream].wait(default_stream_of(kind, streams_[stream].device()));
-        } else {
-            std::memcpy(pinned, from, bytes);
-            from = pinned;
-        }
-        copy(stream, to, from, bytes);
-    }
-    /// Returns when what is on the default stream of its GPU is done, if an array is on one.
-    void await_writers(void const* array) {
-        cuda::PointerKind const kind = cuda::pointer_kind(array);
-        if (is_on_gpu(kind)) default_stream_of(kind, gpus_[0]).synchronize();
-    }
-    /// Returns when the caller's arrays may be written again.
-    void settle(std::size_t first_feed) {
-        if (!std::exchange(reads_caller_, false)) return;
-        for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].synchronize();
-    }
-    /// While it lives, feeds follow the caller's stream.
-    class Following {
-      public:
-        /// Sets `on` until it is destroyed.
-        explicit Following(bool& on) : on_(on) { on_ = true; }
-        Following(Following const&) = delete;
-        Following& operator=(Following const&) = delete;
-        ~Following() { on_ = false; }
+    ///@}
 
-      private:
-        bool& on_;
-    };
-    /// What is fed from now on waits for the caller's stream, which writes all of it.
-    [[nodiscard]] Following follow(CallersStream caller, std::size_t first_feed) {
-        int gpu = 0;
-        cuda::check("cudaStreamGetDevice", cudaStreamGetDevice(caller, &gpu));
-        cuda::Event& now = callers_event(gpu);
-        cuda::DeviceGuard const guard(gpu); // whose default stream it may be
-        now.record(caller);
-        for (std::size_t s = first_feed; s < names_.size(); ++s) names_[s].wait(now);
-        return Following(following_);
-    }
-    /// The caller's stream waits for what was fed.
-    void lead(CallersStream caller, std::size_t first_feed) {
-        reads_caller_ = false;
-        for (std::size_t s = first_feed; s < names_.size(); ++s) {
-            ends_[s].record(names_[s]);
-            cuda::StreamRef(caller).wait(ends_[s]);
+    /// As DeviceExecutor says.
+    ///@{
+    static constexpr std::size_t depth = 2;
+    static constexpr std::size_t lanes() { return 1; }
+    static constexpr bool chooses_lanes() { return false; }
+    template <class F> void run(F&& f) {
+        cuda::DeviceGuard const before;
+        try {
+            f();
+        } catch (...) {
+            drain();
+            throw;
         }
+        cuda::check("cudaStreamSynchronize", drain());
     }
+    /// Runs what is fed, and then what is walked, behind the run before. Throws an error that the
+    /// caller's own calls have left behind, which a launch would be taken for. Nothing runs of a
+    /// capture that fails; where that is no layer's doing, the run is walked once more.
+    template <DeviceWalk Walk> bool submit(Ticket const& ticket, Walk const& walk) {
+        launched_ = false;
+        cuda::check_earlier();
+        cuda::DeviceGuard const before;
+        walk.feed();
+        feeds_.join(hub_);
+        cuda::GraphKey const key{ticket.work, ticket.samples, ticket.slot};
+        bool const keeps = ticket.repeats && graphs_;
+        if (cuda::Graph const* const kept = keeps ? graphs_.find(key) : nullptr) {
+            launch(*kept);
+        } else {
+            Captured const captured =
+                keeps && graphs_.captures(key.samples) ? capture(key, walk) : Captured::no;
+            if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
+                return static_cast<void>(drain()), true;
+            if (keeps && !graphs_.has_met(key.samples)) meet(key.samples);
+        }
+        done_[key.slot].record(hub_);
+        return false;
+    }
+    void finish(std::size_t slot) { done_[slot].synchronize(); }
+    void abort() noexcept { drain(); }
+    bool launched() const { return launched_; }
+    bool spoilt() const noexcept {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cuda::detail::forget(cudaStreamIsCapturing(hub_.get(), &status));
+        return status == cudaStreamCaptureStatusInvalidated;
+    }
+    void forget() {
+        hub_.synchronize();
+        graphs_.clear();
+    }
+    ///@}
 
   private:
-    static std::vector<int> chosen(std::vector<int> gpus, std::size_t devices) {
-        int const present = cuda::device_count();
-        if (gpus.empty())
-            for (int gpu = 0; gpu < present; ++gpu) gpus.push_back(gpu);
-        if (gpus.size() < devices)
-            throw cuda::TooFewDevices(static_cast<int>(devices), static_cast<int>(gpus.size()));
-        gpus.resize(devices);
-        for (int const gpu : gpus)
-            if (gpu < 0 || gpu >= present)
-                throw std::invalid_argument("gpipe: there is no GPU " + std::to_string(gpu) +
-                                            ", but " + std::to_string(present) + " of them");
-        return gpus;
-    }
     static void make_current(int gpu) { cuda::check("cudaSetDevice", cudaSetDevice(gpu)); }
-    static bool is_on_gpu(cuda::PointerKind const& kind) {
-        return kind.memory == cuda::Memory::device || kind.memory == cuda::Memory::managed;
-    }
-    // How far the legacy stream has come, and so every stream that waits for it: the threads'
-    // default streams, and all that were not made to do without.
-    cuda::Event& default_stream_of(cuda::PointerKind const& kind, int otherwise) {
-        int const gpu = kind.memory == cuda::Memory::device ? kind.device : otherwise;
-        cuda::Event& now = callers_event(gpu);
-        cuda::DeviceGuard const guard(gpu);
-        now.record(cudaStreamLegacy);
-        return now;
-    }
-    // The callers' streams are of few GPUs: one event for each is made when it is first seen.
-    cuda::Event& callers_event(int gpu) {
-        for (auto& [of, event] : callers_)
-            if (of == gpu) return event;
-        return callers_.emplace_back(gpu, cuda::Event(gpu)).second;
-    }
-    // Peer access is a matter of the whole process: what another pipeline enabled is fine.
-    static Link natural_link(int from, int to) {
-        if (from == to) return Link::shared;
-        int can = 0;
-        cuda::check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, from, to));
-        if (!can) return Link::staged;
-        cuda::DeviceGuard const guard(from);
-        cudaError_t const status = cudaDeviceEnablePeerAccess(to, 0);
-        if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
+    // Waits for everything, although something may have failed; returns the first failure.
+    cudaError_t drain() noexcept {
+        cudaError_t first = cudaSuccess;
+        auto const wait = [&](cuda::Stream const& stream) {
+            cudaError_t const status = cudaStreamSynchronize(stream.get());
+            if (first == cudaSuccess) first = status;
             cuda::detail::forget(status);
-        else
-            cuda::check("cudaDeviceEnablePeerAccess", status);
-        return status == cudaErrorTooManyPeers ? Link::staged : Link::copied;
+        };
+        for (cuda::Stream const& stream : streams_) wait(stream);
+        feeds_.each(wait);
+        wait(hub_);
+        return first;
     }
-
-    // What walk() enqueues, between two marks on the hub. A stream that transfers waits for one
-    // that computes before all it does, and one that computes for all that it did.
-    template <class Walk> bool surround(Walk&& walk) {
+    // What is walked, between two marks on the hub. A stream that transfers waits for one that
+    // computes before all it does, and one that computes for all that it did.
+    template <class Walk> bool surround(Walk const& walk) {
         fork_.record(hub_);
-        for (std::size_t d = 0; d < gpus_.size(); ++d) names_[d].wait(fork_);
+        for (std::size_t d = 0; d < links_.devices(); ++d) names_[d].wait(fork_);
+        walk.begin(false);
+        launched_ = !capture_.on();
         if (!walk(std::size_t{0})) return false;
-        for (std::size_t d = 0; d < gpus_.size(); ++d) {
+        for (std::size_t d = 0; d < links_.devices(); ++d) {
             ends_[d].record(names_[d]);
             hub_.wait(ends_[d]);
         }
         return true;
-    }
-    cuda::Graph const* graph_of(cuda::GraphKey const& key) {
-        return key.work && graphs_ ? graphs_.find(key) : nullptr;
     }
     void meet(std::size_t samples) {
         if (graphs_.is_full()) hub_.synchronize();
@@ -365,7 +232,7 @@ class Cuda {
     // On its own GPU, as whatever is about graphs: no page of CUDA asks for that, but experience
     // does (ml-explore/mlx#2351).
     void launch(cuda::Graph const& graph) {
-        make_current(gpus_[0]);
+        make_current(links_.gpu(0));
         graph.launch(hub_);
         launched_ = true;
     }
@@ -373,11 +240,11 @@ class Cuda {
     enum class Captured { no, failed, launched };
     // Launches the step that it has captured. No: there is no graph to be had, and no layer to
     // blame.
-    template <class Walk, class Failure>
-    Captured capture(cuda::GraphKey const& key, Walk&& walk, Failure&& failure) {
+    template <class Walk> Captured capture(cuda::GraphKey const& key, Walk const& walk) {
         try {
             if (!surround_captured(key, walk)) {
-                if (capture_.refused() || !is_spoilt_capture(failure())) return Captured::failed;
+                if (capture_.refused() || !cuda::is_spoilt_capture(walk.error()))
+                    return Captured::failed;
             } else {
                 launch(*graphs_.find(key));
                 return Captured::launched;
@@ -390,29 +257,14 @@ class Cuda {
         graphs_.give_up(key);
         return Captured::no;
     }
-    template <class Walk> bool surround_captured(cuda::GraphKey const& key, Walk&& walk) {
-        struct Watching {
-            cuda::CaptureWatch& watch;
-            explicit Watching(cuda::CaptureWatch& w) : watch(w) { watch.begin(); }
-            ~Watching() { watch.end(); }
-        };
-        Watching const watching(capture_);
-        make_current(gpus_[0]);
+    template <class Walk> bool surround_captured(cuda::GraphKey const& key, Walk const& walk) {
+        cuda::CaptureWatch::While const watching(capture_);
+        make_current(links_.gpu(0));
         cuda::Capture capture(hub_);
         if (!surround(walk)) return false;
-        make_current(gpus_[0]);
+        make_current(links_.gpu(0));
         graphs_.add(key, capture.end());
         return true;
-    }
-    // Of a call that failed because the capture had been spoilt before.
-    static bool is_spoilt_capture(std::exception_ptr const& error) {
-        try {
-            std::rethrow_exception(error);
-        } catch (cuda::Error const& e) {
-            return e.code() == cudaErrorStreamCaptureInvalidated;
-        } catch (...) {
-            return false;
-        }
     }
     // A mark's event is recorded again only in the next run, behind everybody who waits for the old
     // one.
@@ -420,26 +272,25 @@ class Cuda {
         return marks_[stream][position % marks_[stream].size()];
     }
 
-    std::vector<int> gpus_; // by device
-    Link link_;
-    std::vector<Link> links_; // by device and device
-    cuda::Stream hub_;        // where steps begin and end
+    cuda::Links links_;
+    cuda::Stream hub_; // where steps begin and end
     cuda::Event fork_;
     std::vector<cuda::Event> done_; // by slot
     cuda::Graphs graphs_;
     cuda::CaptureWatch capture_;
     bool launched_ = false;
-    bool following_ = false;    // whether feeds wait for a stream of the caller
-    bool reads_caller_ = false; // whether feeds read arrays of the caller
-    std::size_t feeds_ = 0;
+    cuda::Feeds feeds_;
     std::vector<cuda::Stream> streams_;
     std::vector<Stream> names_;
     std::vector<std::vector<cuda::Event>> marks_; // by stream
-    std::vector<cuda::Event> ends_;               // by stream
-    std::vector<std::pair<int, cuda::Event>> callers_;
+    std::vector<cuda::Event> ends_;               // by device
 };
 
 static_assert(DeviceRuntime<Cuda>);
 
 } // namespace device
+
+// In gpipe.cuh.
+template <> struct StepWork<device::Cuda>;
+
 } // namespace gpipe

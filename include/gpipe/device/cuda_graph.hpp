@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -26,13 +27,24 @@ class CannotCapture : public Error {
 /// has to be looked for in between: whenever a layer asks for its stream.
 class CaptureWatch {
   public:
-    /// A capture begins: nothing was refused yet.
-    void begin() { on_ = true, refused_ = cudaSuccess; }
-    /// It has ended.
-    void end() { on_ = false; }
+    /// While a capture goes on. Nothing was refused yet when it begins.
+    class While {
+      public:
+        /// Ends when it is destroyed.
+        explicit While(CaptureWatch& watch) : on_(watch.on_) {
+            on_ = true;
+            watch.refused_ = cudaSuccess;
+        }
+        While(While const&) = delete;
+        While& operator=(While const&) = delete;
+        ~While() { on_ = false; }
+
+      private:
+        bool& on_;
+    };
     /// Whether what is enqueued does not run, but is noted for a graph.
     bool on() const { return on_; }
-    /// Whether a call of this thread was refused since begin().
+    /// Whether a call of this thread was refused in it.
     bool refused() const { return refused_ != cudaSuccess; }
 
     /// Notes whether a call of this thread has been refused by now.
@@ -61,6 +73,17 @@ class CaptureWatch {
     bool on_ = false;
     cudaError_t refused_ = cudaSuccess;
 };
+
+/// Whether this is the error of a call that failed because the capture had been spoilt before.
+inline bool is_spoilt_capture(std::exception_ptr const& error) {
+    try {
+        std::rethrow_exception(error);
+    } catch (Error const& e) {
+        return e.code() == cudaErrorStreamCaptureInvalidated;
+    } catch (...) {
+        return false;
+    }
+}
 
 /// Work that can be launched again and again. Default constructed, it is none.
 class Graph {
@@ -133,7 +156,7 @@ class Capture {
 
 /// Which step a graph is of: the same numbers mean the very same calls.
 struct GraphKey {
-    void const* work = nullptr; ///< the table that it walks; null: never kept
+    void const* work = nullptr; ///< the table that it walks
     std::size_t samples = 0;    ///< of the mini-batch
     std::size_t slot = 0;       ///< of the steps that may be under way
 

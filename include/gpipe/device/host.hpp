@@ -45,20 +45,12 @@ class HostBuffer {
 
 /// The CPU. A fixed pool of at most as many threads as cores walks the programs of all K devices:
 /// with fewer threads than devices, each walks the merged programs of several neighbouring ones.
-/// The caller of run() is the first thread, so one lane needs no other. Tensors are handed from
-/// lane to lane without a copy; a mark is a counter. No thread outlives the object.
-class Host {
+/// The caller of submit() is the first thread, so one lane needs no other. Tensors are handed from
+/// lane to lane without a copy; a mark is a counter. Work is done when the call returns. No thread
+/// outlives the object.
+class Host : public SharedMemory {
   public:
     using policy_kind = policy::Device;
-    /// As DeviceRuntime says.
-    ///@{
-    static constexpr bool enqueues = false;
-    static constexpr bool calls_enqueue = false;
-    static constexpr bool overlaps = true;
-    static constexpr std::size_t steps_at_once = 2;
-    static constexpr bool reads_host = true;
-    static constexpr bool host_reads = true;
-    ///@}
 
     /// There is nothing to say of the stream that a CPU's work goes on.
     struct Stream {};
@@ -87,51 +79,10 @@ class Host {
     Host& operator=(Host const&) = delete;
     ~Host() { stop(); }
 
-    /// Threads, at most one per device.
-    std::size_t lanes() const { return lanes_; }
-    /// Whether a run may use one lane instead of all.
-    bool chooses_lanes() const { return chooses_; }
-    /// As DeviceRuntime says.
+    /// As DeviceQueue says. Nothing throws: other lanes wait for the marks behind.
     ///@{
-    HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
-    HostBuffer allocate_host(std::size_t bytes) { return HostBuffer(bytes); }
-    ///@}
-
-    /// As DeviceRuntime says.
-    template <class Walk> void run(std::size_t lanes, Walk&& walk) {
-        if (lanes > 1) {
-            using Object = std::remove_reference_t<Walk>;
-            Job& job = next_job();
-            job.walk = &call<Object>;
-            job.context = const_cast<void*>(static_cast<void const*>(std::addressof(walk)));
-            begin_.publish(epoch_);
-        }
-        walk(std::size_t{0});
-        for (std::size_t lane = 1; lane < lanes; ++lane) finished_[lane].wait(epoch_);
-    }
-    /// Begins a run that others may follow before it has ended, one for each slot; returns when the
-    /// caller's lane and lane `reader` have ended.
-    template <class Walk>
-    void start(std::size_t slot, std::size_t lanes, std::size_t reader, Walk walk) {
-        static_assert(sizeof(Walk) <= sizeof(Job::room) && std::is_trivially_copyable_v<Walk>);
-        if (lanes > 1) {
-            Job& job = next_job();
-            job.walk = &call<Walk>;
-            job.context = new (job.room) Walk(walk);
-            begin_.publish(epoch_);
-        }
-        ends_[slot] = {epoch_, lanes};
-        walk(std::size_t{0});
-        if (reader > 0) finished_[reader].wait(epoch_);
-    }
-    /// Returns when the run that was started with this slot has ended.
-    void finish(std::size_t slot) {
-        for (std::size_t lane = 1; lane < ends_[slot].lanes; ++lane)
-            finished_[lane].wait(ends_[slot].epoch);
-    }
-
-    /// As DeviceRuntime says; work, copies and fills are done when the call returns.
-    ///@{
+    static constexpr std::size_t streams(std::size_t lanes, std::size_t) { return lanes; }
+    static void prepare(Array<std::size_t> const&, std::size_t, Array<std::size_t> const&) {}
     Stream const& stream(std::size_t) const { return stream_; }
     template <class Work> void launch(std::size_t, Work&& work) noexcept {
         static_assert(noexcept(work()), "other lanes wait for the marks behind it");
@@ -147,24 +98,74 @@ class Host {
     void record(std::size_t stream, std::uint64_t position) noexcept {
         marks_[stream].publish(position);
     }
+    ///@}
+
+    /// As DeviceMemory says. Nothing is fed: work reads the caller's arrays.
+    ///@{
+    static constexpr Link most_link = Link::shared;
+    static constexpr Link link(std::size_t, std::size_t) { return Link::shared; }
+    static HostBuffer allocate(std::size_t, std::size_t bytes) { return HostBuffer(bytes); }
+    static HostBuffer allocate_host(std::size_t bytes) { return HostBuffer(bytes); }
+    static void feed(std::size_t, std::byte* to, std::byte const* from, std::size_t bytes,
+                     std::byte*) {
+        std::memcpy(to, from, bytes);
+    }
+    static ReadsAtOnce feeding() { return {}; }
+    static void await_writers(void const*) {}
+    ///@}
+
+    /// As DeviceExecutor says.
+    ///@{
+    static constexpr std::size_t depth = 2;
+    std::size_t lanes() const { return lanes_; }
+    bool chooses_lanes() const { return chooses_; }
+    template <class F> void run(F&& f) { f(); }
+    /// Of a run that overlaps with the next, the caller waits for its own lane and the reader's.
+    template <DeviceWalk Walk> bool submit(Ticket const& ticket, Walk walk) {
+        static_assert(sizeof(Walk) <= sizeof(Job::room) && std::is_trivially_copyable_v<Walk>);
+        std::size_t const lanes = ticket.lanes;
+        walk.feed();
+        walk.begin(overlapping_ && overlapping_ == ticket.work);
+        overlapping_ = ticket.overlaps && lanes > 1 ? ticket.work : nullptr;
+        if (lanes > 1) {
+            Job& job = next_job();
+            job.walk = &call<Walk>;
+            new (job.room) Walk(walk);
+            begin_.publish(epoch_);
+        }
+        ends_[ticket.slot] = {epoch_, lanes};
+        walk(std::size_t{0});
+        if (!overlapping_)
+            finish(ticket.slot);
+        else if (ticket.reader > 0)
+            finished_[ticket.reader].wait(epoch_);
+        return !overlapping_;
+    }
+    void finish(std::size_t slot) {
+        for (std::size_t lane = 1; lane < ends_[slot].lanes; ++lane)
+            finished_[lane].wait(ends_[slot].epoch);
+    }
+    static void abort() noexcept {}
+    static void forget() {}
+    static constexpr bool launched() { return true; }
+    static constexpr bool spoilt() noexcept { return false; }
+    ///@}
 
   private:
     // What the other lanes do in a run: written by the caller before it publishes begin_, read by
     // them after. Nobody is more than one run behind.
     struct Job {
-        void (*walk)(void*, std::size_t) = nullptr;
-        ///@}
-        void* context = nullptr;
+        void (*walk)(void const*, std::size_t) = nullptr;
         alignas(void*) std::byte room[4 * sizeof(void*)];
     };
     struct End {
         std::uint64_t epoch = 0;
         std::size_t lanes = 0;
     };
-    template <class Walk> static void call(void* context, std::size_t lane) {
-        (*static_cast<Walk*>(context))(lane);
+    template <class Walk> static void call(void const* walk, std::size_t lane) {
+        (*static_cast<Walk const*>(walk))(lane);
     }
-    Job& next_job() { return jobs_[++epoch_ % steps_at_once]; }
+    Job& next_job() { return jobs_[++epoch_ % depth]; }
 
     void stop() {
         next_job().walk = nullptr;
@@ -175,16 +176,17 @@ class Host {
     void work(std::size_t lane) {
         for (std::uint64_t epoch = 1;; ++epoch) {
             begin_.wait(epoch);
-            Job const& job = jobs_[epoch % steps_at_once];
+            Job const& job = jobs_[epoch % depth];
             if (!job.walk) return;
-            job.walk(job.context, lane);
+            job.walk(job.room, lane);
             finished_[lane].publish(epoch);
         }
     }
 
-    Job jobs_[steps_at_once];
-    End ends_[steps_at_once];
+    Job jobs_[depth];
+    End ends_[depth];
     std::uint64_t epoch_ = 0;
+    void const* overlapping_ = nullptr; // the work of the last run, if that may be under way
 
     std::size_t lanes_;
     bool chooses_;

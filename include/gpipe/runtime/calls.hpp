@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -21,12 +20,9 @@ struct LayerMemory {
     std::byte* gradients = nullptr;  ///< likewise
 };
 
-/// The calls of a cell, list by list: of each way stage by stage, then those that move what it has
-/// retained, on a device that does not enqueue.
+/// The calls of a cell, list by list: of each way stage by stage.
 ///@{
-inline constexpr std::size_t offload_list = way_count * stage_count;
-inline constexpr std::size_t fetch_list = offload_list + 1;
-inline constexpr std::size_t call_list_count = fetch_list + 1;
+inline constexpr std::size_t call_list_count = way_count * stage_count;
 GPIPE_INLINE constexpr std::size_t call_list(std::size_t way, Stage stage) {
     return way * stage_count + static_cast<std::size_t>(stage);
 }
@@ -59,11 +55,6 @@ class Calls {
 
 namespace detail {
 
-// A copy as a call: `layer` points to the number of bytes.
-GPIPE_INLINE void copy_call(Call const& call, Frame const& frame) {
-    std::memcpy(call.y.in(frame), call.x.in(frame), *static_cast<std::size_t const*>(call.layer));
-}
-
 // The calls of one cell, at `to`.
 class CellCallMaker {
   public:
@@ -76,11 +67,8 @@ class CellCallMaker {
     SkipPlace* skips() const { return skips_; }
     /// Puts a list behind the others; returns where it ends.
     Call* add(std::size_t list) {
-        if (list >= offload_list)
-            add_copies(list == offload_list);
-        else
-            add_stage(plan_.parts.of(cell_, list / stage_count),
-                      static_cast<Stage>(list % stage_count), list / stage_count == way_evaluates);
+        add_stage(plan_.parts.of(cell_, list / stage_count), static_cast<Stage>(list % stage_count),
+                  list / stage_count == way_evaluates);
         return to_;
     }
 
@@ -172,24 +160,6 @@ class CellCallMaker {
             *skips_++ = here;
         }
     }
-    // Between the device's memory and the host's, where the input lies behind the rest.
-    void add_copies(bool out) {
-        std::size_t const& retained = plan_.pools.pool(Holds::retained, cell_).bytes;
-        auto const add = [&](Place from, Place to, std::size_t const& bytes) {
-            if (bytes == 0) return;
-            Call& call = *to_++ = Call{&copy_call, &bytes};
-            call.x = from;
-            call.y = to;
-            call.index = static_cast<std::uint32_t>(first_);
-        };
-        Place const here{0, Region::retained};
-        Place const input{out ? 0 : retained, Region::input};
-        Place const output{out ? retained : 0, Region::output};
-        add(out ? here : Place{0, Region::input}, out ? Place{0, Region::output} : here, retained);
-        if (plan_.cells[cell_].input_moves)
-            add(input, output, plan_.lowered.edges[cell_ - 1].bytes);
-    }
-
     Model const& model_;
     MemoryPlan const& plan_;
     Array<LayerMemory> const& memory_;
@@ -208,8 +178,7 @@ class CellCallMaker {
 [[gnu::cold]] GPIPE_INLINE Calls make_calls(Model const& model, MemoryPlan const& plan,
                                             Array<LayerMemory> const& memory, std::size_t learner) {
     std::size_t const cells = plan.lowered.programs.cells();
-    std::size_t most = 4 * cells;
-    std::size_t ends = 0;
+    std::size_t most = 0, ends = 0;
     for (CellWay const& way : plan.parts.ways) {
         most += way.calls.calls.size();
         ends += way.calls.skips.size();

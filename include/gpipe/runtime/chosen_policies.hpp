@@ -11,8 +11,8 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
+#include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
-#include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/halves.hpp>
@@ -62,10 +62,14 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
 
   private:
     static consteval bool fits_device() {
-        constexpr bool has_kernels = !Device::calls_enqueue || requires {
-            sizeof(StepWork<Device>);
-        };
-        constexpr bool loss_enqueues = !Device::calls_enqueue || !returns_value<Loss, Net>;
+        constexpr bool has_kernels = requires { sizeof(StepWork<Device>); };
+        constexpr bool loss_enqueues = [] {
+            if constexpr (has_kernels)
+                return !calls_enqueue<Device> || !returns_value<Loss, Net>;
+            else
+                return true;
+        }();
+        constexpr bool is_copied = Device::staged([] { return true; });
         constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
         static_assert(has_kernels,
                       "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
@@ -73,13 +77,12 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         static_assert(!has_kernels || loss_enqueues,
                       "gpipe: on this device a loss returns nothing: its work writes sum, weight "
                       "and metrics to context.value()");
-        static_assert(Device::reads_host || trivial,
+        static_assert(!is_copied || trivial,
                       "gpipe: an optimizer must be trivially copyable to be copied to this device");
-        static_assert(!Device::reads_host || !Update::immediate || trivial,
+        static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        return has_kernels && loss_enqueues &&
-               (trivial || (Device::reads_host && !Update::immediate));
+        return has_kernels && loss_enqueues && (trivial || (!is_copied && !Update::immediate));
     }
 };
 
@@ -209,14 +212,13 @@ template <class Net, class... Policies> struct ChosenPolicies {
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.
     static constexpr Staging staging(std::size_t samples, bool squares = false) requires constant {
-        if constexpr (Device::reads_host)
-            return {};
-        else
+        return Device::staged([&] {
             return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::steps_at_once, squares);
+                                Device::depth, squares);
+        });
     }
 
     // A budget is left as it is.

@@ -72,8 +72,8 @@ template <class Device> class LayerProbe {
         Model const& model = machine.model();
         device_ = machine.device_of(is_loss() ? layer - 1 : layer);
         shared_.capacity = sizes[0];
-        shared_.seed = machine.seed();
-        shared_.step = machine.steps();
+        shared_.seed = machine.engine().seed();
+        shared_.step = machine.engine().steps();
         shared_.handles = &machine.handles(device_);
         state_ = memory(sizeof(StepState));
         StepState const state{shared_.seed, shared_.step, 0, 0, 0};

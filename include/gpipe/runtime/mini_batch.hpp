@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
@@ -11,6 +12,9 @@
 #include <span>
 
 namespace gpipe {
+
+/// Whether the plan is of devices with memory of their own, see Staging.
+GPIPE_INLINE bool has_staging(MemoryPlan const& plan) { return plan.devices[0].staging > 0; }
 
 /// Where the samples of a run are: in the caller's arrays, or where those will have been copied to
 /// on a device that cannot read them.
@@ -28,11 +32,9 @@ class MiniBatch {
     };
 
     MiniBatch() = default;
-    /// `arenas`: by device. `stages`: whether the device cannot read the host's memory; `slots`:
-    /// how many mini-batches there is room for then.
-    MiniBatch(Model const& model, MemoryPlan const& plan, Array<std::byte*> const& arenas,
-              bool stages)
-        : micro_batches_(plan.lowered.programs.micro_batches()), stages_(stages),
+    /// `arenas`: by device. Samples are staged where the plan has room for them.
+    MiniBatch(Model const& model, MemoryPlan const& plan, Array<std::byte*> const& arenas)
+        : micro_batches_(plan.lowered.programs.micro_batches()), stages_(has_staging(plan)),
           samples_(plan.capacity * micro_batches_), inputs_{model.input_tensors,
                                                             plan.lowered.programs.device_of(0),
                                                             nullptr,
@@ -46,7 +48,7 @@ class MiniBatch {
                   plan.staged_targets,
                   plan.staged_inputs,
                   Array<std::byte*>(micro_batches_ * model.target_tensors)} {
-        if (!stages) return;
+        if (!stages_) return;
         inputs_.staged = arenas[inputs_.device] + plan.inputs_at;
         others_.staged = arenas[others_.device] + plan.targets_at;
         copies_ = Array<Copy>(model.input_tensors + model.target_tensors);
@@ -69,6 +71,8 @@ class MiniBatch {
     std::span<Copy const> copies() const { return {copies_.data(), copy_count_}; }
     /// Bytes of room for a mini-batch outside the device.
     std::size_t staged_bytes() const { return stages_ ? inputs_.bytes + others_.bytes : 0; }
+    /// The device that reads the inputs.
+    std::size_t reader() const { return inputs_.device; }
     /// The device of each copy that there can be.
     Array<std::size_t> copy_devices() const {
         Array<std::size_t> devices(copies_.size(), others_.device);

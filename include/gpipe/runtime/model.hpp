@@ -4,6 +4,7 @@
 #include <gpipe/chain/chain.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
+#include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/update.hpp>
 
 #include <array>
@@ -37,31 +38,18 @@ namespace detail {
 template <class Optimizer, class Device, class L, class Group> struct SpecsOf;
 template <class Optimizer, class Device, class L, class... Ts>
 struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
-    template <class T> static constexpr UpdateFunction function() {
-        if constexpr (Device::calls_enqueue)
-            return &StepWork<Device>::template update<T, Optimizer>;
-        else
-            return &update_tensor<T, Optimizer>;
-    }
-    template <class T> static constexpr SquaresFunction squares() {
-        if constexpr (Device::calls_enqueue)
-            return &StepWork<Device>::template squares<T>;
-        else
-            return &sum_squares<T>;
-    }
+    using Work = StepWork<Device>;
     template <class T> static constexpr AddFunction add() {
-        if constexpr (!ties_parameters<L>)
-            return nullptr;
-        else if constexpr (Device::calls_enqueue)
-            return &StepWork<Device>::template add<T>;
+        if constexpr (ties_parameters<L>)
+            return &Work::template add<T>;
         else
-            return &add_gradient<T>;
+            return nullptr;
     }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
         std::array<UpdateSpec, sizeof...(Ts)> specs{
-            UpdateSpec{function<typename Ts::Element>(), squares<typename Ts::Element>(),
-                       add<typename Ts::Element>(), Ts::size, slot_bytes(Ts::bytes), 1,
-                       type_name<typename Ts::Element>}...};
+            UpdateSpec{&Work::template update<typename Ts::Element, Optimizer>,
+                       &Work::template squares<typename Ts::Element>, add<typename Ts::Element>(),
+                       Ts::size, slot_bytes(Ts::bytes), 1, type_name<typename Ts::Element>}...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);

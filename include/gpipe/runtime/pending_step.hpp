@@ -14,7 +14,7 @@
 
 namespace gpipe {
 
-/// Where a machine leaves what became of a step. It may be moved meanwhile, and go before the step
+/// Where an engine leaves what became of a step. It may be moved meanwhile, and go before the step
 /// is done.
 class StepOutcome {
   public:
@@ -97,12 +97,12 @@ template <std::size_t metrics> class PendingStep {
     /// The other then has no step to wait for.
     PendingStep(PendingStep&& other) noexcept
         : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
-          machine_(other.machine_), finish_(other.finish_) {}
+          engine_(other.engine_), finish_(other.finish_) {}
     /// The other then has no step to wait for.
     PendingStep& operator=(PendingStep&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
-        machine_ = other.machine_;
+        engine_ = other.engine_;
         finish_ = other.finish_;
         return *this;
     }
@@ -111,7 +111,7 @@ template <std::size_t metrics> class PendingStep {
     bool ready() const { return !outcome_.waits(); }
     /// Waits until the step is done. Throws what Training::step would have thrown.
     StepResult<metrics> result() {
-        if (outcome_.waits()) finish_(machine_, outcome_);
+        if (outcome_.waits()) finish_(engine_, outcome_);
         outcome_.check();
         return detail::mean<metrics>(totals_);
     }
@@ -120,12 +120,12 @@ template <std::size_t metrics> class PendingStep {
 
   private:
     template <class Net, class... Policies> friend class Training;
-    PendingStep(void* machine, void (*finish)(void*, StepOutcome const&))
-        : outcome_(totals_.data()), machine_(machine), finish_(finish) {}
+    PendingStep(void* engine, void (*finish)(void*, StepOutcome const&))
+        : outcome_(totals_.data()), engine_(engine), finish_(finish) {}
 
     std::array<double, 3 + metrics> totals_{}; // sum, weight, metrics, norm of the gradients
     StepOutcome outcome_;
-    void* machine_;
+    void* engine_;
     void (*finish_)(void*, StepOutcome const&);
 };
 

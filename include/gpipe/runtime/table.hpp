@@ -177,13 +177,10 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                 at[operand.address] =
                     (there.space < arenas.size() ? arenas[there.space] : host) + there.begin;
         }
-        if (is_transfer(step.kind)) continue;
-        bool const computing = computes(step.kind);
+        if (!computes(step.kind)) continue;
         step.phase = detail::phase_of(step.kind, evaluation);
-        step.calls = static_cast<std::uint32_t>(
-            step.cell * call_list_count + (computing ? call_list(tensors.way, stage_of(step.kind))
-                                           : step.kind == Kind::offload ? offload_list
-                                                                        : fetch_list));
+        step.calls = static_cast<std::uint32_t>(step.cell * call_list_count +
+                                                call_list(tensors.way, stage_of(step.kind)));
         if (!evaluation || !step.is_last) continue;
         at[static_cast<std::size_t>(Region::output)] =
             detail::own_output(plan, step, arenas[step.device]);

@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
@@ -219,18 +220,18 @@ namespace detail {
 } // namespace detail
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device; `stages`: whether the device cannot read the host's memory.
+/// `handles`: by device.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
-                                              Array<HandleSet> const& handles, std::size_t learner,
-                                              bool stages) {
+                                              Array<HandleSet> const& handles,
+                                              std::size_t learner) {
     Tables tables;
     detail::fill_layers(tables, model, plan, arenas);
     tables.calls = make_calls(model, plan, tables.layers, learner);
     detail::fill_updates(tables, model, plan, arenas);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
-    if (stages) detail::fill_staging(tables, plan, arenas);
+    if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
     tables.sums = model.sums;
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;

@@ -10,10 +10,10 @@
 namespace gpipe {
 
 struct UpdateRow;
-/// What updates a tensor, sums the squares of its gradient, or adds another to that: knows its
-/// element type.
+/// What updates a tensor (and says whether it does, or perhaps will), sums the squares of its
+/// gradient, or adds another to that: knows its element type.
 ///@{
-using UpdateFunction = void (*)(UpdateCall const&, UpdateRow const&);
+using UpdateFunction = bool (*)(UpdateCall const&, UpdateRow const&);
 using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
 using AddFunction = void (*)(AddCall const&, UpdateRow const&);
 ///@}
@@ -66,14 +66,15 @@ template <class T> void add_gradient(AddCall const& call, UpdateRow const& row) 
 // If the step is committed, turns the sum of gradients into their mean and hands the tensor to the
 // optimizer.
 template <class T, class Optimizer>
-void update_tensor(UpdateCall const& call, UpdateRow const& row) {
-    if (!call.state->committed) return;
+bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
+    if (!call.state->committed) return false;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
     T const factor = static_cast<T>(call.state->scale);
     for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
-    if (!call.updates) return;
+    if (!call.updates) return false;
     (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());
+    return true;
 }
 
 } // namespace detail

@@ -14,7 +14,7 @@
 
 namespace gpipe {
 
-/// Bytes that the sum over a tensor of any size needs on a device whose calls enqueue.
+/// Bytes that the sum over a tensor of any size needs on a device with memory of its own.
 inline constexpr std::size_t squares_workspace = slot_bytes(most_sum_blocks * sizeof(double));
 
 /// What becomes of a step whose loss or gradients are not finite.
@@ -100,12 +100,6 @@ struct UpdateCall {
     void const* stream = nullptr;     ///< the device's
     bool updates = true;              ///< else only the gradient becomes a mean
 };
-
-/// What the library itself does in a step on a device whose calls enqueue: commit(CommitCall),
-/// revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow), add<T>(AddCall, UpdateRow) and
-/// update<T, Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream. To be
-/// specialised for such a device; others do it in host functions.
-template <class Device> struct StepWork;
 
 namespace detail {
 

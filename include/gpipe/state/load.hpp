@@ -167,8 +167,8 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         machine.copy(to, at, entry->bytes());
         at += entry->bytes();
     }
-    machine.spread();
-    if (all) machine.go_on(result.seed, result.steps);
+    machine.engine().tied().spread();
+    if (all) machine.engine().go_on(result.seed, result.steps);
     return result;
 }
 

@@ -67,15 +67,16 @@ struct StateAccess {
     template <class Device>
     static TrainingState state(Machine<Device>& machine, std::vector<LayerState> const& layers,
                                std::string optimizer) {
-        machine.check_whole();
-        TrainingState state{{}, {}, std::move(optimizer), machine.seed(), machine.steps()};
+        machine.engine().check_whole();
+        TrainingState state{
+            {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
         std::size_t const states = machine.model().states;
         for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
             LayerState const& layer = layers[i];
             state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
                                    in_words(layer.output()));
             for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-                if (machine.is_repeated(i, t)) continue;
+                if (machine.engine().tied().is_repeated(i, t)) continue;
                 TensorType const& type = layer.parameters.first[t];
                 UpdateRow const& row = machine.tensor(next++);
                 safetensors::Entry entry{tensor_name(i, layer, t),

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <gpipe/core/version.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+
+namespace gpipe {
+
+/// A run, as an executor is told of it.
+struct Ticket {
+    std::size_t slot = 0;  ///< of the runs that may be under way, less than the executor's depth
+    std::size_t lanes = 1; ///< that are walked
+    void const* work = nullptr; ///< the same one over as many samples means the very same calls
+    std::size_t samples = 0;    ///< of the mini-batch
+    bool repeats = false;       ///< whether it may be kept, and then run without being walked
+    bool overlaps = false;      ///< whether another run of this work may begin before it has ended
+    std::size_t reader = 0;     ///< the lane that reads the caller's arrays
+};
+
+/// What an executor runs. Small, and trivially copied.
+/// - feed(): puts what the caller gives on the queues; called first;
+/// - begin(follows): before its lanes are walked; of one that is walked once more, again.
+///   `follows`: whether the run before, over the same work, may be under way;
+/// - (lane): walks a lane. Never throws. False: what the lane has put on queues is of no use;
+/// - error(): what was wrong with that.
+template <class W>
+concept DeviceWalk = requires(W const walk, std::size_t lane) {
+    walk.feed();
+    walk.begin(false);
+    { walk(lane) }
+    noexcept->std::same_as<bool>;
+    { walk.error() } -> std::same_as<std::exception_ptr>;
+};
+
+namespace device {
+
+/// What an executor is that has one lane and is done with a run when submit() returns.
+struct OneRunAtATime {
+    /// See DeviceExecutor.
+    ///@{
+    static constexpr std::size_t depth = 1;
+    static constexpr std::size_t lanes() { return 1; }
+    static constexpr bool chooses_lanes() { return false; }
+    static void finish(std::size_t) {}
+    static void abort() noexcept {}
+    static void forget() {}
+    static constexpr bool launched() { return true; }
+    static constexpr bool spoilt() noexcept { return false; }
+    ///@}
+};
+
+} // namespace device
+
+/// Who walks programs.
+/// - depth: how many runs may be under way, in slots;
+/// - lanes(): how many walkers a run can have, each for some of the devices; chooses_lanes():
+///   whether one will do where handing over costs more than it saves;
+/// - submit(ticket, walk): has all lanes walked, concurrently. True if all that they put on queues
+///   is done when it returns; else finish(slot) returns when it is;
+/// - run(f): calls f() and returns when what that put on queues is done;
+/// - abort(): waits for all there is, whatever was wrong with it;
+/// - forget(): runs that were kept are no longer what their tickets say; none is under way;
+/// - launched(): whether of the run that submit() threw for, or that was walked badly, anything may
+///   have run; spoilt(): whether every call fails now, because of one before.
+template <class D>
+concept DeviceExecutor = requires(D device, D const constant, std::size_t n, void (*f)()) {
+    { D::depth } -> std::convertible_to<std::size_t>;
+    { constant.lanes() } -> std::same_as<std::size_t>;
+    { constant.chooses_lanes() } -> std::same_as<bool>;
+    device.run(f);
+    device.finish(n);
+    { device.abort() }
+    noexcept;
+    device.forget();
+    { constant.launched() } -> std::same_as<bool>;
+    { constant.spoilt() }
+    noexcept->std::same_as<bool>;
+};
+
+} // namespace gpipe

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/update.hpp>
+#include <gpipe/runtime/work.hpp>
+
+#include <cstddef>
+#include <exception>
+
+namespace gpipe {
+
+/// What the library itself does in a step, called in the order of a stream: host functions. For a
+/// device on which calls put work on a stream it is to be specialised, with EnqueuingWork as its
+/// base and commit(CommitCall), revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow),
+/// add<T>(AddCall, UpdateRow) and update<T, Optimizer>(UpdateCall, UpdateRow), which put that on
+/// the call's stream.
+template <class Device> struct StepWork {
+    /// Whether a walk stops where layers have failed: not before all their calls have been made.
+    static constexpr bool stops(bool) { return false; }
+    /// Does it. What throws is told and goes no further: other lanes wait for the marks behind.
+    template <class Work, class Tell> static void attempt(Work work, Tell tell) noexcept {
+        try {
+            work();
+        } catch (...) {
+            tell(std::current_exception());
+        }
+    }
+    /// Tells which of these gradients is the first that is not finite, if one is: tell(i, squares).
+    template <class Tell> static void check(RevokeCall const& call, Tell tell) noexcept {
+        for (std::size_t i = 0; i < call.tensors; ++i)
+            if (!detail::is_finite(call.squares[i])) return tell(i, call.squares[i]);
+    }
+    /// See above.
+    ///@{
+    static void commit(CommitCall const& call) noexcept { detail::commit(call); }
+    static void revoke(RevokeCall const& call) noexcept { detail::revoke(call); }
+    template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
+        detail::sum_squares<T>(call, row);
+    }
+    template <class T> static void add(AddCall const& call, UpdateRow const& row) {
+        detail::add_gradient<T>(call, row);
+    }
+    template <class T, class Optimizer>
+    static bool update(UpdateCall const& call, UpdateRow const& row) {
+        return detail::update_tensor<T, Optimizer>(call, row);
+    }
+    ///@}
+};
+
+/// The base of what is specialised: by the end of a step all layers have been called, and whether
+/// one threw is known; what the device finds, later, is in the step's state. `Work` is the
+/// specialisation.
+template <class Work> struct EnqueuingWork {
+    /// A walk stops where layers have failed.
+    static constexpr bool stops(bool failed) { return failed; }
+    /// What throws is the walk's to catch: there is no other lane.
+    template <class F, class Tell> static void attempt(F work, Tell) { work(); }
+    /// The device finds out, and tells it in the step's state.
+    template <class Tell> static void check(RevokeCall const& call, Tell) { Work::revoke(call); }
+};
+
+/// Whether the functions of layers put work on a stream, instead of doing it.
+template <class Device> inline constexpr bool calls_enqueue = StepWork<Device>::stops(true);
+
+} // namespace gpipe

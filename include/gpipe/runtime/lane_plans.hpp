@@ -1,0 +1,74 @@
+#pragma once
+
+#include <gpipe/plan/ending.hpp>
+#include <gpipe/runtime/device_work.hpp>
+#include <gpipe/runtime/machine_plan.hpp>
+#include <gpipe/runtime/table_proof.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// The tables for one number of lanes.
+struct LanePlan {
+    StepTable training; ///< of a step
+    StepTable forward;  ///< of an evaluation
+};
+
+/// How a step of this machine ends. `immediate`: see update::Immediate.
+template <class Device>
+Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool immediate) {
+    StepChecks const& checks = machine.checks;
+    Ending ending{Array<bool>(machine.plan.devices.size()),
+                  immediate ? checks.finite_gradients : checks.squares(), immediate,
+                  calls_enqueue<Device>, has_staging(machine.plan)};
+    for (std::size_t d = 0; d < ending.updates.size(); ++d)
+        ending.updates[d] = tables.has_updates(d);
+    ending.ties = Array<TiedCell>(machine.model.ties.size());
+    for (std::size_t i = 0; i < machine.model.ties.size(); ++i) {
+        TiedTensor const& end = machine.model.ties[i];
+        ending.ties[i] = {end.tie, static_cast<std::uint32_t>(machine.cell_of(end.layer))};
+    }
+    return ending;
+}
+
+/// For one lane, and then for as many as the device has, if that is more; proven as they are
+/// walked. `arenas`: by device; `host`: where copies go through.
+template <class Device>
+[[gnu::cold]] Array<LanePlan> make_lane_plans(MachinePlan<Device> const& machine,
+                                              Ending const& ending, std::size_t most,
+                                              Array<std::byte*> const& arenas, std::byte* host) {
+    MemoryPlan const& plan = machine.plan;
+    EndedStep const training = with_ending(plan.lowered, plan.operands, ending);
+    Array<LanePlan> plans(most > 1 ? 2 : 1);
+    for (std::size_t n = 0; n < plans.size(); ++n) {
+        auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
+            Placement const placement = machine.placement(lowered, n == 0 ? 1 : most);
+            StepTable result =
+                step_table(plan, lowered, of, placement,
+                           merge_lanes(lowered, placement, machine.cost), arenas, host, evaluates);
+            bool const repeats = ending.immediate && !evaluates;
+            if (repeats) add_waits_before(result, plan, of);
+            check_table(result, plan, lowered, of, repeats);
+            return result;
+        };
+        plans[n].training = table(training.lowered, training.operands, false);
+        plans[n].forward = table(machine.evaluation, machine.evaluation_operands, true);
+    }
+    return plans;
+}
+
+/// The most positions that a stream has in any of them.
+GPIPE_INLINE std::uint32_t longest_of(Array<LanePlan> const& plans) {
+    std::uint32_t longest = 0;
+    for (LanePlan const& plan : plans)
+        longest = std::max({longest, plan.training.longest, plan.forward.longest});
+    return longest;
+}
+
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END

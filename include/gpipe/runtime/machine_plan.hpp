@@ -1,0 +1,117 @@
+#pragma once
+
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/links.hpp>
+#include <gpipe/runtime/machine_work.hpp>
+#include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/work.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// What a machine runs, and where everything lies: a model, cut and scheduled, planned for one kind
+/// of device.
+template <DeviceRuntime Device> class MachinePlan {
+  public:
+    Model const model;              ///< its layers, loss and optimizer
+    Array<std::size_t> const first; ///< the layer that each cell begins with
+    Programs programs;              ///< with their recomputes
+    Array<Reversal> reversals;      ///< by cell, or none
+    std::size_t const samples;      ///< of the largest mini-batch
+    StepChecks const checks;        ///< what is looked at before a commit
+    DeclaredCost cost;              ///< of actions
+    std::size_t const learner;      ///< see lowest_learner()
+    MemoryPlan plan;                ///< of a step
+    Lowered evaluation;             ///< its forwards alone
+    Operands evaluation_operands;   ///< theirs
+
+    /// Throws std::invalid_argument if a budget does not do, and where memory has too few
+    /// addresses.
+    MachinePlan(Device const& device, Model of, Array<std::size_t> cut, MachineWork work,
+                std::size_t most_samples, StepChecks step_checks)
+        : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
+          reversals(std::move(work.reversals)), samples(most_samples), checks(step_checks),
+          cost(model.costs, model.infos, first, reversals),
+          learner(lowest_learner(model.infos.data(), model.infos.size())),
+          plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
+          evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
+        evaluation.needs = find_needs(walk_of(evaluation), evaluation_operands,
+                                      Located(plan, evaluation_operands, true));
+    }
+
+    /// Of a layer.
+    ///@{
+    std::size_t cell_of(std::size_t layer) const { return gpipe::cell_of(first, layer); }
+    std::size_t device_of(std::size_t layer) const { return programs.device_of(cell_of(layer)); }
+    ///@}
+    /// Which of so many lanes walks each program, and on which stream.
+    Placement placement(Lowered const& lowered, std::size_t lanes) const {
+        bool const apart = Device::streams(lanes, lowered.streams()) != lanes;
+        return place_programs(lowered, lanes, apart, cost);
+    }
+
+  private:
+    PlanRequest request(Device const& device, std::size_t capacity) const {
+        std::size_t const micro_batches = programs.micro_batches();
+        Staging const staging = Device::staged([&] {
+            return step_staging(model.infos[0].input, model.targets,
+                                checked_product(capacity, micro_batches), micro_batches, model.sums,
+                                model.optimizer_bytes, Device::depth, checks.squares());
+        });
+        return {{model.infos.data(), model.infos.size(), learner, model.loss_scratch,
+                 model.loss_handles, model.skips, model.ties},
+                first,
+                model.states,
+                capacity,
+                staging,
+                links(device)};
+    }
+    MemoryPlan planned(Device const& device, MachineWork const& work) {
+        std::size_t const micro_batches = programs.micro_batches();
+        std::size_t const capacity =
+            samples / micro_batches + (samples % micro_batches != 0); // rounded up
+        if (!countable(request(device, capacity), micro_batches))
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
+                "more bytes than memory has addresses",
+                samples, capacity);
+        if (work.budget.given) {
+            BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
+                                         programs};
+            if (!countable(budgeted, micro_batches))
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: checkpoint::Optimal is for micro-batches of %zu samples, whose tensors "
+                    "have more bytes than memory has addresses",
+                    budgeted.capacity);
+            Checkpointed fitted = work.fit(budgeted, work.budget);
+            programs = std::move(fitted.programs);
+            reversals = std::move(fitted.reversals);
+            cost = DeclaredCost(model.costs, model.infos, first, reversals);
+        }
+        MemoryPlan result =
+            plan_memory(request(device, capacity), programs, reversals, work.choose);
+        for (LayerInfo const& layer : model.infos)
+            for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
+                result.snapshot += (1 + model.states) * layer.parameters.bytes[t];
+        for (TiedTensor const& end : model.ties)
+            if (work.snapshot && !end.is_first) result.snapshot -= (1 + model.states) * end.bytes;
+        return result;
+    }
+    Array<Link> links(Device const& device) const {
+        if (Device::most_link == Link::shared) return {};
+        return links_between(programs, first, model.skips, [&](std::size_t from, std::size_t to) {
+            return device.link(from, to);
+        });
+    }
+};
+
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <gpipe/memory/usage.hpp>
+#include <gpipe/runtime/machine.hpp>
+#include <gpipe/trace/timeline.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string_view>
+
+namespace gpipe::detail {
+
+// Over the times of the last run; none if that was no training step.
+template <class Device> Array<MemoryCurve> used_memory(Machine<Device> const& machine) {
+    Array<ActionTime> const& times = machine.engine().times();
+    Programs const& all = machine.plan().lowered.programs;
+    std::size_t count = machine.programs().size();
+    for (std::size_t i = count; i < all.size() && i < times.size(); ++i)
+        if (times[i].ran) count = all.size();
+    struct {
+        Array<double> start, end;
+    } ran{Array<double>(count), Array<double>(count)};
+    bool trained = false;
+    for (std::size_t i = 0; i < count && i < times.size(); ++i) {
+        ActionTime const& time = times[i];
+        if (!time.ran) continue;
+        if (time.action != all[i]) return {};
+        trained = trained || gives_gradient(time.action.kind);
+        ran.start[i] = time.start;
+        ran.end[i] = time.end;
+    }
+    if (!trained) return {};
+    return memory_usage(machine.plan(), ran);
+}
+
+// The last run that was timed.
+template <class Device>
+Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
+    Programs const& programs = machine.programs();
+    Array<ActionTime> const& times = machine.engine().times();
+    Timeline result(programs.devices(), programs.cells(), programs.micro_batches(), times.size(),
+                    title);
+    for (ActionTime const& time : times)
+        if (time.ran && !is_transfer(time.action.kind))
+            result.add({time.action, programs.device_of(time.action.cell), time.lane, time.start,
+                        time.end});
+    if (result.size() == 0)
+        throw std::logic_error("gpipe: there is no timed run to show: call time_actions() before "
+                               "the step that timeline() is for");
+    result.preemptions(machine.engine().preemptions());
+    result.memory(used_memory(machine));
+    return result;
+}
+
+} // namespace gpipe::detail

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace gpipe {
+
+/// What the host tells the steps that may be under way, and is told by them, each in a slot of
+/// memory that the device copies from and to, if it has its own: the optimizer, the step's state,
+/// the loss's totals, and the sums of the gradients' squares; and, where the mini-batch has to be
+/// brought to the device, room for that.
+template <DeviceMemory Device> class Mailboxes {
+  public:
+    /// Of each slot.
+    struct Sizes {
+        std::size_t totals = 2;    ///< numbers
+        std::size_t squares = 0;   ///< numbers
+        std::size_t optimizer = 0; ///< bytes of it; 0: the caller's is read
+        std::size_t batch = 0;     ///< bytes of a mini-batch in slots
+    };
+
+    Mailboxes() = default;
+    /// `tables`, where the devices' side is, must outlive it.
+    Mailboxes(Device& device, Tables const& tables, Sizes sizes)
+        : tables_(&tables),
+          squares_at_(slot_bytes(sizeof(StepState)) + slot_bytes(sizes.totals * sizeof(double))),
+          optimizer_at_(squares_at_ + slot_bytes(sizes.squares * sizeof(double))),
+          batch_at_(optimizer_at_ + slot_bytes(sizes.optimizer)), optimizer_bytes_(sizes.optimizer),
+          stride_(batch_at_ + sizes.batch), memory_(device.allocate_host(Device::depth * stride_)) {
+        for (std::size_t slot = 0; slot < Device::depth; ++slot) new (at(slot)) StepState;
+    }
+
+    /// As the host has it, of a slot.
+    ///@{
+    StepState& state(std::size_t slot) const {
+        return *std::launder(reinterpret_cast<StepState*>(at(slot)));
+    }
+    double* totals(std::size_t slot) const {
+        return reinterpret_cast<double*>(at(slot) + slot_bytes(sizeof(StepState)));
+    }
+    /// Of each gradient, in the order of the updates.
+    double* squares(std::size_t slot) const {
+        return reinterpret_cast<double*>(at(slot) + squares_at_);
+    }
+    /// Room for a mini-batch.
+    std::byte* batch(std::size_t slot) const { return at(slot) + batch_at_; }
+    ///@}
+    /// The optimizer as the step is to find it: where there is room for it, a copy.
+    void const* keep_optimizer(std::size_t slot, void const* optimizer) const {
+        if (!optimizer || optimizer_bytes_ == 0) return optimizer;
+        return std::memcpy(at(slot) + optimizer_at_, optimizer, optimizer_bytes_);
+    }
+
+    /// What a device shares with the host, of a slot.
+    ///@{
+    Mailbox<StepState> state(std::size_t slot, std::size_t device) const {
+        StepState* const here = &state(slot);
+        return {here, apart() ? tables_->states[device] : here};
+    }
+    Mailbox<std::byte const> optimizer(void const* here, std::size_t device) const {
+        auto const* const bytes = static_cast<std::byte const*>(here);
+        return {bytes, apart() ? tables_->optimizers[device] : bytes, tables_->optimizer_bytes};
+    }
+    /// The sums of the squares of its gradients.
+    Mailbox<double> squares(std::size_t slot, std::size_t device) const {
+        std::size_t const first = tables_->updates_at[device];
+        double* const here = squares(slot) + first;
+        return {here,
+                apart() ? reinterpret_cast<double*>(workspace(device) + squares_workspace) : here,
+                tables_->updates_at[device + 1] - first};
+    }
+    ///@}
+    /// The same of the last device: of all gradients, the tensors in the order of the chain, and
+    /// what the loss comes to, with the norm of the gradients behind it if that is wanted.
+    ///@{
+    Mailbox<double> all_squares(std::size_t slot) const {
+        double* const here = squares(slot);
+        return {here, apart() ? tables_->all_squares : here, tables_->updates.size()};
+    }
+    Mailbox<std::uint32_t const> order() const {
+        std::uint32_t const* const here = tables_->order.data();
+        return {here, apart() ? tables_->order_there : here, tables_->order.size()};
+    }
+    Mailbox<double> totals(std::size_t slot, bool norm) const {
+        double* const here = totals(slot);
+        return {here, apart() ? tables_->loss_sums + tables_->micro_batches * tables_->sums : here,
+                tables_->sums + norm};
+    }
+    ///@}
+    /// Memory of a device for sums of squares; null where there is no need.
+    std::byte* workspace(std::size_t device) const {
+        return apart() ? tables_->squares[device] : nullptr;
+    }
+
+  private:
+    // Whether the devices' side is elsewhere.
+    static constexpr bool apart() {
+        return Device::staged([] { return true; });
+    }
+    std::byte* at(std::size_t slot) const { return memory_.data() + slot * stride_; }
+
+    Tables const* tables_ = nullptr;
+    std::size_t squares_at_ = 0;
+    std::size_t optimizer_at_ = 0;
+    std::size_t batch_at_ = 0;
+    std::size_t optimizer_bytes_ = 0;
+    std::size_t stride_ = 0;
+    decltype(std::declval<Device&>().allocate_host(0)) memory_;
+};
+
+} // namespace gpipe

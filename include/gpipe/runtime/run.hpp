@@ -1,0 +1,69 @@
+#pragma once
+
+#include <gpipe/call/call.hpp>
+#include <gpipe/runtime/failure.hpp>
+#include <gpipe/runtime/mini_batch.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// What is to be done in one run.
+struct RunArguments {
+    std::uint64_t seed = 0;          ///< see Options::seed
+    std::uint64_t step = 0;          ///< steps trained before
+    void const* optimizer = nullptr; ///< null: forward only
+    bool measures = true;            ///< whether the loss is called
+    std::size_t samples = 0;         ///< of the mini-batch
+    std::size_t slot = 0;            ///< of the runs that are under way
+    bool updates = true;             ///< of a training: whether parameters are updated
+
+    /// Whether there is a backward.
+    bool training() const { return optimizer != nullptr; }
+    /// Whether it is a step.
+    bool trains() const { return training() && updates; }
+};
+
+/// When an action ran, in seconds since its run began, and on which lane.
+struct ActionTime {
+    Action action;        ///< what ran
+    std::size_t lane = 0; ///< that walked it
+    double start = 0;     ///< seconds
+    double end = 0;       ///< seconds
+    bool ran = false;     ///< not where its micro-batch had no samples
+};
+
+/// A run that may be under way.
+struct Run {
+    RunArguments arguments;            ///< what was asked for
+    MiniBatch const* batch = nullptr;  ///< its samples
+    Array<SampleRange> ranges;         ///< by micro-batch
+    Array<StepFrame> frames;           ///< by device
+    FirstFailure failure;              ///< the first, if any
+    std::uint64_t base = 0;            ///< what positions count from
+    bool follows = false;              ///< whether the run before may be under way, over this table
+    bool done = true;                  ///< whether all of it is, since it was submitted
+    std::atomic<bool> updated = false; ///< whether parameters have been, or will be
+    Array<ActionTime> times;           ///< by action; empty where nobody wants to know
+    double origin = 0;                 ///< what they count from
+    std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
+
+    /// Nothing has happened in it yet.
+    void begin(bool may_follow) {
+        follows = may_follow;
+        failure.reset();
+        updated.store(false, std::memory_order_relaxed);
+    }
+    /// Whether any layer or update threw.
+    bool failed() const { return failure.exists(); }
+    /// Micro-batches that have samples: the first ones.
+    std::size_t filled() const {
+        std::size_t count = 0;
+        while (count < ranges.size() && ranges[count].count > 0) ++count;
+        return count;
+    }
+};
+
+} // namespace gpipe

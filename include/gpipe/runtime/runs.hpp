@@ -1,0 +1,163 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/walker.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe {
+
+/// The runs that may be under way, each in a slot: what they begin with, what they leave, and what
+/// has become of the parameters.
+template <DeviceRuntime Device> class Runs {
+  public:
+    /// `device` must outlive it; `batch_bytes`: of a mini-batch, where it has to be brought to the
+    /// device; `immediate`: see update::Immediate.
+    Runs(Device& device, Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes)
+        : device_(device), tables_(std::move(tables)),
+          host_sums_(device.allocate_host(
+              tables_.loss_sums ? 0 : tables_.micro_batches * tables_.sums * sizeof(double))),
+          mail_(device, tables_,
+                {tables_.sums + 1, checks.squares() ? tables_.updates.size() : 0,
+                 tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0, batch_bytes}),
+          end_(device, tables_, mail_, checks, immediate) {
+        if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
+        for (Run& run : runs_) {
+            run.ranges = Array<SampleRange>(tables_.micro_batches);
+            run.frames = Array<StepFrame>(tables_.gradients.size());
+        }
+    }
+    Runs(Runs const&) = delete;
+    Runs& operator=(Runs const&) = delete;
+
+    /// Of a slot.
+    Run& operator[](std::size_t slot) { return runs_[slot]; }
+    /// What the walker looks at.
+    Tables const& tables() const { return tables_; }
+    /// Whether updates are immediate.
+    bool immediate() const { return end_.immediate; }
+
+    /// One more begins. Throws if an update was interrupted before.
+    Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
+        refuse_if_torn();
+        last_failure_.reset();
+        Run& run = runs_[arguments.slot];
+        if (arguments.samples != run.arguments.samples) {
+            Split const split(arguments.samples, run.ranges.size());
+            for (std::size_t m = 0; m < run.ranges.size(); ++m) run.ranges[m] = split[m];
+        }
+        for (std::size_t d = 0; d < run.frames.size(); ++d)
+            run.frames[d] = {tables_.capacity,
+                             arguments.seed,
+                             arguments.step,
+                             &device_.stream(table.stream_of_device[d]),
+                             mail_.state(arguments.slot, d).there,
+                             tables_.handles + d};
+        run.batch = &batch;
+        run.arguments = arguments;
+        run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
+        run.begin(false);
+        run.base = base_;
+        base_ += table.longest;
+        mail_.state(arguments.slot) = {arguments.seed, arguments.step, 0, end_.checks.clip, 0};
+        mail_.totals(arguments.slot)[tables_.sums] = 0;
+        for (ActionTime& time : run.times) time = {};
+        run.preemptions.store(0, std::memory_order_relaxed);
+        if (!run.times.empty()) run.origin = detail::seconds_now();
+        return run;
+    }
+    /// As the device has it walked.
+    typename Walker<Device>::Walk walk(Run& run, StepTable const& table) {
+        return {&walker_, &run, &table};
+    }
+    /// The device gave up in the midst of it.
+    void interrupt(Run const& run) { torn_ = torn_ || run.arguments.trains(); }
+    /// Once all of it is done. Throws what a layer threw, or what was not finite: of several the
+    /// first in the programs' linear order, whatever the timing; then nothing was updated.
+    void end(Run& run) {
+        last_slot_ = run.arguments.slot;
+        StepState const& state = mail_.state(run.arguments.slot);
+        bool const interrupted = run.failed(); // else what follows has kept it from updating
+        if (!interrupted && state.fault != StepFault::nothing) {
+            Failure failure = detail::not_finite(tables_, state);
+            run.failure.tell(FirstFailure::behind_actions(0), failure);
+            if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
+                end_.has_updated(run)) {
+                torn_ = true;
+                failure.error = of_no_use();
+                for (Run& other : runs_) // that may be under way
+                    other.failure.tell(FirstFailure::behind_actions(0), failure);
+            }
+        }
+        if (!run.failed()) return;
+        last_failure_ = run.failure.get();
+        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched())
+            torn_ = true;
+        std::rethrow_exception(last_failure_->error);
+    }
+
+    /// Throws if an update was interrupted.
+    void refuse_if_torn() const {
+        if (torn_) std::rethrow_exception(of_no_use());
+    }
+    /// What a run has left: whether it updated the parameters, which step it was then.
+    StepState const& state(std::size_t slot) const { return mail_.state(slot); }
+    /// The loss's numbers over its mini-batch, then the norm of the mean gradients if that was
+    /// asked for, else 0.
+    std::span<double const> totals(std::size_t slot) const {
+        return {mail_.totals(slot), tables_.sums + 1};
+    }
+    /// What devices with memory of their own have to know before the first step, and after one that
+    /// may have been committed although it failed.
+    [[gnu::cold]] void give_states(std::uint64_t seed, std::uint64_t steps) {
+        mail_.state(0) = {seed, steps, 0, end_.checks.clip, 0};
+        device_.run([&] {
+            for (std::size_t d = 0; d < tables_.states.size(); ++d)
+                mail_.state(0, d).put(device_, d);
+            if (end_.checks.squares()) mail_.order().put(device_, tables_.last_device);
+        });
+    }
+    /// Of the last run that has come to its end, if it failed.
+    std::optional<Failure> const& failure() const { return last_failure_; }
+    /// From the next run on, notes when every action runs; `actions` of the largest table. times()
+    /// are then those of the last run that has come to its end, by action.
+    void time_actions(std::size_t actions) {
+        for (Run& run : runs_) run.times = Array<ActionTime>(actions);
+    }
+    /// By action, see time_actions().
+    Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
+    /// How often a lane lost its core in that run.
+    std::uint64_t preemptions() const {
+        return runs_[last_slot_].preemptions.load(std::memory_order_relaxed);
+    }
+
+  private:
+    [[gnu::cold]] static std::exception_ptr of_no_use() {
+        return std::make_exception_ptr(std::runtime_error(
+            "gpipe: an exception, a gradient that is not finite, or an error of the device has "
+            "interrupted an update: some parameters are new, some old, and this object is of no "
+            "use"));
+    }
+    using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
+
+    Device& device_;
+    Tables tables_;
+    HostMemory host_sums_; ///< loss_sums, where the device reads the host's memory
+    Mailboxes<Device> mail_;
+    detail::StepEnd<Device> end_;
+    Walker<Device> walker_{device_, tables_, mail_, end_};
+    Run runs_[Device::depth];
+    std::size_t last_slot_ = 0; ///< of the run that came to its end last
+    std::optional<Failure> last_failure_;
+    bool torn_ = false;      ///< whether some parameters were updated, and others not
+    std::uint64_t base_ = 0; ///< what positions count from in the next run
+};
+
+} // namespace gpipe

@@ -1,0 +1,216 @@
+#pragma once
+
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/device_work.hpp>
+#include <gpipe/runtime/mailboxes.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step_faults.hpp>
+#include <gpipe/runtime/table.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+namespace gpipe::detail {
+
+// What a step does beside the calls of layers: what the devices are given before, and what its end
+// consists of, see with_ending(). All that is to be done goes on queues, in order.
+template <DeviceRuntime Device> class StepEnd {
+    using Work = StepWork<Device>;
+
+  public:
+    // References outlive it.
+    StepEnd(Device& device, Tables const& tables, Mailboxes<Device> const& mail,
+            StepChecks step_checks, bool is_immediate)
+        : checks(step_checks), immediate(is_immediate), device_(device), tables_(tables),
+          mail_(mail) {}
+
+    StepChecks const checks;
+    bool const immediate; // see update::Immediate
+
+    // What a lane's devices are to have before its first action.
+    void begin(Run const& run, StepTable const& table, std::size_t lane) {
+        RunArguments const& arguments = run.arguments;
+        for (std::size_t d = 0; d < tables_.gradients.size() && arguments.training(); ++d) {
+            std::size_t const stream = table.stream_of_device[d];
+            if (!table.serves(lane, stream)) continue;
+            if (tables_.has_updates(d))
+                mail_.optimizer(arguments.optimizer, d).put(device_, stream);
+            if (tables_.gradients[d].size > 0)
+                device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
+        }
+    }
+
+    // Does what is an action behind the layers'.
+    void end(Run& run, Step const& step) {
+        switch (step.kind) {
+        case Kind::reduce:
+            return reduce(run, step);
+        case Kind::sum_squares:
+            sum_squares(run, step.device, step.stream);
+            if (immediate) check_gradients(run, step.device, step.stream);
+            return;
+        case Kind::commit:
+            return commit(run, step.stream);
+        case Kind::revoke:
+            return revoke(run, step.stream);
+        case Kind::take_state:
+            return mail_.state(run.arguments.slot, step.device).put(device_, step.stream);
+        default:
+            update(run, step.device, step.stream);
+        }
+    }
+
+    // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
+    void commit(Run const& run, std::size_t stream) {
+        std::size_t const slot = run.arguments.slot;
+        bool const trains = run.arguments.training();
+        bool const norm = trains && sums_squares();
+        Mailbox<double> const squares = mail_.all_squares(slot);
+        Mailbox<double> const totals = mail_.totals(slot, norm);
+        Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
+        if (norm) squares.put(device_, stream);
+        CommitCall call;
+        call.sums = tables_.loss_sums;
+        call.micro_batches = run.filled();
+        call.count = tables_.sums;
+        call.totals = totals.there;
+        call.stream = &device_.stream(stream);
+        if (trains) call.state = state.there;
+        call.fails = checks.not_finite == NotFinite::fail;
+        if (norm) {
+            call.squares = squares.there;
+            call.order = mail_.order().there;
+            call.tensors = tables_.order.size();
+        }
+        device_.launch(stream, [&run, call]() noexcept(noexcept(Work::commit(call))) {
+            if (!run.failed()) return Work::commit(call);
+            if (!call.state) return;
+            call.state->committed = 0;
+            call.state->fault = StepFault::nothing;
+        });
+        totals.get(device_, stream);
+        if (trains) state.get(device_, stream);
+    }
+
+    // After a step that was revoked: whether a device has updated, for its own gradients are
+    // finite.
+    bool has_updated(Run const& run) const {
+        double const* const squares = mail_.squares(run.arguments.slot);
+        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+            if (tables_.has_updates(d) &&
+                std::all_of(squares + tables_.updates_at[d], squares + tables_.updates_at[d + 1],
+                            detail::is_finite))
+                return true;
+        return false;
+    }
+
+  private:
+    // Of all gradients, before the commit.
+    bool sums_squares() const { return checks.squares() && !immediate; }
+
+    // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all.
+    void reduce(Run& run, Step const& step) {
+        Tables::Tie const& tie = tables_.ties[step.calls];
+        std::uint32_t const first = tables_.tied[tie.first];
+        bool const apart = tables_.gradients_to_add.size() > 0;
+        for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
+            std::byte* other = tables_.updates[tables_.tied[i]].gradient;
+            if (apart && !tables_.has_row(step.device, tables_.tied[i])) {
+                std::byte* const here = tables_.gradients_to_add[step.device];
+                device_.copy(step.stream, here, other, tie.bytes);
+                other = here;
+            }
+            launch_rows(run, step.stream, FailureOf::gradient, first, first + 1,
+                        [call = AddCall{other, &device_.stream(step.stream)}](
+                            UpdateRow const& row, std::size_t) { row.add(call, row); });
+        }
+        for (std::size_t i = tie.first + 1; i < tie.last; ++i)
+            device_.copy(step.stream, tables_.updates[tables_.tied[i]].gradient,
+                         tables_.updates[first].gradient, tie.bytes);
+    }
+
+    // For the norm of all gradients: the squares of a device's.
+    void sum_squares(Run& run, std::size_t d, std::size_t stream) {
+        std::size_t const first = tables_.updates_at[d];
+        Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
+        launch_rows(run, stream, FailureOf::gradient, first, first + squares.count,
+                    [first, results = squares.there, workspace = mail_.workspace(d),
+                     on = &device_.stream(stream)](UpdateRow const& row, std::size_t i) {
+                        row.squares({results + (i - first), workspace, on}, row);
+                    });
+        squares.get(device_, stream);
+    }
+    // Where updates are immediate: before those of a device.
+    void check_gradients(Run& run, std::size_t d, std::size_t stream) {
+        Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
+        RevokeCall call;
+        call.squares = squares.there;
+        call.tensors = squares.count;
+        call.state = mail_.state(run.arguments.slot, d).there;
+        call.stream = &device_.stream(stream);
+        auto const tell = [this, &run, first = tables_.updates_at[d]](std::size_t i, double value) {
+            fail(run, FailureOf::gradient, first + i,
+                 not_finite_gradient(tables_, first + i, value));
+        };
+        device_.launch(stream, [call, tell]() noexcept(noexcept(Work::check(call, tell))) {
+            Work::check(call, tell);
+        });
+    }
+    // Where updates are immediate, and were put on queues before gradients were known: each device
+    // has kept itself from updating by gradients of its own that are not finite; now one such takes
+    // the step back, before the next begins.
+    void revoke(Run const& run, std::size_t stream) {
+        std::size_t const slot = run.arguments.slot;
+        Mailbox<double> const squares = mail_.all_squares(slot);
+        Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
+        squares.put(device_, stream);
+        RevokeCall const call{squares.there, mail_.order().there,     tables_.order.size(),
+                              state.there,   &device_.stream(stream), true};
+        device_.launch(stream,
+                       [call]() noexcept(noexcept(Work::revoke(call))) { Work::revoke(call); });
+        state.get(device_, stream);
+    }
+
+    void update(Run& run, std::size_t d, std::size_t stream) {
+        RunArguments const& arguments = run.arguments;
+        UpdateCall const call{mail_.optimizer(arguments.optimizer, d).there,
+                              mail_.state(arguments.slot, d).there, &device_.stream(stream),
+                              arguments.updates};
+        launch_rows(run, stream, FailureOf::update, tables_.updates_at[d],
+                    tables_.updates_at[d + 1],
+                    [this, &run, call](UpdateRow const& row, std::size_t) {
+                        if (immediate && run.failed()) return; // gradients may be missing
+                        if (row.update(call, row) && !run.updated.load(std::memory_order_relaxed))
+                            run.updated.store(true, std::memory_order_relaxed);
+                    });
+    }
+
+    // Does this with each of these rows, and tells what throws there: the element type of a tensor.
+    template <class F>
+    void launch_rows(Run& run, std::size_t stream, FailureOf of, std::size_t first,
+                     std::size_t last, F work) {
+        auto const all = [this, &run, of, first, last, work] {
+            std::size_t i = first;
+            Work::attempt(
+                [&] {
+                    for (; i < last; ++i) work(tables_.updates[i], i);
+                },
+                [&](std::exception_ptr error) { fail(run, of, i, std::move(error)); });
+        };
+        device_.launch(stream,
+                       [all]() noexcept(noexcept(Work::attempt([] {}, [](auto) {}))) { all(); });
+    }
+    void fail(Run& run, FailureOf of, std::size_t i, std::exception_ptr error) noexcept {
+        if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
+        run.failure.tell(FirstFailure::behind_actions(i),
+                         failure_of_row(tables_, of, i, std::move(error)));
+    }
+
+    Device& device_;
+    Tables const& tables_;
+    Mailboxes<Device> const& mail_;
+};
+
+} // namespace gpipe::detail

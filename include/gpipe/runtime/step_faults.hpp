@@ -1,0 +1,74 @@
+#pragma once
+
+#include <gpipe/call/step_state.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/runtime/failure.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe::detail {
+
+// What is said of the end of a step: of row i of the updates.
+[[gnu::cold]] GPIPE_INLINE Failure failure_of_row(Tables const& tables, FailureOf of, std::size_t i,
+                                                  std::exception_ptr error) {
+    UpdateRow const& row = tables.updates[i];
+    return {row.layer,
+            tables.layer_names[row.layer],
+            tables.cell_of(row.layer),
+            0,
+            Kind::update,
+            std::move(error),
+            of,
+            row.number};
+}
+[[gnu::cold]] GPIPE_INLINE std::exception_ptr not_finite_gradient(Tables const& tables,
+                                                                  std::size_t i, double squares) {
+    UpdateRow const& row = tables.updates[i];
+    char message[512];
+    std::snprintf(message, sizeof message,
+                  "gpipe: the gradient of parameter tensor %u of layer %u (%s) is not finite: "
+                  "the sum of its squares is %g",
+                  row.number, row.layer, std::string(tables.layer_names[row.layer]).c_str(),
+                  std::fabs(squares));
+    return std::make_exception_ptr(std::domain_error(message));
+}
+// What the commit has found not to be finite.
+[[gnu::cold]] GPIPE_INLINE Failure not_finite(Tables const& tables, StepState const& state) {
+    double const value =
+        std::isinf(state.fault_value) ? state.fault_value : std::fabs(state.fault_value); // no -nan
+    if (state.fault == StepFault::gradient) {
+        std::size_t const i = tables.order[state.fault_at];
+        return failure_of_row(tables, FailureOf::gradient, i,
+                              not_finite_gradient(tables, i, value));
+    }
+    char message[512];
+    std::size_t m = state.fault_at;
+    if (state.fault == StepFault::norm)
+        std::snprintf(message, sizeof message, "gpipe: the norm of all gradients is %g", value);
+    else if (m < tables.micro_batches)
+        std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
+                      value);
+    else
+        std::snprintf(message, sizeof message,
+                      "gpipe: the sum of the loss over all micro-batches is %g", value);
+    if (m >= tables.micro_batches) m = Failure::all;
+    std::size_t const loss = tables.layer_names.size() - 1;
+    return {loss,
+            tables.layer_names[loss],
+            tables.cells.size() - 1,
+            m,
+            Kind::backward,
+            std::make_exception_ptr(std::domain_error(message)),
+            state.fault == StepFault::norm ? FailureOf::norm : FailureOf::loss};
+}
+
+} // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/runtime/arenas.hpp>
+#include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace gpipe {
+
+/// Parameters that are one tensor in several layers, each of which has them: gives what one end
+/// holds, and its state, to the others, while nothing runs.
+template <DeviceRuntime Device> class TiedParameters {
+  public:
+    /// References must outlive it.
+    TiedParameters(Arenas<Device> const& arenas, Model const& model, Tables const& tables)
+        : arenas_(arenas), model_(model), tables_(tables) {}
+
+    /// From the first ends of all.
+    void spread() const {
+        for (Tables::Tie const& tie : tables_.ties) spread(tie, tie.first);
+    }
+    /// From this layer's, once they are written.
+    void spread(std::size_t layer) const {
+        for (Tables::Tie const& tie : tables_.ties)
+            for (std::size_t i = tie.first; i < tie.last; ++i)
+                if (model_.ties[i].layer == layer) spread(tie, i);
+    }
+    /// That somebody may write the layer's until take_back() is called, which spreads them.
+    void lend(std::size_t layer) {
+        for (TiedTensor const& end : model_.ties)
+            if (end.layer == layer) lent_ = layer;
+    }
+    /// See lend().
+    void take_back() {
+        if (std::size_t const layer = std::exchange(lent_, none); layer != none) spread(layer);
+    }
+    /// Whether a parameter tensor is one with that of an earlier layer.
+    bool is_repeated(std::size_t layer, std::size_t tensor) const {
+        for (TiedTensor const& end : model_.ties)
+            if (end.layer == layer && end.tensor == tensor) return !end.is_first;
+        return false;
+    }
+
+  private:
+    static constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+    void spread(Tables::Tie const& tie, std::size_t from) const {
+        UpdateRow const& written = tables_.updates[tables_.tied[from]];
+        for (std::size_t i = tie.first; i < tie.last; ++i) {
+            UpdateRow const& row = tables_.updates[tables_.tied[i]];
+            if (i == from) continue;
+            arenas_.copy(row.parameter, written.parameter, tie.bytes);
+            arenas_.copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
+        }
+    }
+
+    Arenas<Device> const& arenas_;
+    Model const& model_;
+    Tables const& tables_;
+    std::size_t lent_ = none; // whose may have been written
+};
+
+} // namespace gpipe

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/runtime/preemptions.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step_end.hpp>
+#include <gpipe/runtime/table.hpp>
+#include <gpipe/trace/nvtx.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+
+namespace gpipe {
+
+/// Walks step tables on a device. It knows addresses, functions and an order, and decides nothing:
+/// all schedules, cuts and checkpointing policies are the same code with other tables.
+template <DeviceRuntime Device> class Walker {
+  public:
+    /// All must outlive it.
+    Walker(Device& device, Tables const& tables, Mailboxes<Device> const& mail,
+           detail::StepEnd<Device>& end)
+        : device_(device), tables_(tables), mail_(mail), end_(end) {}
+
+    /// A run as the device has it walked, see DeviceWalk.
+    struct Walk {
+        Walker* walker;         ///< whose walk it is
+        Run* run;               ///< what becomes of it
+        StepTable const* table; ///< what is walked
+
+        /// Brings the mini-batch to the devices, where they do not find it.
+        void feed() const { walker->feed(*run); }
+        /// Nothing has happened yet.
+        void begin(bool follows) const { run->begin(follows); }
+        /// A lane of it; false if something in it has failed by then.
+        bool operator()(std::size_t lane) const noexcept {
+            return run->times.empty() ? walker->template walk<false>(*run, *table, lane)
+                                      : walker->template walk<true>(*run, *table, lane);
+        }
+        /// What that was.
+        std::exception_ptr error() const { return run->failure.get()->error; }
+    };
+
+  private:
+    void feed(Run const& run) {
+        std::size_t i = 0;
+        for (MiniBatch::Copy const& copy : run.batch->copies())
+            device_.feed(i++, copy.to, copy.from, copy.bytes,
+                         mail_.batch(run.arguments.slot) + copy.pinned);
+    }
+
+    template <bool timed> bool walk(Run& run, StepTable const& table, std::size_t lane) noexcept {
+        Step const* step = table.steps.data() + table.begin[lane];
+        Step const* const end = table.steps.data() + table.begin[lane + 1];
+        RunArguments const& arguments = run.arguments;
+        [[maybe_unused]] std::uint64_t const preempted = timed ? detail::preemptions() : 0;
+        Step const* near = step; // for the handler, so that `step` may stay in a register
+        try {
+            end_.begin(run, table, lane);
+            for (; step != end; ++step) {
+                near = step;
+                if (step->waits | step->waits_before) wait(run, table, *step);
+                if (!computes(step->kind)) [[unlikely]]
+                    put_other<timed>(run, table, *step, lane);
+                else if (run.ranges[step->micro_batch].count > 0)
+                    device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
+                        execute<timed>(run, table, *step, lane);
+                    });
+                if (step->more) do_more(run, table, *step);
+            }
+            std::size_t const last = table.stream_of_device[tables_.last_device];
+            bool const sums_up = table.evaluation && arguments.measures && table.serves(lane, last);
+            if (sums_up && !StepWork<Device>::stops(run.failed())) end_.commit(run, last);
+        } catch (...) { // a device refuses: near this action; there is no other lane
+            fail(run, *near, tables_.cells[near->cell].first, near->kind);
+        }
+        if constexpr (timed)
+            run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
+        return !run.failed();
+    }
+
+    void wait(Run const& run, StepTable const& table, Step const& step) {
+        for (Wait const& wait : table.waits_of(step))
+            device_.wait(step.stream, wait.stream, run.base + wait.position);
+        if (!run.follows) return;
+        for (Wait const& wait : table.waits_before(step))
+            device_.wait(step.stream, wait.stream, run.base - table.longest + wait.position);
+    }
+    // What few steps have behind their action, in this order.
+    void do_more(Run const& run, StepTable const& table, Step const& step) {
+        if (step.delivers && !run.arguments.measures && run.ranges[step.micro_batch].count > 0)
+            deliver(run, table, step);
+        if (step.publishes) device_.record(step.stream, run.base + step.position);
+    }
+
+    // What is no call of layers: a copy, or what ends a step.
+    template <bool timed>
+    [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
+                                     std::size_t lane) {
+        if (!ends_step(step.kind)) {
+            if (run.ranges[step.micro_batch].count > 0) copy<timed>(run, table, step, lane);
+        } else if (!StepWork<Device>::stops(run.failed())) {
+            end_.end(run, step);
+        }
+    }
+    template <bool timed>
+    void copy(Run& run, StepTable const& table, Step const& step, std::size_t lane) {
+        [[maybe_unused]] auto const note = [&](double ActionTime::*when) {
+            device_.launch(step.stream, [&run, &step, lane, when]() noexcept {
+                ActionTime& time = run.times[step.action];
+                time.action = {step.kind, step.cell, step.micro_batch,
+                               is_transfer(step.kind) ? step.calls : 0};
+                time.lane = lane;
+                time.*when = seconds_in(run);
+                time.ran = true;
+            });
+        };
+        if constexpr (timed) note(&ActionTime::start);
+        put_copies(run, table, step);
+        if constexpr (timed) note(&ActionTime::end);
+    }
+    void put_copies(Run const& run, StepTable const& table, Step const& step) {
+        std::size_t const samples = run.ranges[step.micro_batch].count;
+        auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
+            if (bytes > 0) device_.copy(step.stream, to, from, bytes);
+        };
+        if (!is_transfer(step.kind)) {
+            CellRow const& cell = tables_.cells[step.cell];
+            std::size_t const input = cell.input(samples);
+            std::byte* const block = table.of(step, Region::retained);
+            std::byte* const from = table.of(step, Region::input);
+            std::byte* const to = table.of(step, Region::output);
+            bool const out = step.kind == Kind::offload;
+            from_to(out ? block : from, out ? to : block, cell.retained);
+            from_to(out ? from : from + cell.retained, out ? to + cell.retained : to, input);
+            return;
+        }
+        bool const gradient =
+            step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
+        EdgeRow const& edge = tables_.edges[step.calls];
+        from_to(table.of(step, Region::input), table.of(step, Region::output),
+                (gradient ? edge.gradients : edge.tensors)(samples));
+    }
+
+    Frame frame_of(Run const& run, StepTable const& table, Step const& step) const {
+        SampleRange const range = run.ranges[step.micro_batch];
+        Frame frame{&run.frames[step.device], range.first, range.count, table.of(step), step.phase};
+        frame.inputs = step.is_first ? run.batch->inputs(step.micro_batch)
+                                     : GroupAddress{frame[Region::input]};
+        if (step.is_last) {
+            frame.targets = run.batch->others(step.micro_batch);
+            frame.sums = tables_.loss_sums + step.micro_batch * tables_.sums;
+        }
+        return frame;
+    }
+
+    // Copies the chain's output to the caller's arrays.
+    void deliver(Run const& run, StepTable const& table, Step const& step) {
+        std::byte const* from = table.of(step, Region::output);
+        for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
+            device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
+                         tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
+            from += slot_bytes(tables_.output_sizes.bytes[t] * tables_.capacity);
+        }
+    }
+
+    // Runs one action. After a failure the actions behind it in the linear order are skipped; those
+    // before it, which cannot depend on it, still run, so that the first failure is found whatever
+    // the timing.
+    template <bool timed>
+    void execute(Run& run, StepTable const& table, Step const& step, std::size_t lane) noexcept {
+        if (run.failure.precedes(step.rank)) return;
+        [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
+        Frame const frame = frame_of(run, table, step);
+        double const start = timed ? seconds_in(run) : 0;
+        Calls::Range calls = tables_.calls[step.calls];
+        if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
+        Call const* call = calls.first;
+        try {
+            for (; call != calls.last; ++call) call->function(*call, frame);
+        } catch (...) {
+            fail(run, step, call->index, call->again ? Kind::recompute : step.kind);
+        }
+        if constexpr (timed)
+            run.times[step.action] = {
+                {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
+    }
+
+    void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
+        if (run.failed() && device_.spoilt()) return; // a consequence of the first
+        run.failure.tell(step.rank, {layer, tables_.layer_names[layer], step.cell, step.micro_batch,
+                                     kind, std::current_exception()});
+    }
+
+    static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }
+
+    Device& device_;
+    Tables const& tables_;
+    Mailboxes<Device> const& mail_;
+    detail::StepEnd<Device>& end_;
+};
+
+} // namespace gpipe
