@@ -85,7 +85,7 @@ template <class T> std::size_t cell_of(T const& train, std::size_t layer) {
 // in two.
 template <class T> Kind action_of(T const& train, Fault const& fault) {
     bool const loss = fault.layer >= L && fault.phase == Phase::backward;
-    bool const halves = train.plan().cells[train.cells() - 1].splits;
+    bool const halves = (train.plan().parts.way(train.cells() - 1, 0) & gpipe::way_halves) != 0;
     return loss && halves ? Kind::input_gradient : kind_of(fault.phase);
 }
 

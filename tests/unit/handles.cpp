@@ -165,7 +165,8 @@ TEST_CASE_FIXTURE(Fresh, "layers of one device work with the same handle, the lo
     frame.samples = 1;
     WithB const b;
     WithAll const all;
-    for (std::byte*& base : frame.base) base = memory;
+    for (std::size_t r = 0; r < gpipe::OwnFrame::room; ++r)
+        frame.set(static_cast<gpipe::Region>(r), memory);
     gpipe::Call call;
     call.layer = &b;
     functions<WithB>.forward(call, frame);
