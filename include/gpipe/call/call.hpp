@@ -51,6 +51,7 @@ struct Frame {
 struct OwnFrame : Frame {
     static constexpr std::size_t room = 32; ///< regions
 
+    /// All are null.
     OwnFrame() { addresses = own_; }
     /// What is shared, then which samples, how many, and for what.
     OwnFrame(StepFrame const* step, std::size_t first, std::size_t count, Phase what) : OwnFrame() {
@@ -59,6 +60,7 @@ struct OwnFrame : Frame {
         samples = count;
         phase = what;
     }
+    /// With addresses of its own, too.
     OwnFrame(OwnFrame const& other) : Frame(other) {
         for (std::size_t r = 0; r < room; ++r) own_[r] = other.own_[r];
         addresses = own_;

@@ -38,6 +38,8 @@ struct CellCall {
     CallKind kind = CallKind::forward; ///< of which function
     bool saving = false;               ///< whether a backward reads what it saves
     std::uint32_t layer = 0;           ///< in the cell; of the loss, their number
+    /// As in Call.
+    ///@{
     std::uint32_t x = tensor::none;
     std::uint32_t y = tensor::none;
     std::uint32_t dy = tensor::none;
@@ -45,21 +47,22 @@ struct CellCall {
     std::uint32_t saved = tensor::none;
     std::uint32_t deferred = tensor::none;
     std::uint32_t scratch = tensor::none;
+    ///@}
     std::uint32_t skips = 0; ///< where the ends of its layer begin in CellCalls::skips
 };
 
 /// The end of a skip in a call. Of one to another cell what nobody wants: the tensor as a recompute
 /// stashes it again, the gradient where none is passed on.
 struct CellSkip {
-    std::uint32_t value = tensor::none;
-    std::uint32_t gradient = tensor::none;
+    std::uint32_t value = tensor::none;    ///< the tensor
+    std::uint32_t gradient = tensor::none; ///< its gradient
 };
 
 /// Everything that a cell does on a micro-batch, in one of its ways, as one sequence of calls.
 struct CellCalls {
-    Array<CellCall> calls;
-    Array<CellTensor> tensors;
-    Array<CellSkip> skips;
+    Array<CellCall> calls;                     ///< in the order in which they run
+    Array<CellTensor> tensors;                 ///< in the order in which they are written
+    Array<CellSkip> skips;                     ///< of the calls' layers, as in SkipEnds
     std::uint32_t begin[stage_count + 1] = {}; ///< by stage: where its calls begin
     /// Behind these the forward's calls are those that run again first, if any does.
     std::uint32_t restart = 0;

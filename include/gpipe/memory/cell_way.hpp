@@ -22,8 +22,8 @@ struct TensorPlace {
 
 /// What a cell does in one of its ways, with its tensors in parts.
 struct CellWay {
-    CellCalls calls;
-    WayParts parts;
+    CellCalls calls;           ///< what it calls
+    WayParts parts;            ///< of its tensors
     Array<TensorPlace> places; ///< by tensor
     std::size_t retained = 0;  ///< bytes, see TensorPlace
     Array<std::uint32_t> ends; ///< parts, in the order in which they are read for the last time

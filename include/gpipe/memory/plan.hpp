@@ -1,9 +1,9 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/memory/fill_arenas.hpp>
 #include <gpipe/memory/byte_planner.hpp>
 #include <gpipe/memory/countable.hpp>
+#include <gpipe/memory/fill_arenas.hpp>
 #include <gpipe/memory/locate.hpp>
 
 #include <cstddef>

@@ -54,6 +54,7 @@ template <DeviceRuntime Device> class Walker {
         Step const* step = table.steps.data() + table.begin[lane];
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         RunArguments const& arguments = run.arguments;
+        Tables const& tables = tables_; // in a register
         [[maybe_unused]] std::uint64_t const preempted = timed ? detail::preemptions() : 0;
         Step const* near = step; // for the handler, so that `step` may stay in a register
         try {
@@ -64,9 +65,10 @@ template <DeviceRuntime Device> class Walker {
                 if (!computes(step->kind)) [[unlikely]]
                     put_other<timed>(run, table, *step, lane);
                 else if (run.ranges[step->micro_batch].count > 0)
-                    device_.launch(step->stream, [this, &run, &table, step, lane]() noexcept {
-                        execute<timed>(run, table, *step, lane);
-                    });
+                    device_.launch(step->stream,
+                                   [this, &run, &table, &tables, step, lane]() noexcept {
+                                       execute<timed>(run, table, tables, *step, lane);
+                                   });
                 if (step->more) do_more(run, table, *step);
             }
             std::size_t const last = table.stream_of_device[tables_.last_device];
@@ -143,14 +145,15 @@ template <DeviceRuntime Device> class Walker {
                 (gradient ? edge.gradients : edge.tensors)(samples));
     }
 
-    Frame frame_of(Run const& run, StepTable const& table, Step const& step) const {
+    Frame frame_of(Run const& run, StepTable const& table, Tables const& tables,
+                   Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
         Frame frame{&run.frames[step.device], range.first, range.count, table.of(step), step.phase};
         frame.inputs = step.is_first ? run.batch->inputs(step.micro_batch)
                                      : GroupAddress{frame[Region::input]};
         if (step.is_last) {
             frame.targets = run.batch->others(step.micro_batch);
-            frame.sums = tables_.loss_sums + step.micro_batch * tables_.sums;
+            frame.sums = tables.loss_sums + step.micro_batch * tables.sums;
         }
         return frame;
     }
@@ -169,12 +172,13 @@ template <DeviceRuntime Device> class Walker {
     // before it, which cannot depend on it, still run, so that the first failure is found whatever
     // the timing.
     template <bool timed>
-    void execute(Run& run, StepTable const& table, Step const& step, std::size_t lane) noexcept {
+    void execute(Run& run, StepTable const& table, Tables const& tables, Step const& step,
+                 std::size_t lane) noexcept {
         if (run.failure.precedes(step.rank)) return;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
-        Frame const frame = frame_of(run, table, step);
+        Frame const frame = frame_of(run, table, tables, step);
         double const start = timed ? seconds_in(run) : 0;
-        Calls::Range calls = tables_.calls[step.calls];
+        Calls::Range calls = tables.calls[step.calls];
         if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
         Call const* call = calls.first;
         try {

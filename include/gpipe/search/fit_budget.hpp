@@ -174,13 +174,19 @@ class BudgetSearch {
         result.plans = plans_;
         try_fit(bytes, result);
         if (!result.fits) find_least(result);
-        if (result.fits && effort_.simulations > 0)
+        std::size_t runs = 0; // again
+        if (result.fits && effort_.simulations > 0) {
             result.makespan = makespan(result.programs, result.reversals);
+            runs = again(result.programs, result.reversals);
+        }
         for (Simulated const& other : others_) {
             if (other.reversals.empty() || other.bytes > bytes) continue;
-            if (result.fits && other.makespan >= result.makespan) continue;
+            bool const same = other.makespan == result.makespan;
+            if (result.fits && (same ? other.again >= runs : other.makespan > result.makespan))
+                continue;
             result.fits = true;
             result.makespan = other.makespan;
+            runs = other.again;
             result.reversals = other.reversals;
             result.programs = lower_reversed(problem_.schedule, other.reversals);
         }
@@ -193,8 +199,15 @@ class BudgetSearch {
         std::size_t bytes = static_cast<std::size_t>(-1); // of the device that has the most
         std::size_t device = 0;
         double makespan = 0;
+        std::size_t again = 0; // forwards in a step that are not the first
         Array<Reversal> reversals;
     };
+    constexpr std::size_t again(Programs const& programs, Array<Reversal> const& reversals) const {
+        std::size_t sum = 0;
+        for (std::size_t const runs : extra_forwards(programs, problem_.cut_chain(), reversals))
+            sum += runs;
+        return sum;
+    }
 
     constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals) const {
         LayerTimes times{Array<double>(problem_.chain.size), Array<double>(problem_.chain.size)};
@@ -215,6 +228,7 @@ class BudgetSearch {
             other.device = d;
         }
         other.makespan = makespan(programs, reversals);
+        other.again = again(programs, reversals);
         other.reversals = static_cast<Array<Reversal>&&>(reversals);
     }
     constexpr void simulate_others() {
@@ -233,7 +247,7 @@ class BudgetSearch {
         Array<std::size_t> all(problem_.schedule.cells());
         for (std::size_t c = 0; c < all.size(); ++c) all[c] = c;
         std::size_t const most = detail::most_layers(problem_, all, effort_);
-        others_ = Array<Simulated>(steps + 2 * most + 3);
+        others_ = Array<Simulated>(steps + 2 * most + 4);
         for (std::size_t i = 0; i < steps; ++i) {
             BudgetFit fit;
             try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);
@@ -242,6 +256,10 @@ class BudgetSearch {
                 add(others_[i], static_cast<Array<Reversal>&&>(fit.reversals), fit.programs);
         }
         std::size_t next = steps;
+        // The least has fewer bytes than it was reckoned with, and that is what counts.
+        BudgetFit least;
+        while (!least.fits) try_fit(least.least_bytes, least);
+        add(others_[next++], static_cast<Array<Reversal>&&>(least.reversals), least.programs);
         if (most > 0)
             detail::each_policy(problem_, most, [&](auto number) {
                 Array<Reversal> reversals(all.size());
