@@ -123,7 +123,8 @@ class DevicePlacer {
 
     // Never more than what constants have.
     constexpr DeviceParts place(Tightness tightness) {
-        constexpr std::size_t most_uses = std::size_t{1} << 20; // of parts, by actions
+        // Of parts, by actions: a plan with more is told apart by actions alone.
+        std::size_t const most_uses = (std::size_t{1} << 20) / programs_.devices();
         DeviceParts coarse = placed(std::max<std::size_t>(1, 16 / micro_batches_));
         if (tightness == Tightness::constant || std::is_constant_evaluated()) return coarse;
         DeviceParts fine = placed(finest_slices);

@@ -17,6 +17,8 @@ namespace gpipe {
 template <class Device> struct StepWork {
     /// Whether a walk stops where layers have failed: not before all their calls have been made.
     static constexpr bool stops(bool) { return false; }
+    /// Whether attempt() throws nothing.
+    static constexpr bool catches = true;
     /// Does it. What throws is told and goes no further: other lanes wait for the marks behind.
     template <class Work, class Tell> static void attempt(Work work, Tell tell) noexcept {
         try {
@@ -54,6 +56,8 @@ template <class Work> struct EnqueuingWork {
     /// A walk stops where layers have failed.
     static constexpr bool stops(bool failed) { return failed; }
     /// What throws is the walk's to catch: there is no other lane.
+    static constexpr bool catches = false;
+    /// Does it.
     template <class F, class Tell> static void attempt(F work, Tell) { work(); }
     /// The device finds out, and tells it in the step's state.
     template <class Tell> static void check(RevokeCall const& call, Tell) { Work::revoke(call); }
