@@ -108,7 +108,9 @@ TEST_CASE("the policies: families, extra forwards and what fits") {
             for (Json const& bytes : object.at("peak_by_device").array)
                 most = std::max(most, bytes.number);
             CHECK(value(object, "peak_bytes") == most);
-            if (family != "offload") CHECK(most >= least);
+            // What does not reverse inside of cells runs halves, and these may take less.
+            bool const whole = family != "never" && family != "except-last" && family != "always";
+            if (whole && family != "offload") CHECK(most >= least);
             CHECK((value(object, "host_bytes") > 0) == (family == "offload"));
             CHECK(value(object, "fits") == double(most <= budget));
             CHECK(value(object, "extra_forwards") >= 0);
