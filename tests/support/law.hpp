@@ -223,12 +223,16 @@ class Definition {
         frame.addresses = table_.of(step);
         return frame;
     }
-    // A recompute of which nobody would read anything has no calls, and nothing waits for it.
-    bool is_empty(gpipe::Action const& a) const {
-        if (a.kind != gpipe::Kind::recompute) return false;
+    // A recompute of which nobody reads anything, where it has calls at all: nothing waits for it.
+    bool is_in_vain(gpipe::Action const& a) const {
+        if (a.kind != gpipe::Kind::recompute || plan_.rewrites_output(a.cell)) return false;
         gpipe::CellCalls const& all =
             plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch)).calls;
-        return all.begin[1] == all.begin[2];
+        return std::none_of(all.tensors.begin(), all.tensors.end(),
+                            [&](gpipe::CellTensor const& one) {
+                                return one.begin >= all.begin[1] && one.begin < all.begin[2] &&
+                                       one.end >= all.begin[2];
+                            });
     }
     bool in_pieces(gpipe::Step const& step) const {
         if (table_.evaluation) return false;
@@ -257,7 +261,7 @@ class Definition {
         Work work;
         auto const reads_all = [&](auto which) {
             for (std::size_t i = 0; i < programs.size(); ++i)
-                if (computes(programs[i].kind) && which(programs[i]) && !is_empty(programs[i]))
+                if (computes(programs[i].kind) && which(programs[i]) && !is_in_vain(programs[i]))
                     work.reads.push_back(token(done, i));
         };
         auto const reads = [&](Token what, std::size_t of) {
