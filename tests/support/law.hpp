@@ -223,16 +223,15 @@ class Definition {
         frame.addresses = table_.of(step);
         return frame;
     }
-    // A recompute of which nobody reads anything, where it has calls at all: nothing waits for it.
+    // A recompute of which the backward reads nothing: nobody waits for it.
     bool is_in_vain(gpipe::Action const& a) const {
-        if (a.kind != gpipe::Kind::recompute || plan_.rewrites_output(a.cell)) return false;
+        if (a.kind != gpipe::Kind::recompute) return false;
         gpipe::CellCalls const& all =
             plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch)).calls;
-        return std::none_of(all.tensors.begin(), all.tensors.end(),
-                            [&](gpipe::CellTensor const& one) {
-                                return one.begin >= all.begin[1] && one.begin < all.begin[2] &&
-                                       one.end >= all.begin[2];
-                            });
+        return std::none_of(all.tensors.begin(), all.tensors.end(), [&](auto const& tensor) {
+            return all.begin[1] <= tensor.begin && tensor.begin < all.begin[2] &&
+                   all.begin[2] <= tensor.end;
+        });
     }
     bool in_pieces(gpipe::Step const& step) const {
         if (table_.evaluation) return false;

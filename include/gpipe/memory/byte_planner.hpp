@@ -39,11 +39,8 @@ class BytePlanner {
         look_at_programs();
         find_edges(request.links);
         find_values();
-        plan_.parts = place_parts(
-            programs_, static_cast<Ways&&>(ways_), request.tightness,
-            [this](std::size_t c, std::size_t way, std::size_t slices) {
-                return way_of(c, way, slices, plan_.cells[c].retained && way != way_evaluates);
-            });
+        plan_.parts =
+            place_parts(programs_, static_cast<Ways&&>(ways_), request.tightness, maker(false));
         size_pools();
     }
     constexpr MemoryPlan take() { return static_cast<MemoryPlan&&>(plan_); }
@@ -135,7 +132,7 @@ class BytePlanner {
 
     // What of a cell waits between its forward and its reversal, and is worth to be moved.
     constexpr bool moves_retained(std::size_t c) const {
-        return learns(c) && way_of(c, ways_(c, 0), 1, true).retained > 0;
+        return learns(c) && maker(true)(c, ways_(c, 0), 1).retained > 0;
     }
     constexpr bool moves_input(std::size_t c) const {
         if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
@@ -225,15 +222,14 @@ class BytePlanner {
                                    HappensBefore(walk, plan_.operands), patience);
     }
 
-    constexpr CellWay way_of(std::size_t c, std::size_t way, std::size_t slices,
-                             bool retains) const {
-        std::size_t const first = plan_.first[c], last = plan_.first[c + 1];
-        CellUse const use = plan_.use_of(c);
-        if (!reversals_.empty() && reversals_[c].layers() > 0)
-            return cell_way(cell_calls(chain_, first, last, use, reversals_[c], way), slices,
-                            retains);
-        return cell_way(cell_calls(chain_, first, last, use, equal_segments(last - first, 1), way),
-                        slices, retains);
+    constexpr CellMaker maker(bool retains) const {
+        CellMaker result{chain_, plan_.first, reversals_, Array<CellUse>(cells_),
+                         Array<bool>(cells_, retains)};
+        for (std::size_t c = 0; c < cells_; ++c) {
+            result.uses[c] = plan_.use_of(c);
+            if (!retains) result.retains[c] = plan_.cells[c].retained;
+        }
+        return result;
     }
 
     constexpr void size_pools() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/info.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
@@ -9,6 +10,36 @@
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
+
+// Something to be sorted.
+struct Keyed {
+    std::uint64_t key = 0;
+    std::uint64_t rest = 0;
+};
+// By key, then by the rest: a heap sort. (std::sort would be a tenth of a small program's time to
+// compile.)
+[[gnu::cold]] GPIPE_INLINE constexpr void sort_keyed(Keyed* all, std::size_t size) {
+    auto const before = [](Keyed const& a, Keyed const& b) {
+        return a.key != b.key ? a.key < b.key : a.rest < b.rest;
+    };
+    for (std::size_t begin = size / 2, end = size; end > 1;) {
+        if (begin > 0) {
+            --begin;
+        } else {
+            Keyed const last = all[--end];
+            all[end] = all[0];
+            all[0] = last;
+        }
+        Keyed const sinks = all[begin];
+        std::size_t at = begin;
+        for (std::size_t child; (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && before(all[child], all[child + 1])) ++child;
+            if (!before(sinks, all[child])) break;
+            all[at] = all[child];
+        }
+        all[at] = sinks;
+    }
+}
 
 // What a device has for a while: from slice to slice, counted over its program.
 struct Lifetime {
@@ -59,13 +90,12 @@ class LifetimePlacer {
                     if (seen_[o] == v || all_[o].begin > one.end || one.begin > all_[o].end)
                         continue;
                     seen_[o] = v;
-                    near_[near++] = {at[o], at[o] + all_[o].bytes};
+                    near_[near++] = {at[o], at[o] + all_[o].bytes}; // where it begins, and ends
                 }
-            std::sort(near_.begin(), near_.begin() + near,
-                      [](Room const& a, Room const& b) { return a.begin < b.begin; });
+            sort_keyed(near_.data(), near);
             std::size_t low = 0;
-            for (std::size_t k = 0; k < near && near_[k].begin < low + one.bytes; ++k)
-                low = std::max(low, near_[k].end);
+            for (std::size_t k = 0; k < near && near_[k].key < low + one.bytes; ++k)
+                low = std::max<std::size_t>(low, near_[k].rest);
             at[v] = low;
             height = std::max(height, low + one.bytes);
             for (std::size_t b = first; b <= last; ++b) add(b, v);
@@ -79,10 +109,6 @@ class LifetimePlacer {
     struct Node {
         std::uint32_t lifetime = 0;
         std::uint32_t next = none;
-    };
-    struct Room {
-        std::size_t begin = 0;
-        std::size_t end = 0;
     };
     constexpr void add(std::size_t bucket, std::uint32_t lifetime) {
         if (node_count_ == nodes_.size()) {
@@ -98,7 +124,7 @@ class LifetimePlacer {
     Array<std::uint32_t> heads_; // by bucket, each some slices: a list of who lives then
     std::size_t per_bucket_;
     Array<std::uint32_t> seen_; // by lifetime: for whom it has been looked at
-    Array<Room> near_;
+    Array<Keyed> near_;
     Array<Node> nodes_;
     std::size_t node_count_ = 0;
 };
@@ -118,17 +144,16 @@ class LifetimePlacer {
     LifetimePlacer placer(all, slices);
     Array<std::uint32_t> order(all.size());
     Array<std::size_t> other(all.size());
+    Array<Keyed> keyed(all.size());
     for (bool const by_time : {true, false}) {
-        auto const weight = [&](Lifetime const& one) {
-            return static_cast<double>(one.bytes) *
-                   (by_time ? static_cast<double>(one.end - one.begin + 1) : 1.0);
-        };
-        for (std::uint32_t v = 0; v < order.size(); ++v) order[v] = v;
-        std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-            double const x = weight(all[a]), y = weight(all[b]);
-            if (x != y) return x > y;
-            return all[a].begin != all[b].begin ? all[a].begin < all[b].begin : a < b;
-        });
+        for (std::size_t v = 0; v < all.size(); ++v) {
+            std::uint64_t const time = by_time ? all[v].end - all[v].begin + 1 : 1;
+            keyed[v] = {~(all[v].bytes / slot_alignment * time),
+                        std::uint64_t{all[v].begin} << 32 | v};
+        }
+        sort_keyed(keyed.data(), keyed.size());
+        for (std::size_t v = 0; v < order.size(); ++v)
+            order[v] = static_cast<std::uint32_t>(keyed[v].rest);
         for (int n = 0; n <= tries && height > bound; ++n) {
             std::size_t const found = placer.place(order, other, work);
             if (found == LifetimePlacer::too_much) break;

@@ -54,6 +54,27 @@ struct PlacedParts {
     }
 };
 
+/// Makes the calls of cells, with their tensors in parts.
+struct CellMaker {
+    ChainShape const& chain;          ///< cut into cells
+    Array<std::size_t> const& first;  ///< layer that each begins with, and L
+    Array<Reversal> const& reversals; ///< by cell; of no layer: nothing but the cell as a whole
+    Array<CellUse> uses;              ///< by cell
+    Array<bool> retains;              ///< by cell: see CellWay::retained
+
+    /// Of a cell, with up to so many slices of an action.
+    constexpr CellWay operator()(std::size_t cell, std::size_t way, std::size_t slices) const {
+        std::size_t const begin = first[cell], end = first[cell + 1];
+        bool const keeps = retains[cell] && way != way_evaluates;
+        if (!reversals.empty() && reversals[cell].layers() > 0)
+            return cell_way(cell_calls(chain, begin, end, uses[cell], reversals[cell], way), slices,
+                            keeps);
+        return cell_way(
+            cell_calls(chain, begin, end, uses[cell], equal_segments(end - begin, 1), way), slices,
+            keeps);
+    }
+};
+
 /// How tightly tensors inside of cells are placed. None of these needs more bytes than those before
 /// it.
 enum class Tightness : std::uint8_t {
@@ -92,12 +113,11 @@ struct DeviceParts {
     std::size_t evaluation_height = 0;
 };
 
-// Places the parts of one device, in the order of its program and then, perhaps, better. `make`
-// gives a cell's way by cell, number and slices.
-template <class Make> class DevicePlacer {
+// Places the parts of one device, in the order of its program and then, perhaps, better.
+class DevicePlacer {
   public:
     constexpr DevicePlacer(Programs const& programs, Ways const& ways, std::size_t device,
-                           Make const& make)
+                           CellMaker const& make)
         : programs_(programs), way_(ways), device_(device), make_(make),
           micro_batches_(programs.micro_batches()), begin_(programs.cells() * micro_batches_) {}
 
@@ -194,18 +214,16 @@ template <class Make> class DevicePlacer {
     Programs const& programs_;
     Ways const& way_;
     std::size_t device_;
-    Make const& make_;
+    CellMaker const& make_;
     std::size_t micro_batches_;
     Array<std::size_t> begin_; // by cell and micro-batch: its first part
 };
 
 } // namespace detail
 
-/// Places the parts of all devices, each in a room of its own. make(cell, way, slices): a cell's
-/// way, with up to so many slices of an action.
-template <class Make>
-constexpr PlacedParts place_parts(Programs const& programs, Ways ways, Tightness tightness,
-                                  Make const& make) {
+/// Places the parts of all devices, each in a room of its own.
+[[gnu::cold]] GPIPE_INLINE constexpr PlacedParts
+place_parts(Programs const& programs, Ways ways, Tightness tightness, CellMaker const& make) {
     std::size_t const cells = programs.cells(), micro_batches = programs.micro_batches();
     PlacedParts result;
     result.way = static_cast<Ways&&>(ways);

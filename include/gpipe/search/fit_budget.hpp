@@ -63,19 +63,18 @@ template <class ReversalOf>
 constexpr std::size_t device_bytes(BudgetProblem const& problem, std::size_t device,
                                    Array<std::size_t> const& cells, Surroundings const* around,
                                    ReversalOf const& reversal_of) {
-    Array<Reversal> reversals(problem.schedule.cells());
-    Array<CellSurroundings const*> near(reversals.size());
+    std::size_t const all = problem.schedule.cells();
+    Array<Reversal> reversals(all);
+    CellMaker make{problem.chain, problem.first, reversals, Array<CellUse>(all), Array<bool>(all)};
     std::size_t bytes = around[0].fixed[device];
     for (std::size_t i = 0; i < cells.size(); ++i) {
-        reversals[cells[i]] = reversal_of(i);
-        near[cells[i]] = &around[kind_of(reversals[cells[i]])].cells[cells[i]];
-        bytes += near[cells[i]]->boundary;
+        Reversal const& reversal = reversals[cells[i]] = reversal_of(i);
+        CellSurroundings const& near = around[kind_of(reversal)].cells[cells[i]];
+        make.uses[cells[i]] = near.use;
+        bytes += near.boundary;
     }
     Programs const programs = lower_reversed(problem.schedule, reversals);
     Ways const ways(programs);
-    auto const make = [&](std::size_t c, std::size_t way, std::size_t slices) {
-        return cell_way(calls_of(problem, *near[c], c, reversals[c], way), slices, false);
-    };
     DeviceParts const placed = DevicePlacer(programs, ways, device, make).place(Tightness::quick);
     return bytes + std::max(placed.height, placed.evaluation_height);
 }

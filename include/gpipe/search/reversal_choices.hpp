@@ -133,13 +133,6 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
     return time;
 }
 
-// The calls of a cell that is reversed so. around: of the reversal's kind.
-GPIPE_INLINE constexpr CellCalls calls_of(BudgetProblem const& problem,
-                                          CellSurroundings const& around, std::size_t cell,
-                                          Reversal const& reversal, std::size_t way) {
-    return cell_calls(problem.chain, problem.first[cell], problem.first[cell + 1], around.use,
-                      reversal, way);
-}
 // Nearly what a cell takes, to tell good choices for several cells of a device from bad ones: all
 // blocks at once, beside what one micro-batch takes that goes through the cell.
 [[gnu::cold]] GPIPE_INLINE constexpr ReversalChoice measure(BudgetProblem const& problem,
@@ -147,8 +140,9 @@ GPIPE_INLINE constexpr CellCalls calls_of(BudgetProblem const& problem,
                                                             std::size_t cell, std::uint32_t number,
                                                             Reversal reversal) {
     std::size_t const way = begins_again(reversal) && around.not_held > 0 ? way_recomputes : 0;
-    CellWay const made =
-        cell_way(calls_of(problem, around, cell, reversal, way), finest_slices, false);
+    CellWay const made = cell_way(cell_calls(problem.chain, problem.first[cell],
+                                             problem.first[cell + 1], around.use, reversal, way),
+                                  finest_slices, false);
     Array<std::size_t> at(made.parts.parts.size());
     GapList room;
     for (std::size_t s = 0; s < stage_count; ++s)
