@@ -66,8 +66,8 @@ template <class Parameters, class Stream, class Handles, class Skips> class Call
     // For gpipe::stash<Tag>(context) and those like it: of skip `at` of the layer, or of its
     // gradient.
     template <class T, Access access> auto skip(std::size_t at) const {
-        return batch_view<typename ViewsOf<T, access>::Batch>(
-            call_.skips[at].value.in(frame_), frame_.samples);
+        return batch_view<typename ViewsOf<T, access>::Batch>(call_.skips[at].value.in(frame_),
+                                                              frame_.samples);
     }
     template <class T, Access access> auto skip_gradient(std::size_t at) const {
         return batch_view<typename ViewsOf<T, access>::Gradient>(

@@ -48,7 +48,7 @@ struct MachineWork : Checkpointed {
     Checkpointed (*fit)(BudgetProblem const& problem,
                         Budget const& budget) = nullptr; ///< null unless a policy may have a budget
     ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece
-    bool snapshot = false; ///< whether it has host memory for a copy of its state
+    bool snapshot = false;           ///< whether it has host memory for a copy of its state
 };
 
 } // namespace gpipe
