@@ -60,10 +60,11 @@ struct CellSkip {
 
 /// Everything that a cell does on a micro-batch, in one of its ways, as one sequence of calls.
 struct CellCalls {
-    Array<CellCall> calls;                     ///< in the order in which they run
-    Array<CellTensor> tensors;                 ///< in the order in which they are written
-    Array<CellSkip> skips;                     ///< of the calls' layers, as in SkipEnds
-    std::uint32_t begin[stage_count + 1] = {}; ///< by stage: where its calls begin
+    Array<CellCall> calls;     ///< in the order in which they run
+    Array<CellTensor> tensors; ///< in the order in which they are written
+    Array<CellSkip> skips;     ///< of the calls' layers, as in SkipEnds
+    Array<std::uint32_t> begin =
+        Array<std::uint32_t>(stage_count + 1); ///< by stage: where its calls begin
     /// Behind these the forward's calls are those that run again first, if any does.
     std::uint32_t restart = 0;
     /// The gradient of the input, if that lies inside and others read it.

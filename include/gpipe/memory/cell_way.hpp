@@ -27,8 +27,10 @@ struct CellWay {
     Array<TensorPlace> places; ///< by tensor
     std::size_t retained = 0;  ///< bytes, see TensorPlace
     Array<std::uint32_t> ends; ///< parts, in the order in which they are read for the last time
-    std::uint32_t ends_at[stage_count + 1] = {};   ///< by stage: where its part of `ends` begins
-    std::uint32_t starts_at[stage_count + 1] = {}; ///< likewise, of parts that begin
+    Array<std::uint32_t> ends_at =
+        Array<std::uint32_t>(stage_count + 1); ///< by stage: where its part of `ends` begins
+    Array<std::uint32_t> starts_at =
+        Array<std::uint32_t>(stage_count + 1); ///< likewise, of parts that begin
     /// The part of the input's gradient, if that lies inside: it is there to the end of the step.
     std::uint32_t gradient = static_cast<std::uint32_t>(-1);
 };

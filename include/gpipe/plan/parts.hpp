@@ -84,10 +84,12 @@ struct PartUse {
 
 /// The parts of one way of a cell.
 struct WayParts {
-    Array<TensorPart> parts;                   ///< in the order in which they are written
-    Array<PartUse> uses;                       ///< stage by stage
-    std::uint32_t begin[stage_count + 1] = {}; ///< by stage: where its uses begin
-    std::uint32_t slices[stage_count] = {};    ///< by stage: how many there are
+    Array<TensorPart> parts; ///< in the order in which they are written
+    Array<PartUse> uses;     ///< stage by stage
+    Array<std::uint32_t> begin =
+        Array<std::uint32_t>(stage_count + 1); ///< by stage: where its uses begin
+    Array<std::uint32_t> slices =
+        Array<std::uint32_t>(stage_count); ///< by stage: how many there are
 
     /// Those of an action.
     constexpr Part<PartUse> operator[](Stage stage) const {
