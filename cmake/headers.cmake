@@ -145,6 +145,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
     include/gpipe/plan/projection.hpp
+    include/gpipe/plan/segments.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
