@@ -285,7 +285,6 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         return call.updates;
     }
     static void fill_poison(gpipe::StepFrame const& shared, gpipe::PoisonedBytes const& bytes) {
-        if (is_capturing(shared)) return;
         toy::Ranges ranges;
         ranges.add(bytes.data, bytes.room);
         toy::enqueue(

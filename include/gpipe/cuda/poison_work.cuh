@@ -59,12 +59,11 @@ inline bool is_capturing(cudaStream_t stream) {
 
 } // namespace detail
 
-/// What PoisonWork does, by kernels. Nothing in a capture, which cannot be waited for.
+/// What PoisonWork does, by kernels. In a capture, which cannot be waited for, nothing is looked at.
 ///@{
 inline void fill_poison(StepFrame const& shared, PoisonedBytes const& all) {
-    cudaStream_t const stream = *static_cast<device::Cuda::Stream const*>(shared.stream);
-    if (detail::is_capturing(stream)) return;
-    for_each_index(stream, all.room / sizeof(std::uint64_t), detail::FillPoison{all});
+    for_each_index(*static_cast<device::Cuda::Stream const*>(shared.stream),
+                   all.room / sizeof(std::uint64_t), detail::FillPoison{all});
 }
 inline PoisonFinding find_poison(StepFrame const& shared, PoisonedBytes const& all) {
     cudaStream_t const stream = *static_cast<device::Cuda::Stream const*>(shared.stream);
