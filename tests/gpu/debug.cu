@@ -194,3 +194,16 @@ TEST_CASE("with debug a kernel on the default stream is an error where a step is
             CHECK(train.steps() == 2);
         }
 }
+
+TEST_CASE("with debug a kernel on the default stream runs in order where nothing is captured") {
+    for (std::size_t order = 0; order < 4; ++order) {
+        Session const session(order);
+        toy::Data<float> const data(8, 0);
+        Carelessness right, wrong{.elsewhere = true};
+        CarelessTrain train(CarelessNet({}, {&right}, {}), {}, {}, options(true));
+        CarelessTrain other(CarelessNet({}, {&wrong}, {}), {}, {}, options(true));
+        CHECK(train.step(data.inputs, data.targets).loss ==
+              other.step(data.inputs, data.targets).loss);
+        CHECK(parameters_of(train) == parameters_of(other));
+    }
+}

@@ -163,7 +163,7 @@ std::string complaint(Train& train) {
         train.step(inputs, {});
     } catch (std::logic_error const& error) {
         std::string const text = error.what();
-        return text.substr(0, text.find(" ("));
+        return text.substr(0, text.rfind(" ("));
     }
     return "nothing";
 }

@@ -51,10 +51,11 @@ struct PoisonFinding {
     std::uint64_t beyond = 0; ///< bytes behind the end, up to the last that was
 };
 
-/// What debug mode does on a device, in the order of a stream: fills bytes with their poison, and
-/// waits until it knows what has become of them.
+/// What debug mode does on a device, in the order of a stream.
 struct PoisonWork {
+    /// Fills bytes with what they are to hold.
     void (*fill)(StepFrame const& shared, PoisonedBytes const& bytes) = nullptr;
+    /// Waits until it knows what has become of them.
     PoisonFinding (*find)(StepFrame const& shared, PoisonedBytes const& bytes) = nullptr;
 };
 
