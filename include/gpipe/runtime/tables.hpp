@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/debug_calls.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/update.hpp>
@@ -35,6 +36,7 @@ struct Tables {
     };
 
     Calls calls;                         ///< by cell and CallList
+    DebugCalls debug;                    ///< that these stand for, if they do
     Array<LayerMemory> layers;           ///< by layer
     Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;                ///< by cell
@@ -220,14 +222,15 @@ namespace detail {
 } // namespace detail
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device.
+/// `handles`: by device; `debug`: if calls are to be looked at.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
-                                              Array<HandleSet> const& handles,
-                                              std::size_t learner) {
+                                              Array<HandleSet> const& handles, std::size_t learner,
+                                              PoisonWork debug = {}) {
     Tables tables;
     detail::fill_layers(tables, model, plan, arenas);
     tables.calls = make_calls(model, plan, tables.layers, learner);
+    if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug);
     detail::fill_updates(tables, model, plan, arenas);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
