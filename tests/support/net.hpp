@@ -140,7 +140,9 @@ inline NamedCheckpointing const reversings[] = {
          gpipe::WeightHalf::later, gpipe::checkpoint::EverySegment<1>>>{}},
     {"the least in each cell", WithinEachCell<0>{}},
     {"some in each cell", WithinEachCell<30>{}},
-    {"a budget for everything", gpipe::checkpoint::Optimal<>{std::size_t{1} << 40}}};
+    {"a budget for everything", gpipe::checkpoint::Optimal<>{std::size_t{1} << 40}},
+    {"the same, offloaded",
+     gpipe::checkpoint::Offload<gpipe::checkpoint::Optimal<>>{{std::size_t{1} << 40}}}};
 inline std::vector<NamedCheckpointing> every_checkpointing() {
     std::vector<NamedCheckpointing> all(std::begin(checkpointings), std::end(checkpointings));
     all.insert(all.end(), std::begin(reversings), std::end(reversings));

@@ -398,6 +398,37 @@ TEST_CASE("where backwards come in halves no budget is the worse for it, and lar
     CHECK((shorter > compared / 5 || toy::sanitized));
 }
 
+TEST_CASE("what may wait in the host's memory makes no step longer, and no budget larger") {
+    std::size_t compared = 0, shorter = 0, fewer = 0;
+    each_problem(81, 12, [&](Problem& problem, auto& random) {
+        BudgetSearch const kept(problem.problem, in_full);
+        problem.problem.offloads = true;
+        BudgetSearch const free(problem.problem, in_full);
+        problem.problem.bandwidth = 1e-30;
+        BudgetSearch const slow(problem.problem, in_full);
+        std::size_t const least = kept.fit(0).least_bytes;
+        std::size_t const least_moved = free.fit(0).least_bytes;
+        CHECK(least_moved <= least);
+        CHECK(gpipe::least_budget(problem.problem).bytes <= least_moved);
+        fewer += least_moved < least;
+        for (std::size_t const bytes : budgets(random, least_moved, 2 * least)) {
+            BudgetFit const fit = free.fit(bytes);
+            REQUIRE(fit.fits);
+            MemoryPlan const plan = plan_memory(problem.problem, fit.programs, fit.reversals);
+            CHECK(most_bytes(plan) <= bytes);
+            BudgetFit const whole = kept.fit(bytes);
+            if (!whole.fits) continue;
+            CHECK(fit.makespan <= whole.makespan);
+            shorter += fit.makespan < whole.makespan;
+            // Nobody waits for ever for a copy who can do without.
+            CHECK(slow.fit(bytes).makespan == whole.makespan);
+            ++compared;
+        }
+    });
+    MESSAGE(shorter << " of " << compared << " steps shorter, " << fewer << " budgets smaller");
+    CHECK((shorter > 0 || toy::sanitized));
+}
+
 TEST_CASE("no limit is a budget, too; that nothing is looked at is refused") {
     std::mt19937_64 random(61);
     for (int i = 0; i < 20; ++i) {

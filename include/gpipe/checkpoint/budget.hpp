@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <limits>
 #include <string_view>
 
 namespace gpipe {
@@ -15,6 +16,10 @@ struct Budget {
     std::size_t bytes = 0; ///< that each device has in all
     /// In a micro-batch, at the most; dynamic: those of the training.
     std::size_t samples = dynamic;
+    bool offloads = false; ///< whether what is kept may wait in the host's memory: see Offload
+    /// Of copies to there and back: bytes per unit of the layers' declared costs, each way and
+    /// device. Infinite: they take no time.
+    double bandwidth = std::numeric_limits<double>::infinity();
 };
 
 /// A checkpointing policy that reverses all cells within a budget.
@@ -62,8 +67,10 @@ template <std::size_t samples_> struct Optimal<dynamic, samples_> {
     std::size_t bytes = 0;                              ///< that each device has in all
     /// In a micro-batch, at the most; `dynamic`: those of the training.
     std::size_t samples = samples_;
+    /// For Offload<Optimal<...>>, see Budget::bandwidth.
+    double bandwidth = std::numeric_limits<double>::infinity();
     /// The numbers, as fit_budget() takes them.
-    constexpr Budget budget() const { return {true, bytes, samples}; }
+    constexpr Budget budget() const { return {true, bytes, samples, false, bandwidth}; }
 };
 
 } // namespace checkpoint

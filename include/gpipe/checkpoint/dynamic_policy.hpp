@@ -38,8 +38,8 @@ class Dynamic {
     /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
     /// them decides about all cells, and later if there are more or fewer cells.
     static GPIPE_INLINE Dynamic per_cell(Array<Dynamic> policies);
-    /// What the policy keeps is offloaded: see Offload. Throws std::invalid_argument if it decides
-    /// about all cells.
+    /// What the policy keeps is offloaded: see Offload. Throws std::invalid_argument if it is a
+    /// pass over all cells.
     static GPIPE_INLINE Dynamic offload(Dynamic policy);
     /// All weight halves come then: see WeightHalves. Throws as offload().
     template <WeightHalf half> static Dynamic weight_halves(Dynamic policy);
@@ -68,6 +68,7 @@ class Dynamic {
         virtual std::string_view name() const = 0;
         virtual bool reverses() const = 0;
         virtual Checkpointed apply(CutChain const& chain, Programs const& schedule) const = 0;
+        virtual Budget budget() const = 0;
         virtual bool reverses_in_cell() const = 0;
         virtual Reversal in_cell(CellToReverse const& cell) const = 0;
     };
@@ -84,6 +85,12 @@ class Dynamic {
         bool reverses() const override { return reverses_cells<C>; }
         Checkpointed apply(CutChain const& chain, Programs const& schedule) const override {
             return apply_checkpointing(chain, schedule, policy);
+        }
+        Budget budget() const override {
+            if constexpr (BudgetPolicy<C>)
+                return policy.budget();
+            else
+                return {};
         }
         bool reverses_in_cell() const override { return detail::reverses_in_cell<C>; }
         Reversal in_cell(CellToReverse const& cell) const override {
@@ -103,6 +110,7 @@ class Dynamic {
     };
 
     struct Moved;
+    struct MovedWithin;
     template <WeightHalf half> struct Halved;
     // Throws std::invalid_argument unless it can decide about one cell.
     static void check_in_cell(Dynamic const& policy, char const* what) {
@@ -126,6 +134,18 @@ struct Dynamic::Moved {
     }
 };
 
+/// Offload of Optimal.
+struct Dynamic::MovedWithin {
+    static constexpr std::string_view name = "offload"; ///< what it is found by
+    Budget numbers;                                     ///< of Optimal
+    /// They, where what is kept may leave the device.
+    constexpr Budget budget() const {
+        Budget result = numbers;
+        result.offloads = true;
+        return result;
+    }
+};
+
 /// WeightHalves of a policy chosen at construction.
 template <WeightHalf half> struct Dynamic::Halved {
     static constexpr std::string_view name = gpipe::name(half); ///< what it is found by
@@ -143,6 +163,8 @@ GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
     return EachCell{std::move(policies)};
 }
 GPIPE_INLINE Dynamic Dynamic::offload(Dynamic policy) {
+    if (Budget const numbers = policy ? policy.policy_->budget() : Budget{}; numbers.given)
+        return MovedWithin{numbers};
     check_in_cell(policy, "a policy whose tensors are offloaded");
     return Moved{std::move(policy)};
 }

@@ -50,6 +50,24 @@ template <class Policy> struct Offload {
     }
 };
 
+/// The fastest reversals within so many bytes of each device as Optimal has them, where what cells
+/// keep may wait in the host's memory. That is simulated, too, and chosen where a step is shorter
+/// by it; copies take as long as Policy's bandwidth says, if it has one, else no time.
+template <BudgetPolicy Policy> struct Offload<Policy> {
+    using policy_kind = policy::Checkpointing;
+    static constexpr bool sound = gpipe::detail::sound_policy<Policy>;
+    static constexpr std::string_view name = "offload"; ///< what it is found by
+    /// What has the numbers.
+    [[no_unique_address]] Policy policy{};
+
+    /// The numbers, as fit_budget() takes them.
+    constexpr Budget budget() const {
+        Budget result = policy.budget();
+        result.offloads = true;
+        return result;
+    }
+};
+
 } // namespace gpipe::checkpoint
 
 /// @cond

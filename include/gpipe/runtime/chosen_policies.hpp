@@ -255,7 +255,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr LeastBudget least_for(std::size_t samples) {
         Array<LayerInfo> const layers = Net::layers();
         return least_budget({{shape(layers), first_layers(), OptimizerFunctor::states, samples},
-                             schedule_programs()});
+                             schedule_programs(),
+                             Checkpointing{}.budget().offloads});
     }
     static consteval bool check_budget() {
         constexpr Budget budget = Checkpointing{}.budget();

@@ -91,7 +91,7 @@ template <DeviceRuntime Device> class MachinePlan {
                 samples, capacity);
         if (work.budget.given) {
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
-                                         programs};
+                                         programs, work.budget.offloads, work.budget.bandwidth};
             if (!countable(budgeted, micro_batches))
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: checkpoint::Optimal is for micro-batches of %zu samples, whose tensors "

@@ -2,6 +2,7 @@
 
 #include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/offload_times.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/search/device_choice.hpp>
 #include <gpipe/search/reversal_choices.hpp>
@@ -139,6 +140,7 @@ GPIPE_INLINE constexpr void add_policies(BudgetProblem const& problem,
 /// step slower, as far as all budgets that differ are among those that are simulated. Where the
 /// schedule has the halves of backwards apart, each of them is simulated with weight halves at
 /// once, as the reversals' rule has them, all later, and all with their layers run again.
+/// Where cells may offload what they keep, all that is simulated with that, too.
 ///
 /// What a choice takes is found by planning its device (see Tightness::quick: the plan in the end
 /// may have less). But the slots of boundaries, and the outboxes of transfers, depend on what other
@@ -183,10 +185,11 @@ class BudgetSearch {
         auto const compare = [&](Simulated const& other) {
             if (other.bytes > bytes) return;
             if (!best || other.makespan < best->makespan ||
-                (other.makespan == best->makespan && other.again < best->again))
+                (other.makespan == best->makespan &&
+                 (other.moves != best->moves ? best->moves : other.again < best->again)))
                 best = &other;
         };
-        Array<Simulated> own(result.fits ? halvings() : 0);
+        Array<Simulated> own(result.fits ? variants() : 0);
         result.plans += own.size();
         for (std::size_t h = 0; h < own.size(); ++h) {
             own[h] = simulated(result.reversals, h);
@@ -208,6 +211,7 @@ class BudgetSearch {
         std::size_t device = 0;
         double makespan = 0;
         std::size_t again = 0; // forwards in a step that are not the first
+        bool moves = false;    // whether what cells keep is offloaded
         Array<Reversal> reversals;
         Programs programs;
     };
@@ -219,15 +223,22 @@ class BudgetSearch {
             if (in_halves_[i].kind == Kind::weight_gradient) return 4;
         return 1;
     }
-    constexpr Simulated simulated(Array<Reversal> reversals, std::size_t halving) const {
+    // Each without and with what cells keep in the host's memory.
+    constexpr std::size_t variants() const { return halvings() * (problem_.offloads ? 2 : 1); }
+    constexpr Simulated simulated(Array<Reversal> reversals, std::size_t variant) const {
+        std::size_t const halving = variant % halvings();
         constexpr WeightHalf halves[] = {WeightHalf::at_once, WeightHalf::at_once,
                                          WeightHalf::later, WeightHalf::again};
-        for (Reversal& reversal : reversals)
+        Simulated result;
+        result.moves = variant >= halvings();
+        for (Reversal& reversal : reversals) {
+            reversal.offload = result.moves;
             if (halving != 1)
                 reversal.weights = Array<WeightHalf>(reversal.layers(), halves[halving]);
-        Simulated result;
+        }
         result.programs = lower_reversed(problem_.cut_chain(), in_halves_, reversals);
-        MemoryPlan const plan = problem_.bytes(result.programs, reversals);
+        MemoryPlan const plan = result.moves ? plan_memory(problem_, result.programs, reversals)
+                                             : problem_.bytes(result.programs, reversals);
         for (std::size_t d = 0; d < plan.devices.size(); ++d) {
             if (plan.devices[d].total() <= result.bytes) continue;
             result.bytes = plan.devices[d].total();
@@ -236,11 +247,13 @@ class BudgetSearch {
         for (std::size_t const runs :
              extra_forwards(result.programs, problem_.cut_chain(), reversals))
             result.again += runs;
-        result.makespan = makespan(result.programs, reversals);
+        result.makespan = makespan(result.programs, reversals, result.moves ? &plan : nullptr);
         result.reversals = static_cast<Array<Reversal>&&>(reversals);
         return result;
     }
-    constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals) const {
+    // `offloads`: the plan that says what is.
+    constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals,
+                              MemoryPlan const* offloads) const {
         std::size_t const layers = problem_.chain.size;
         LayerTimes times{Array<double>(layers), Array<double>(layers), Array<double>(layers)};
         for (std::size_t l = 0; l < layers; ++l) {
@@ -249,11 +262,14 @@ class BudgetSearch {
             times.backward[l] = 2 * layer.cost;
             if (layer.splits) times.weight_gradient[l] = layer.cost;
         }
-        return simulate<double>(programs, reversed_costs(times, problem_.cut_chain(), reversals))
+        auto const costs = reversed_costs(times, problem_.cut_chain(), reversals);
+        if (!offloads) return simulate<double>(programs, costs).makespan;
+        return simulate<double>(offloads->lowered,
+                                OffloadCosts{*offloads, costs, problem_.bandwidth})
             .makespan;
     }
     constexpr void add(Array<Reversal> const& reversals) {
-        for (std::size_t h = 0; h < halvings(); ++h, ++plans_)
+        for (std::size_t h = 0; h < variants(); ++h, ++plans_)
             others_[count_++] = simulated(reversals, h);
     }
     constexpr void simulate_others() {
@@ -272,7 +288,7 @@ class BudgetSearch {
         Array<std::size_t> all(problem_.schedule.cells());
         for (std::size_t c = 0; c < all.size(); ++c) all[c] = c;
         std::size_t const most = detail::most_layers(problem_, all, effort_);
-        others_ = Array<Simulated>(halvings() * (steps + 2 * most + 4));
+        others_ = Array<Simulated>(variants() * (steps + 2 * most + 4));
         for (std::size_t i = 0; i < steps; ++i) {
             BudgetFit fit;
             try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);

@@ -54,9 +54,10 @@ struct LeastBudget {
                                slots(layer.output_gradient, inner) +
                                slots(layer.input_gradient, l > first && l > learner));
         }
-        // The last cell may run forwards as late as it likes, see ExceptLast.
-        std::size_t const others =
-            c + 1 < schedule.cells() && last > learner ? in_flight[c] - 1 : 0;
+        // The last cell may run forwards as late as it likes, see ExceptLast; what is offloaded
+        // may all be away.
+        bool const keeps = c + 1 < schedule.cells() && last > learner && !problem.offloads;
+        std::size_t const others = keeps ? in_flight[c] - 1 : 0;
         activations[device] =
             std::max(activations[device], others * std::min(again, whole) + reversing);
     }

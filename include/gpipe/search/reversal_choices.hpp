@@ -9,12 +9,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace gpipe {
 
 /// All that memory is planned for but the reversals of the cells, which are to be chosen.
 struct BudgetProblem : PlanRequest {
-    Programs schedule; ///< without recomputes
+    Programs schedule;     ///< without recomputes
+    bool offloads = false; ///< whether what cells keep may wait in the host's memory
+    double bandwidth = std::numeric_limits<double>::infinity(); ///< for that, see Budget
 
     /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
