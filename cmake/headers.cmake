@@ -139,16 +139,19 @@ set(GPIPE_HEADERS
     include/gpipe/plan/links.hpp
     include/gpipe/plan/lower.hpp
     include/gpipe/plan/lowered.hpp
+    include/gpipe/plan/messages.hpp
     include/gpipe/plan/operands.hpp
     include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
-    include/gpipe/plan/projection.hpp
+    include/gpipe/plan/ranks.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
+    include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
     include/gpipe/runtime/device_work.hpp
@@ -174,6 +177,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/preemptions.hpp
+    include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/step.hpp
@@ -242,5 +246,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/unsplit.hpp
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
+    include/gpipe/transport/joined.hpp
     include/gpipe/transport/local.hpp
+    include/gpipe/transport/transport.hpp
 )

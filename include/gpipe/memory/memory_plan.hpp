@@ -84,9 +84,11 @@ struct MemoryPlan {
     Pools pools;                      ///< where that lies, see Located
     /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
     Array<std::uint32_t> skip_edges;
+    bool stages = false;            ///< whether devices cannot read the host's memory, see Staging
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
+    Array<std::size_t> host_at;     ///< by device, and the end: where its part of these begins
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;
 

@@ -19,6 +19,7 @@
 #include <gpipe/search/cut_for.hpp>
 #include <gpipe/search/least_budget.hpp>
 #include <gpipe/transport/local.hpp>
+#include <gpipe/transport/transport.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -105,7 +106,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
     using Schedule = policy_or<policy::Schedule, schedule::GPipe, Policies...>;
     using Checkpointing = policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
     using Update = policy_or<policy::Update, update::AfterCommit, Policies...>;
-    using Device = policy_or<policy::Device, device::Host, Policies...>;
+    using Device =
+        typename policy_or<policy::Transport, transport::Local, Policies...>::template Of<
+            policy_or<policy::Device, device::Host, Policies...>>;
     using LossFunctor = typename policy_or<policy::Loss, Loss<NoLoss>, Policies...>::functor;
     using OptimizerFunctor =
         typename policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
@@ -212,13 +215,15 @@ template <class Net, class... Policies> struct ChosenPolicies {
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.
     static constexpr Staging staging(std::size_t samples, bool squares = false) requires constant {
-        return Device::staged([&] {
+        Staging result = Device::staged([&] {
             return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
                                 Device::depth, squares);
         });
+        result.ties = result.ties || joins_ranks<Device>;
+        return result;
     }
 
     // A budget is left as it is.

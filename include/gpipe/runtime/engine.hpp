@@ -4,6 +4,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/runtime/channels.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/lane_plans.hpp>
 #include <gpipe/runtime/pending_step.hpp>
@@ -146,6 +147,12 @@ template <DeviceRuntime Device> class Engine {
             throw;
         }
     }
+    // With channels to other ranks, which all are open then.
+    Tables joined(Tables tables) {
+        if constexpr (joins_ranks<Device>)
+            device_.transport().open(detail::make_channels(tables, planned_.plan.lowered));
+        return tables;
+    }
     // From beginning to end.
     void run(StepTable const& table, RunArguments const& arguments) {
         submit(table, arguments);
@@ -220,9 +227,10 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Arenas<Device> const& arenas, std::byte* host,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
-      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins())),
+      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
       runs_(device,
-            make_tables(planned.model, planned.plan, arenas.begins(), handles, planned.learner),
+            joined(make_tables(planned.model, planned.plan, arenas.begins(), handles,
+                               planned.learner, planned.ranks)),
             planned.checks, immediate, batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
@@ -230,7 +238,12 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
                    planned.programs.size()),
       seed_(seed) {
-    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
+    Array<std::size_t> const& device_of = planned.plan.lowered.device; // by stream
+    Array<std::size_t> own(device_of.size());
+    std::size_t streams = 0;
+    for (std::size_t const d : device_of)
+        if (planned.ranks.own(d)) own[streams++] = d;
+    device_.prepare(first_of(own, streams), longest_of(plans_), batches_[0].copy_devices());
     give_states();
 }
 

@@ -3,6 +3,7 @@
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/machine_plan.hpp>
+#include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/runtime/table_proof.hpp>
 #include <gpipe/runtime/tables.hpp>
 
@@ -28,6 +29,7 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
                   calls_enqueue<Device>, has_staging(machine.plan)};
     for (std::size_t d = 0; d < ending.updates.size(); ++d)
         ending.updates[d] = tables.has_updates(d);
+    ending.ranks = machine.ranks;
     ending.ties = Array<TiedCell>(machine.model.ties.size());
     for (std::size_t i = 0; i < machine.model.ties.size(); ++i) {
         TiedTensor const& end = machine.model.ties[i];
@@ -54,6 +56,8 @@ template <class Device>
             bool const repeats = ending.immediate && !evaluates;
             if (repeats) add_waits_before(result, plan, of);
             check_table(result, plan, lowered, of, repeats);
+            if constexpr (joins_ranks<Device>)
+                result = detail::rank_table(result, lowered, placement, machine.ranks);
             return result;
         };
         plans[n].training = table(training.lowered, training.operands, false);

@@ -47,8 +47,17 @@ template <DeviceRuntime Device> class Machine {
     MemoryPlan const& plan() const { return planned_.plan; }
     Model const& model() const { return planned_.model; }
     ///@}
-    /// Where layer i's parameters and gradients lie.
-    LayerMemory const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
+    /// Who has the devices.
+    Ranks const& ranks() const { return planned_.ranks; }
+    /// Where layer i's parameters and gradients lie. Throws std::out_of_range if that is on another
+    /// rank.
+    LayerMemory const& layer(std::size_t i) const {
+        if (std::size_t const d = device_of(i); !ranks().own(d))
+            detail::throw_error<std::out_of_range>(
+                "gpipe: layer %zu is on rank %zu, and this is rank %zu", i, ranks().of(d),
+                ranks().self);
+        return engine_.tables().layers[i];
+    }
     /// See Options::samples.
     std::size_t samples() const { return planned_.samples; }
     /// All memory of a device.
@@ -110,8 +119,9 @@ template <DeviceRuntime Device> class Machine {
         Programs const& all = programs();
         for (std::size_t c = 0; c < all.cells(); ++c) {
             std::size_t const d = all.device_of(c);
+            if (!ranks().own(d)) continue;
             auto const add = [&](HandleSpecs specs) {
-                handles_[d].add(specs, &device_.stream(d),
+                handles_[d].add(specs, &device_.stream(ranks().number(d)),
                                 arenas_.begins()[d] + plan().handles_at[d]);
             };
             for (std::size_t i = planned_.first[c]; i < planned_.first[c + 1]; ++i)
@@ -123,13 +133,39 @@ template <DeviceRuntime Device> class Machine {
     // Layers initialize in the host's memory.
     [[gnu::cold]] void initialize_layers() {
         std::size_t const count = model().layers.size();
-        for (std::size_t i = 0; i < count; ++i) {
+        auto const initial = [&](std::size_t i) {
             LayerParts const& parts = model().layers[i];
-            device::HostBuffer const values(parts.info.parameters.slots(1));
+            device::HostBuffer values(parts.info.parameters.slots(1));
             parts.functions.initialize(parts.object, values.data(), engine_.seed(), i, count);
+            return values;
+        };
+        for (std::size_t i = 0; i < count; ++i) {
+            if (!ranks().own(device_of(i))) continue;
+            device::HostBuffer const values = initial(i);
             copy(layer(i).parameters, values.data(), values.size());
         }
         engine_.tied().spread();
+        if constexpr (joins_ranks<Device>) {
+            // What another rank has the first end of.
+            Tables const& tables = engine_.tables();
+            for (Tables::Tie const& tie : tables.ties) {
+                UpdateRow const& first = tables.updates[tables.tied[tie.first]];
+                if (first.parameter) continue;
+                device::HostBuffer const values = initial(first.layer);
+                std::byte const* from = values.data();
+                GroupSizes const& sizes = model().layers[first.layer].info.parameters;
+                for (std::size_t t = 0; t < first.number; ++t) from += slot_bytes(sizes.bytes[t]);
+                for (std::size_t i = tie.first; i < tie.last; ++i)
+                    if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
+                        copy(to, from, tie.bytes);
+            }
+        }
+    }
+    // Where the host's memory of a plan for all ranks would begin.
+    static std::byte* host_begin(std::byte* own, MemoryPlan const& plan, Ranks const& ranks) {
+        if (!own) return reinterpret_cast<std::byte*>(slot_alignment); // nobody uses it
+        return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(own) -
+                                            plan.host_at[ranks.first()]);
     }
 
     Device device_;
@@ -149,10 +185,13 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
                          typename Device::Options options)
     : device_(options, work.programs.devices()),
       planned_(device_, std::move(model), std::move(first), std::move(work), samples, checks),
-      arenas_(device_, plan()), staging_(device_.allocate_host(plan().host)),
+      arenas_(device_, plan(), ranks()),
+      staging_(
+          device_.allocate_host(plan().host_at[ranks().last()] - plan().host_at[ranks().first()])),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),
-      engine_(device_, planned_, arenas_, staging_.data(), handles_, immediate, seed) {
+      engine_(device_, planned_, arenas_, host_begin(staging_.data(), plan(), ranks()), handles_,
+              immediate, seed) {
     make_handles();
     initialize_layers();
 }

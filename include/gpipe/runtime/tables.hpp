@@ -60,7 +60,14 @@ struct Tables {
     std::size_t capacity = 0;             ///< samples that a micro-batch has room for
     std::size_t optimizer_bytes = 0;      ///< of the functor
     std::size_t last_device = 0;          ///< of the last cell
-    GroupSizes output_sizes;              ///< of the chain's output
+    Ranks ranks;                          ///< who has the devices
+    /// Channels between ranks, there and back: by end of a tie, to the rank of the first; by rank,
+    /// to that of the last device, which decides. See detail::make_channels().
+    ///@{
+    Array<std::uint32_t> tie_channels;
+    Array<std::uint32_t> rank_channels;
+    ///@}
+    GroupSizes output_sizes; ///< of the chain's output
 
     /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
@@ -90,8 +97,9 @@ namespace detail {
     for (std::size_t c = 0; c < programs.cells(); ++c) {
         std::byte* const arena = arenas[programs.device_of(c)];
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
             tables.layer_names[i] = model.infos[i].name;
+            if (tables.ranks.own(programs.device_of(c)))
+                tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
         }
     }
     tables.layer_names[count] = model.loss.name;
@@ -117,12 +125,14 @@ namespace detail {
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
             UpdateRow& update = tables.updates[at++];
-            update.update = spec.update;
-            update.squares = spec.squares;
-            update.add = spec.add;
-            update.parameter = row.parameters + offset;
-            update.gradient = row.gradients + offset;
-            update.state = states + model.states * offset;
+            if (states) { // else another rank's: that there is one
+                update.update = spec.update;
+                update.squares = spec.squares;
+                update.add = spec.add;
+                update.parameter = row.parameters + offset;
+                update.gradient = row.gradients + offset;
+                update.state = states + model.states * offset;
+            }
             update.elements = spec.elements;
             update.decay = spec.decay;
             update.layer = static_cast<std::uint32_t>(layer);
@@ -133,11 +143,14 @@ namespace detail {
         }
     };
     for (std::size_t d = 0; d < devices; ++d) {
-        tables.gradients[d] = {arenas[d] + plan.devices[d].parameters, plan.devices[d].gradients};
+        bool const own = tables.ranks.own(d);
+        if (own)
+            tables.gradients[d] = {arenas[d] + plan.devices[d].parameters,
+                                   plan.devices[d].gradients};
         for (std::size_t c = 0; c < programs.cells(); ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
-                add(i, arenas[d] + plan.optimizer[i]);
+                add(i, own ? arenas[d] + plan.optimizer[i] : nullptr);
         }
         tables.updates_at[d + 1] = at;
     }
@@ -188,11 +201,12 @@ namespace detail {
     for (std::size_t e = 0; e < edges.size(); ++e) {
         LayerInfo const& layer = model.infos[plan.first[edges[e].to]];
         tables.edges[e] = {extent(layer.input, plan.capacity),
-                           extent(layer.input_gradient, plan.capacity)};
+                           extent(layer.input_gradient, plan.capacity), no_channel};
     }
     for (std::size_t s = 0; s < plan.skip_edges.size(); ++s)
         if (std::uint32_t const e = plan.skip_edges[s]; e != Operands::none)
-            tables.edges[e] = {{0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}};
+            tables.edges[e] = {
+                {0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}, no_channel};
     tables.last_device = plan.lowered.programs.device_of(cells - 1);
 }
 
@@ -208,9 +222,6 @@ namespace detail {
     }
     tables.squares = Array<std::byte*>(devices);
     for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
-    tables.gradients_to_add = Array<std::byte*>(devices);
-    for (std::size_t d = 0; d < devices; ++d)
-        tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
     std::byte* const last = arenas[tables.last_device];
     tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
     tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);
@@ -220,18 +231,24 @@ namespace detail {
 } // namespace detail
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device.
+/// `handles`: by device. Of other ranks' devices there are names and numbers alone.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
-                                              Array<HandleSet> const& handles,
-                                              std::size_t learner) {
+                                              Array<HandleSet> const& handles, std::size_t learner,
+                                              Ranks const& ranks) {
     Tables tables;
+    tables.ranks = ranks;
     detail::fill_layers(tables, model, plan, arenas);
-    tables.calls = make_calls(model, plan, tables.layers, learner);
+    tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     detail::fill_updates(tables, model, plan, arenas);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
+    if (has_staging(plan) || ranks.size() > 1) {
+        tables.gradients_to_add = Array<std::byte*>(arenas.size());
+        for (std::size_t d = 0; d < arenas.size(); ++d)
+            tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
+    }
     tables.sums = model.sums;
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+/// What step() throws on other ranks than the one where something threw: which one that is, the
+/// place, and what was said there.
+class RankError : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+
+// What a rank tells of a run: whether it has updated anything, and its first failure.
+struct RankNote {
+    std::uint32_t place = FirstFailure::none; // in the linear order
+    bool knows = false;                       // what it was
+    bool updated = false;
+    Kind action{};
+    FailureOf of{};
+    std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
+    char what[256] = {};
+
+    RankNote(Run const& run, std::size_t self)
+        : place(run.failure.place()), updated(run.updated.load(std::memory_order_relaxed)),
+          rank(self) {
+        if (!run.failure.get()) return;
+        Failure const& f = *run.failure.get();
+        knows = true;
+        action = f.action;
+        of = f.of;
+        layer = f.layer;
+        cell = f.cell;
+        micro_batch = f.micro_batch;
+        tensor = f.tensor;
+        try {
+            std::rethrow_exception(f.error);
+        } catch (std::exception const& error) {
+            std::snprintf(what, sizeof what, "%s", error.what());
+        } catch (...) {
+            std::snprintf(what, sizeof what, "what it threw is no std::exception");
+        }
+    }
+    // Of both the first.
+    void take_in(RankNote const& other) {
+        bool const any = updated || other.updated;
+        if (other.knows && (!knows || other.place < place)) *this = other;
+        updated = any;
+    }
+    // To a run on a rank that does not know better.
+    void tell(Run& run, Tables const& tables) const {
+        if (updated) run.updated.store(true, std::memory_order_relaxed);
+        if (!knows || (run.failure.get() && run.failure.place() == place)) return;
+        Failure failure{layer, tables.layer_names[layer], cell, micro_batch, action, {}, of,
+                        tensor};
+        failure.error = std::make_exception_ptr(RankError("gpipe: on rank " + std::to_string(rank) +
+                                                          ", " + failure.place() + ": " + what));
+        run.failure.settle(place, std::move(failure));
+    }
+};
+
+// At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
+template <class Transport>
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
+    RankNote note(run, tables.ranks.self);
+    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
+    if (std::size_t const up = tables.rank_channels[tables.ranks.self]; up != no_channel) {
+        transport.send(up, bytes_of(note), sizeof note, 0);
+        transport.receive(up + 1, bytes_of(note), sizeof note);
+        transport.receive(up + 1, bytes_of(totals[0]), totals.size_bytes());
+    } else {
+        for (std::uint32_t const other : tables.rank_channels) {
+            if (other == no_channel) continue;
+            RankNote theirs = note;
+            transport.receive(other, bytes_of(theirs), sizeof theirs);
+            note.take_in(theirs);
+        }
+        for (std::uint32_t const other : tables.rank_channels) {
+            if (other == no_channel) continue;
+            transport.send(other + 1, bytes_of(note), sizeof note, 0);
+            transport.send(other + 1, bytes_of(totals[0]), totals.size_bytes(), 0);
+        }
+    }
+    if (transport.error()) std::rethrow_exception(transport.error());
+    note.tell(run, tables);
+}
+
+} // namespace detail
+} // namespace gpipe
