@@ -1,5 +1,6 @@
 // Ranks: machines for some devices of a pipeline each, joined by messages.
 #include "support/ranks.hpp"
+#include "support/fragile.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 
@@ -128,4 +129,316 @@ TEST_CASE("P1 ranks that share no memory train as the plain loop, in every bit, 
 
 TEST_CASE("P1 skips and ties across ranks, too") {
     train_alike<toy::SkipNet<Real>>(31, [] { return toy::SkipNet<Real>{}; });
+}
+
+namespace {
+
+using Train = toy::Train<Real, toy::Rank>;
+constexpr std::size_t N = 7, M = 3; // micro-batches of 3, 2 and 2 samples
+
+Train::Options faulty_options(std::size_t cells, gpipe::schedule::Dynamic schedule,
+                              gpipe::checkpoint::Dynamic checkpointing) {
+    auto o = options<Train>(cells, M);
+    o.schedule = schedule;
+    o.checkpointing = checkpointing;
+    return o;
+}
+toy::Crew<Train> watched_crew(toy::Watch& watch, Sizes const& devices, bool meets,
+                              std::size_t threads, Train::Options const& o) {
+    return {devices, meets, threads, [&](std::size_t, toy::Rank::Options device) {
+                auto own = o;
+                own.device = device;
+                return std::make_unique<Train>(toy::make_net<Real>(watch), Loss{&watch},
+                                               Adam{1e-2f}, own);
+            }};
+}
+
+// Parameters and optimizer state of all ranks, every byte.
+template <class T> std::vector<std::byte> state_of(toy::Crew<T>& crew) {
+    std::vector<std::byte> bytes;
+    for (std::size_t r = 0; r < crew.ranks(); ++r)
+        for (std::size_t d = 0; d < crew[r].devices(); ++d) {
+            auto const arena = crew[r].arena(d);
+            if (arena.empty()) continue;
+            auto const& plan = crew[r].plan().devices[d];
+            for (auto const& [from, size] :
+                 {std::pair{std::size_t{0}, plan.parameters},
+                  {plan.parameters + plan.gradients, plan.optimizer}}) {
+                auto const part = arena.subspan(from, size);
+                bytes.insert(bytes.end(), part.begin(), part.end());
+            }
+        }
+    return bytes;
+}
+
+// A step that must throw what the watch was told to, on the rank that has the layer, and that it
+// did on all others; what goes wrong, or nothing.
+std::string fails_rightly(toy::Crew<Train>& crew, toy::Watch const& watch,
+                          toy::Data<Real> const& data, Fault const& fault) {
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    std::size_t const owner = crew.rank_of(std::min(fault.layer, L - 1));
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        if (!crew.errors[r]) return "nothing was thrown";
+        if (!crew[r].failure()) return "no failure()";
+        gpipe::Failure const& f = *crew[r].failure();
+        if (f.place() != crew[owner].failure()->place()) return "another place: " + f.place();
+        if (f.layer != std::min(fault.layer, L)) return "layer " + std::to_string(f.layer);
+        try {
+            std::rethrow_exception(crew.errors[r]);
+        } catch (toy::Thrown const& thrown) {
+            if (r != owner) return "thrown elsewhere";
+            if (thrown.at != fault || thrown.token != watch.token) return "another failure";
+        } catch (gpipe::RankError const& error) {
+            if (r == owner) return "not what was thrown";
+            if (std::string(error.what()) != "gpipe: on rank " + std::to_string(owner) + ", " +
+                                                 f.place() +
+                                                 ": what it threw is no std::exception")
+                return error.what();
+        } catch (...) {
+            return "something else was thrown";
+        }
+    }
+    return crew.wire->fault();
+}
+
+} // namespace
+
+TEST_CASE("P6 whatever throws on a rank arrives there as it was thrown, on all others with its "
+          "place, changes nothing, and training goes on as if nothing had happened") {
+    std::size_t point = 0, faults = 0;
+    std::vector<toy::NamedSchedule> schedules(std::begin(toy::schedules), std::end(toy::schedules));
+    schedules.push_back({"ZeroBubbleV", gpipe::schedule::ZeroBubbleV{}, Backward::ascending});
+    for (toy::NamedSchedule const& schedule : schedules)
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+            for (Sizes const& devices : splits(4)) {
+                if (point++ % toy::one_of(17) != 0) continue;
+                INFO(schedule.name, ", ", checkpointing.name, ", ", describe(devices));
+                toy::Watch watch, other;
+                auto crew =
+                    watched_crew(watch, devices, point % 2 == 0, 1 + point % 3,
+                                 faulty_options(4, schedule.policy, checkpointing.policy));
+                toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 7, M,
+                                       schedule.order);
+                toy::Data<Real> const data(N);
+                watch.logs = true;
+                CHECK(crew.step(data.inputs, data.targets).loss ==
+                      plain.step(data.inputs, data.targets));
+                watch.logs = false;
+                auto const calls = watch.log();
+                CHECK(calls.size() >= 2 * L * M + M);
+                auto const before = state_of(crew);
+                for (toy::Call const& call : calls) {
+                    if (point++ % toy::one_of(3) != 0) continue;
+                    Fault const fault{call.layer, call.first_sample, call.phase};
+                    watch.faults = {fault};
+                    INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
+                         static_cast<int>(fault.phase));
+                    CHECK(fails_rightly(crew, watch, data, fault) == "");
+                    CHECK((state_of(crew) == before));
+                    ++faults;
+                }
+                watch.faults.clear();
+                for (int step = 0; step < 2; ++step) {
+                    CHECK(crew.step(data.inputs, data.targets).loss ==
+                          plain.step(data.inputs, data.targets));
+                    CHECK(toy::difference(crew, plain) == "");
+                    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                        CHECK(!crew[r].failure());
+                        CHECK(crew[r].steps() == static_cast<std::size_t>(step) + 2);
+                    }
+                }
+            }
+    MESSAGE(faults << " faults");
+}
+
+TEST_CASE("P6 of several failures on several ranks the first in the programs' order is told, "
+          "whatever the timing") {
+    toy::Watch watch;
+    auto crew = watched_crew(watch, {1, 2, 1}, false, 2,
+                             faulty_options(4, toy::schedules[0].policy,
+                                            gpipe::checkpoint::Never{}));
+    toy::Data<Real> const data(N);
+    // The last cell's forward of micro-batch 0 stands before the first cell's of micro-batch 2 does
+    // not: of equal steps the lower cell is first. So it is that of micro-batch 0 in cell 1.
+    watch.faults = {{0, 5, Phase::forward}, {3, 0, Phase::forward}, {L - 1, 3, Phase::forward}};
+    for (std::size_t n = 0; n < (toy::long_tests() ? 2000 : 100); ++n)
+        CHECK(fails_rightly(crew, watch, data, {3, 0, Phase::forward}) == "");
+    // What throws in an evaluation, likewise.
+    watch.faults = {{2, 3, Phase::evaluate}};
+    crew.each([&](std::size_t r) { crew[r].evaluate(data.inputs, data.targets); });
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        REQUIRE(crew.errors[r]);
+        CHECK(crew[r].failure()->layer == 2);
+    }
+    watch.faults.clear();
+    CHECK(crew.step(data.inputs, data.targets).loss > 0);
+}
+
+namespace {
+
+// Of one machine, as difference() asks a plain loop.
+template <class T> struct Bytes {
+    T& train;
+    std::vector<std::byte> parameter(std::size_t layer, std::size_t t) const {
+        auto const all = train.template parameter<std::byte>(layer, t);
+        return {all.begin(), all.end()};
+    }
+    std::vector<std::byte> gradient(std::size_t layer, std::size_t t) const {
+        auto const all = train.template gradient<std::byte>(layer, t);
+        return {all.begin(), all.end()};
+    }
+};
+
+} // namespace
+
+TEST_CASE("P1 the norm of gradients on all ranks is that of one machine's; what is not finite is "
+          "told on all ranks, and nothing has changed") {
+    using Single = toy::Train<Real, Host>;
+    for (Sizes const& devices : splits(4)) {
+        INFO(describe(devices));
+        toy::Watch watch;
+        auto o = options<Train>(4, 4);
+        auto single = options<Single>(4, 4);
+        o.clip_norm = single.clip_norm = 0.5;
+        auto all = crew<Train>(devices, true, 2, o, [&] { return toy::make_net<Real>(watch); });
+        Single train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, single);
+        toy::Data<Real> data(13);
+        for (int n = 0; n < 3; ++n) {
+            auto const expected = train.step(data.inputs, data.targets);
+            auto const found = all.step(data.inputs, data.targets);
+            CHECK(found.loss == expected.loss);
+            CHECK(found.metric == expected.metric);
+            CHECK(found.gradient_norm == expected.gradient_norm);
+            CHECK(expected.gradient_norm > 0.5);
+        }
+        CHECK(toy::difference(all, Bytes<Single>{train}) == "");
+        auto const before = state_of(all);
+        for (bool const target : {true, false}) {
+            toy::Data<Real> wrong = data;
+            (target ? wrong.targets : wrong.inputs)[7] = std::numeric_limits<Real>::infinity();
+            std::string words;
+            try {
+                train.step(wrong.inputs, wrong.targets);
+            } catch (std::domain_error const& error) {
+                words = error.what();
+            }
+            all.each([&](std::size_t r) { all[r].step(wrong.inputs, wrong.targets); });
+            for (std::exception_ptr const& error : all.errors) {
+                REQUIRE(error);
+                CHECK_THROWS_WITH_AS(std::rethrow_exception(error), words.c_str(),
+                                     std::domain_error);
+            }
+            CHECK((state_of(all) == before));
+        }
+        CHECK(all.step(data.inputs, data.targets).loss ==
+              train.step(data.inputs, data.targets).loss);
+        auto const means = [&](auto& one) {
+            return one.compute_gradients(data.inputs, data.targets);
+        };
+        CHECK(all.all(means).loss == means(train).loss);
+        CHECK(toy::difference(all, Bytes<Single>{train}) == "");
+    }
+}
+
+namespace {
+
+using FragileTrain =
+    gpipe::Training<gpipe::Pipeline<toy::Factor, toy::Factor, toy::Factor>, gpipe::Cells<3>,
+                    gpipe::MicroBatches<2>, gpipe::Loss<toy::MeanSquare<float, 2>>,
+                    gpipe::Optimizer<toy::Descend>, gpipe::schedule::GPipeAscending, toy::Wired>;
+
+std::vector<float> parameters(toy::Crew<FragileTrain>& crew) {
+    std::vector<float> all;
+    for (std::size_t layer = 0; layer < 3; ++layer)
+        for (std::size_t t = 0; t < 2; ++t) {
+            std::vector<toy::Fragile> values(t == 0 ? 2 : 1);
+            crew.read_parameter(layer, t, std::span<toy::Fragile>(values));
+            for (toy::Fragile const& v : values) all.push_back(v.value);
+        }
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("what throws at the end of a step surfaces on all ranks: before the commit nothing has "
+          "changed, behind it all are of no use") {
+    std::vector<float> const x{1, -2, 0.5f, 1}, target{2, 1, 0, -1};
+    std::size_t unchanged = 0, torn = 0;
+    int const operations = 3 * (3 + 3); // converted for the norm, then multiplied
+    for (int n = 0; n < operations; ++n) {
+        INFO("operation ", n);
+        toy::Fragile::left = -1;
+        toy::Crew<FragileTrain> crew({1, 2}, n % 2 == 0, 2, [](std::size_t, auto device) {
+            FragileTrain::Options o;
+            o.samples = 2;
+            o.clip_norm = 1e6; // wants the norm
+            o.device = device;
+            return std::make_unique<FragileTrain>(gpipe::Pipeline<toy::Factor, toy::Factor,
+                                                                  toy::Factor>{},
+                                                  toy::MeanSquare<float, 2>{}, toy::Descend{}, o);
+        });
+        auto const before = parameters(crew);
+        toy::Fragile::left = n;
+        crew.each([&](std::size_t r) { crew[r].step(x, target); });
+        toy::Fragile::left = -1;
+        std::size_t thrown = 0;
+        for (std::size_t r = 0; r < 2; ++r) {
+            REQUIRE(crew.errors[r]);
+            REQUIRE(crew[r].failure());
+            CHECK(crew[r].failure()->place() == crew[0].failure()->place());
+            CHECK(crew[r].steps() == 0);
+            try {
+                std::rethrow_exception(crew.errors[r]);
+            } catch (toy::Broken const&) {
+                ++thrown;
+            } catch (gpipe::RankError const&) {
+            }
+        }
+        CHECK(thrown == 1);
+        CHECK(crew.wire->fault() == "");
+        bool const early = crew[0].failure()->of == gpipe::FailureOf::gradient;
+        crew.each([&](std::size_t r) { crew[r].step(x, target); });
+        for (std::exception_ptr const& error : crew.errors) {
+            if (early) {
+                CHECK(!error);
+                continue;
+            }
+            REQUIRE(error);
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("of no use"),
+                                 std::runtime_error);
+        }
+        (early ? unchanged : torn)++;
+        if (early) CHECK(parameters(crew) != before);
+    }
+    CHECK(unchanged == 9);
+    CHECK(torn == 9);
+}
+
+TEST_CASE("P7 nobody waits for a rank that is gone") {
+    toy::Data<Real> const data(N);
+    for (std::size_t const gone : {0, 1, 2}) {
+        toy::Watch watch;
+        auto crew = watched_crew(watch, {1, 2, 1}, true, 2,
+                                 faulty_options(4, toy::schedules[2].policy,
+                                                gpipe::checkpoint::Always{}));
+        crew.step(data.inputs, data.targets);
+        // In the midst of a step, or before it begins.
+        crew.each([&](std::size_t r) {
+            if (r == gone) return crew.wire->leave(r);
+            crew[r].step(data.inputs, data.targets);
+        });
+        for (int again = 0; again < 2; ++again) {
+            for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                if (r == gone) continue;
+                REQUIRE(crew.errors[r]);
+                CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
+                                     again ? doctest::Contains("of no use")
+                                           : doctest::Contains("is gone"),
+                                     std::runtime_error);
+            }
+            crew.each([&](std::size_t r) {
+                if (r != gone) crew[r].step(data.inputs, data.targets);
+            });
+        }
+    }
 }

@@ -228,15 +228,16 @@ template <class Train> class Crew {
     }
     ///@}
     /// Who has a layer.
-    Train& of(std::size_t layer) {
+    std::size_t rank_of(std::size_t layer) const {
         auto const& plan = trains_[0]->plan();
         std::size_t cell = 0;
         while (plan.first[cell + 1] <= layer) ++cell;
         std::size_t const device = plan.lowered.programs.device_of(cell);
         std::size_t rank = 0, end = devices_[0];
         while (end <= device) end += devices_[++rank];
-        return *trains_[rank];
+        return rank;
     }
+    Train& of(std::size_t layer) { return *trains_[rank_of(layer)]; }
 
   private:
     void rethrow() const {

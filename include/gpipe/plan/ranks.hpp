@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 
@@ -36,5 +37,15 @@ struct Ranks {
     constexpr std::size_t number(std::size_t device) const { return device - first(); }
     ///@}
 };
+
+/// Of some devices those of the rank that asks.
+GPIPE_INLINE constexpr Array<std::size_t> own_of(Array<std::size_t> const& devices,
+                                                 Ranks const& ranks) {
+    Array<std::size_t> own(devices.size());
+    std::size_t count = 0;
+    for (std::size_t const device : devices)
+        if (ranks.own(device)) own[count++] = device;
+    return first_of(own, count);
+}
 
 } // namespace gpipe

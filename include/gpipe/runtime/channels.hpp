@@ -50,5 +50,13 @@ namespace gpipe::detail {
     return first_of(all, count);
 }
 
+// With channels to other ranks, where there are any: all are open then.
+template <class Device>
+Tables with_channels([[maybe_unused]] Device& device, Tables tables,
+                     [[maybe_unused]] Lowered const& lowered) {
+    if constexpr (joins_ranks<Device>) device.transport().open(make_channels(tables, lowered));
+    return tables;
+}
+
 } // namespace gpipe::detail
 GPIPE_RUNS_ONCE_END

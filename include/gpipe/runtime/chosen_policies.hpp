@@ -83,7 +83,11 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        return has_kernels && loss_enqueues && (trivial || (!is_copied && !Update::immediate));
+        constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
+        static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
+                                "commit a step together, before any of them updates");
+        return has_kernels && loss_enqueues && is_alone &&
+               (trivial || (!is_copied && !Update::immediate));
     }
 };
 

@@ -98,6 +98,8 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t seed() const { return seed_; }
     /// Steps trained.
     std::uint64_t steps() const { return steps_; }
+    /// Stands for the order of all ranks' actions, and their bytes.
+    std::uint64_t plan_hash() const { return plans_[plans_.size() - 1].hash; }
     /// The most that a step may use, see DeviceExecutor.
     std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
     /// That a device computes on.
@@ -146,12 +148,6 @@ template <DeviceRuntime Device> class Engine {
             if (device_.launched()) runs_.interrupt(run);
             throw;
         }
-    }
-    // With channels to other ranks, which all are open then.
-    Tables joined(Tables tables) {
-        if constexpr (joins_ranks<Device>)
-            device_.transport().open(detail::make_channels(tables, planned_.plan.lowered));
-        return tables;
     }
     // From beginning to end.
     void run(StepTable const& table, RunArguments const& arguments) {
@@ -229,8 +225,10 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
     : device_(device), planned_(planned),
       batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
       runs_(device,
-            joined(make_tables(planned.model, planned.plan, arenas.begins(), handles,
-                               planned.learner, planned.ranks)),
+            detail::with_channels(device,
+                                  make_tables(planned.model, planned.plan, arenas.begins(), handles,
+                                              planned.learner, planned.ranks),
+                                  planned.plan.lowered),
             planned.checks, immediate, batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
@@ -238,12 +236,8 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
                    planned.programs.size()),
       seed_(seed) {
-    Array<std::size_t> const& device_of = planned.plan.lowered.device; // by stream
-    Array<std::size_t> own(device_of.size());
-    std::size_t streams = 0;
-    for (std::size_t const d : device_of)
-        if (planned.ranks.own(d)) own[streams++] = d;
-    device_.prepare(first_of(own, streams), longest_of(plans_), batches_[0].copy_devices());
+    device_.prepare(own_of(planned.plan.lowered.device, planned.ranks), longest_of(plans_),
+                    batches_[0].copy_devices());
     give_states();
 }
 

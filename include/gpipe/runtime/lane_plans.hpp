@@ -16,8 +16,9 @@ namespace gpipe {
 
 /// The tables for one number of lanes.
 struct LanePlan {
-    StepTable training; ///< of a step
-    StepTable forward;  ///< of an evaluation
+    StepTable training;     ///< of a step
+    StepTable forward;      ///< of an evaluation
+    std::uint64_t hash = 0; ///< of both as they are for all ranks, if there are several
 };
 
 /// How a step of this machine ends. `immediate`: see update::Immediate.
@@ -56,8 +57,10 @@ template <class Device>
             bool const repeats = ending.immediate && !evaluates;
             if (repeats) add_waits_before(result, plan, of);
             check_table(result, plan, lowered, of, repeats);
-            if constexpr (joins_ranks<Device>)
+            if constexpr (joins_ranks<Device>) {
+                plans[n].hash = detail::hash_of(result, lowered.edges, plans[n].hash);
                 result = detail::rank_table(result, lowered, placement, machine.ranks);
+            }
             return result;
         };
         plans[n].training = table(training.lowered, training.operands, false);

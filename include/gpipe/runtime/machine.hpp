@@ -72,9 +72,11 @@ template <DeviceRuntime Device> class Machine {
     /// All parameter tensors, with their optimizer state, in the order of the chain; of tied ones
     /// the first end.
     std::size_t tensors() const { return engine_.tables().order.size(); }
-    /// One of tensors().
+    /// One of tensors(). Throws as layer().
     UpdateRow const& tensor(std::size_t i) const {
-        return engine_.tables().updates[engine_.tables().order[i]];
+        UpdateRow const& row = engine_.tables().updates[engine_.tables().order[i]];
+        static_cast<void>(layer(row.layer));
+        return row;
     }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
@@ -194,6 +196,8 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
               immediate, seed) {
     make_handles();
     initialize_layers();
+    if constexpr (joins_ranks<Device>) // and so all ranks have been made
+        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

@@ -95,6 +95,9 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
+        if (work.snapshot && ranks.size() > 1)
+            throw std::invalid_argument(
+                "gpipe: Options::snapshot is for one rank: several save no state yet");
         if (work.budget.given) {
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
                                          programs};

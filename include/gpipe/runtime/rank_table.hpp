@@ -13,6 +13,21 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
+// Of what ranks have to agree on: where and in which order actions run, and what messages bring.
+[[gnu::cold]] GPIPE_INLINE std::uint64_t hash_of(StepTable const& all, Edges const& edges,
+                                                 std::uint64_t hash) {
+    auto const add = [&](std::uint64_t number) { hash = (hash ^ number) * 0x100000001B3u; };
+    for (Step const& step : all.steps)
+        for (std::uint32_t const number : {static_cast<std::uint32_t>(step.kind), step.cell,
+                                           step.micro_batch, step.stream, step.rank, step.calls})
+            add(number);
+    for (Edge const& edge : edges) {
+        add(edge.bytes);
+        add(edge.gradient_bytes);
+    }
+    return hash;
+}
+
 // Of a table for all ranks what one of them walks: its lanes, and numbers for its streams alone.
 // For another rank nobody waits but by messages: whatever else crosses ranks is between values in
 // one rank's memory, so that both ends of a wait are there. Throws std::logic_error if that is not
