@@ -1,7 +1,7 @@
 // What lanes wait for: marks are put down whatever throws, and are the right ones however many
 // steps came before, and wherever the marks of a lane that was not used meanwhile have stayed.
-#include "support/fragile.hpp"
 #include "support/deferred.hpp"
+#include "support/fragile.hpp"
 #include "support/layers.hpp"
 #include "support/losses.hpp"
 #include "support/remote.hpp"

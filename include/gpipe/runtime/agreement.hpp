@@ -24,19 +24,16 @@ class RankError : public std::runtime_error {
 
 namespace detail {
 
-// What a rank tells of a run: whether it has updated anything, and its first failure.
+// What a rank tells of a run: its first failure.
 struct RankNote {
     std::uint32_t place = FirstFailure::none; // in the linear order
     bool knows = false;                       // what it was
-    bool updated = false;
     Kind action{};
     FailureOf of{};
     std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
     char what[256] = {};
 
-    RankNote(Run const& run, std::size_t self)
-        : place(run.failure.place()), updated(run.updated.load(std::memory_order_relaxed)),
-          rank(self) {
+    RankNote(Run const& run, std::size_t self) : place(run.failure.place()), rank(self) {
         if (!run.failure.get()) return;
         Failure const& f = *run.failure.get();
         knows = true;
@@ -56,13 +53,12 @@ struct RankNote {
     }
     // Of both the first.
     void take_in(RankNote const& other) {
-        bool const any = updated || other.updated;
         if (other.knows && (!knows || other.place < place)) *this = other;
-        updated = any;
     }
     // To a run on a rank that does not know better.
     void tell(Run& run, Tables const& tables) const {
-        if (updated) run.updated.store(true, std::memory_order_relaxed);
+        // Behind the commit: all ranks have updated, or will have.
+        if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
         if (!knows || (run.failure.get() && run.failure.place() == place)) return;
         Failure failure{layer, tables.layer_names[layer], cell, micro_batch, action, {}, of,
                         tensor};

@@ -98,7 +98,7 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t seed() const { return seed_; }
     /// Steps trained.
     std::uint64_t steps() const { return steps_; }
-    /// Stands for the order of all ranks' actions, and their bytes.
+    /// For all ranks, see LanePlan::hash.
     std::uint64_t plan_hash() const { return plans_[plans_.size() - 1].hash; }
     /// The most that a step may use, see DeviceExecutor.
     std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
@@ -224,12 +224,8 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
       batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
-      runs_(device,
-            detail::with_channels(device,
-                                  make_tables(planned.model, planned.plan, arenas.begins(), handles,
-                                              planned.learner, planned.ranks),
-                                  planned.plan.lowered),
-            planned.checks, immediate, batches_[0].staged_bytes()),
+      runs_(device, detail::tables_of(device, planned, arenas.begins(), handles), planned.checks,
+            immediate, batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
                              arenas.begins(), host)),
