@@ -415,7 +415,7 @@ TEST_CASE("what throws at the end of a step surfaces on all ranks: before the co
 
 TEST_CASE("P7 nobody waits for a rank that is gone") {
     toy::Data<Real> const data(N);
-    for (std::size_t const gone : {0, 1, 2}) {
+    for (std::size_t const gone : Sizes{0, 1, 2}) {
         toy::Watch watch;
         auto crew =
             watched_crew(watch, {1, 2, 1}, true, 2,
@@ -541,7 +541,7 @@ struct Initialized : toy::Linear<Real, 4, 4> {
 TEST_CASE("one rank of 64 has the layers and the bytes of its device, and nothing else") {
     using Net = gpipe::Pipeline<gpipe::Repeat<128, Initialized>>;
     using One = toy::Training<Net, toy::MeanSquare<Real, 4>, Adam, gpipe::Joined<Counted, Alone>>;
-    for (std::size_t const rank : {0, 1, 31, 63}) {
+    for (std::size_t const rank : Sizes{0, 1, 31, 63}) {
         Alone alone{rank};
         auto o = options<One>(64, 64);
         o.samples = 64 * 3;

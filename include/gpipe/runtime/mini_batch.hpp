@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 
