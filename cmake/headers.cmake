@@ -40,6 +40,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/dynamic_policy.hpp
     include/gpipe/checkpoint/fastest_cell.hpp
     include/gpipe/checkpoint/fastest_reversal.hpp
+    include/gpipe/checkpoint/halves_policy.hpp
     include/gpipe/checkpoint/kept.hpp
     include/gpipe/checkpoint/least_cell.hpp
     include/gpipe/checkpoint/least_reversal.hpp
@@ -56,6 +57,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/rotor.hpp
     include/gpipe/checkpoint/slots.hpp
     include/gpipe/checkpoint/verify_reversal.hpp
+    include/gpipe/checkpoint/weight_halves.hpp
     include/gpipe/core/array.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/checked.hpp

@@ -117,7 +117,6 @@ class Problem {
         times_ = {gpipe::Array<double>(chain_.size), gpipe::Array<double>(chain_.size),
                   gpipe::Array<double>(chain_.size)};
         gpipe::Array<double> costs(chain_.size);
-        gpipe::Array<bool> splits(cells);
         double const unit = static_cast<double>(capacity_) * 1e-6 / settings.gigaflops; // ms
         for (std::size_t l = 0; l < chain_.size; ++l) {
             costs[l] = chain_.layers[l].cost;
@@ -127,12 +126,7 @@ class Problem {
         }
         first_ = gpipe::Array<std::size_t>(cells + 1);
         gpipe::cut_by_bottleneck(costs.data(), chain_.size, cells, first_.data());
-        gpipe::Programs const plain = schedule.programs(settings.cells, settings.micro_batches);
-        for (std::size_t c = 0; c < cells; ++c)
-            for (std::size_t l = first_[c]; l < first_[c + 1]; ++l)
-                splits[c] = splits[c] || chain_.layers[l].splits;
-        halves_ = gpipe::join_halves(plain, splits);
-        whole_ = gpipe::join_halves(plain, gpipe::Array<bool>(cells));
+        schedule_ = schedule.programs(settings.cells, settings.micro_batches);
     }
 
     gpipe::CutChain cut() const { return {chain_.layers, chain_.size, first_.data()}; }
@@ -145,15 +139,14 @@ class Problem {
         return longest;
     }
     gpipe::Checkpointed apply(std::string const& name) const {
-        auto const policy = gpipe::checkpoint::find_checkpointing(name);
-        return policy.apply(cut(), policy.reverses() ? whole_ : halves_);
+        return gpipe::checkpoint::find_checkpointing(name).apply(cut(), schedule_);
     }
     gpipe::MemoryPlan plan(gpipe::Programs const& programs,
                            gpipe::Array<gpipe::Reversal> const& reversals) const {
         return gpipe::plan_memory({chain_, first_, states_, capacity_}, programs, reversals);
     }
     gpipe::BudgetSearch search() const {
-        return gpipe::BudgetSearch({{chain_, first_, states_, capacity_}, whole_});
+        return gpipe::BudgetSearch({{chain_, first_, states_, capacity_}, schedule_});
     }
 
   private:
@@ -179,8 +172,7 @@ class Problem {
     gpipe::ChainShape chain_;
     gpipe::LayerTimes times_;
     gpipe::Array<std::size_t> first_;
-    gpipe::Programs halves_; // where layers have them
-    gpipe::Programs whole_;
+    gpipe::Programs schedule_;
     std::size_t capacity_ = 1;
     std::size_t states_ = 0;
 };

@@ -98,12 +98,8 @@ inline Prepared prepare(PlannedNet const& net, PlanCase const& of) {
     std::size_t const cells = of.devices * of.schedule.cells_per_device();
     Array<std::size_t> first(cells + 1);
     cut_by_bottleneck(net.costs.data(), layers.size(), cells, first.data());
-    Array<bool> splits(cells);
-    for (std::size_t c = 0; c < cells; ++c)
-        for (std::size_t i = std::max(first[c], chain.lowest_learner); i < first[c + 1]; ++i)
-            splits[c] = splits[c] || (layers[i].splits && !of.checkpointing.reverses());
     Checkpointed made = proven_programs(of.schedule, of.checkpointing, of.devices, of.micro_batches,
-                                        splits, {layers.data(), layers.size(), first.data()});
+                                        {layers.data(), layers.size(), first.data()});
     return {chain, static_cast<Array<std::size_t>&&>(first), static_cast<Checkpointed&&>(made),
             (of.samples + of.micro_batches - 1) / of.micro_batches};
 }

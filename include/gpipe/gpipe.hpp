@@ -5,7 +5,7 @@
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
 #include <gpipe/checkpoint/dynamic_policy.hpp>
-#include <gpipe/checkpoint/offload.hpp>
+#include <gpipe/checkpoint/halves_policy.hpp>
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>

@@ -555,18 +555,15 @@ template <class Net, class... Policies> class Training {
             [&](std::size_t layer, std::size_t leaf) { layers[layer] = Net::leaf_info[leaf]; });
         Array<std::size_t> const first = chosen_cut(options);
         check_micro_batches(micro_batches, first.size() - 1);
-        Array<bool> splits = Chosen::splits(layers, first);
         MachineWork work;
         work.snapshot = options.snapshot;
         if constexpr (Chosen::proven) {
-            static_cast<Checkpointed&>(work) = Chosen::applied(
-                layers, first, join_halves(Schedule::programs(devices, micro_batches), splits));
-        } else {
-            checkpoint::Dynamic const checkpointing = chosen_checkpointing(options);
-            if (checkpointing.reverses()) splits = Array<bool>(splits.size());
             static_cast<Checkpointed&>(work) =
-                proven_programs(chosen_schedule(options), checkpointing, devices, micro_batches,
-                                splits, {layers.data(), layers.size(), first.data()});
+                Chosen::applied(layers, first, Schedule::programs(devices, micro_batches));
+        } else {
+            static_cast<Checkpointed&>(work) =
+                proven_programs(chosen_schedule(options), chosen_checkpointing(options), devices,
+                                micro_batches, {layers.data(), layers.size(), first.data()});
         }
         constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
         if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;

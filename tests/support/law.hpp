@@ -234,8 +234,14 @@ class Definition {
         std::size_t const way = plan_.parts.way(step.cell, step.micro_batch);
         gpipe::CellCalls const& all = plan_.parts.of(step.cell, way).calls;
         bool result = (way & gpipe::way_recomputes) != 0 && all.restart > 0;
-        for (std::size_t c = all.begin[2]; c < all.begin[3]; ++c)
-            result = result || all.calls[c].kind == gpipe::CallKind::forward;
+        // Behind the recompute layers run again, or a half of one runs with the other.
+        for (std::size_t c = all.begin[2]; c < all.begin[4]; ++c) {
+            std::size_t const layer = plan_.first[step.cell] + all.calls[c].layer;
+            result =
+                result || all.calls[c].kind == gpipe::CallKind::forward ||
+                ((way & gpipe::way_halves) != 0 && layer < chain_.size &&
+                 all.calls[c].kind == gpipe::CallKind::backward && chain_.layers[layer].splits);
+        }
         return result;
     }
     enum Token { done = 11, committed, squares, parameters, state };

@@ -107,6 +107,17 @@ template <std::size_t percent> struct WithinEachCell {
             .reversal;
     }
 };
+/// Where backwards come in halves: at once, later and with the layer run again, by turns.
+struct HalvesByTurns {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static gpipe::Reversal reversal(gpipe::CellToReverse const& cell) {
+        gpipe::Reversal result = ByTurns::reversal(cell);
+        result.weights = gpipe::Array<gpipe::WeightHalf>(cell.costs.layers());
+        for (std::size_t l = 0; l < result.weights.size(); ++l)
+            result.weights[l] = static_cast<gpipe::WeightHalf>((cell.cell + l + 2) % 3);
+        return result;
+    }
+};
 inline NamedCheckpointing const reversings[] = {
     {"segments of 1", gpipe::checkpoint::EverySegment<1>{}},
     {"segments of 2", gpipe::checkpoint::EverySegment<2>{}},
@@ -120,6 +131,13 @@ inline NamedCheckpointing const reversings[] = {
     {"segments of 2 offloaded", gpipe::checkpoint::Offload<gpipe::checkpoint::EverySegment<2>>{}},
     {"selective", gpipe::checkpoint::Selective{}},
     {"by turns", ByTurns{}},
+    {"weight halves by turns", HalvesByTurns{}},
+    {"segments of 2, again for weight halves",
+     gpipe::checkpoint::WeightHalves<gpipe::WeightHalf::again,
+                                     gpipe::checkpoint::EverySegment<2>>{}},
+    {"segments of 1, weight halves later, offloaded",
+     gpipe::checkpoint::Offload<gpipe::checkpoint::WeightHalves<
+         gpipe::WeightHalf::later, gpipe::checkpoint::EverySegment<1>>>{}},
     {"the least in each cell", WithinEachCell<0>{}},
     {"some in each cell", WithinEachCell<30>{}},
     {"a budget for everything", gpipe::checkpoint::Optimal<>{std::size_t{1} << 40}}};

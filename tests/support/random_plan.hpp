@@ -67,6 +67,10 @@ inline gpipe::Reversal some_reversal(std::mt19937_64& random, std::size_t layers
                                    any_reversal(random, layers)};
     gpipe::Reversal result = all[random() % std::size(all)];
     result.offload = random() % 4 != 0;
+    if (random() % 2 == 0) {
+        result.weights = gpipe::Array<gpipe::WeightHalf>(layers);
+        for (auto& half : result.weights) half = static_cast<gpipe::WeightHalf>(random() % 3);
+    }
     return result;
 }
 
@@ -119,8 +123,9 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
         result.reversals = gpipe::Array<gpipe::Reversal>(cells);
         for (std::size_t c = 0; c < cells; ++c)
             result.reversals[c] = some_reversal(random, first[c + 1] - first[c]);
-        programs =
-            lower_reversed(join_halves(programs, gpipe::Array<bool>(cells)), result.reversals);
+        auto const& layers = result.chain.layers;
+        programs = lower_reversed({layers.data(), layers.size(), first.data()}, programs,
+                                  result.reversals);
     } else {
         programs = lowerings[random() % 3](programs);
     }

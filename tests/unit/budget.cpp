@@ -49,6 +49,7 @@ std::size_t below(std::mt19937_64& random, std::size_t n) {
 struct Problem {
     toy::RandomChain chain;
     BudgetProblem problem;
+    gpipe::Programs plain; // with the halves of backwards apart where the schedule has them so
 
     Problem(std::mt19937_64& random, std::size_t layers, gpipe::schedule::Dynamic schedule,
             std::size_t devices, std::size_t micro_batches)
@@ -60,8 +61,8 @@ struct Problem {
         }
         problem.chain = chain.shape();
         problem.first = toy::some_cut(random, cells, layers);
-        problem.schedule =
-            join_halves(schedule.programs(devices, micro_batches), Array<bool>(cells));
+        plain = schedule.programs(devices, micro_batches);
+        problem.schedule = join_halves(plain, Array<bool>(cells));
         problem.states = below(random, 3);
         problem.capacity = 1 + below(random, 4);
         problem.tightness = gpipe::Tightness::quick; // as the search does
@@ -79,8 +80,9 @@ struct Problem {
     // than its schedule says counts as well.
     double time(Array<Reversal> const& reversals, std::size_t device) const {
         gpipe::Programs const& schedule = problem.schedule;
-        auto const extra = gpipe::extra_forwards(lower_reversed(schedule, reversals),
-                                                 problem.cut_chain(), reversals);
+        auto const extra =
+            gpipe::extra_forwards(lower_reversed(problem.cut_chain(), schedule, reversals),
+                                  problem.cut_chain(), reversals);
         std::size_t const cells = schedule.cells();
         std::size_t late = 0;
         auto const program = schedule.program(schedule.device_of(cells - 1));
@@ -104,6 +106,9 @@ struct Problem {
     }
 };
 
+bool same(gpipe::Programs const& a, gpipe::Programs const& b) {
+    return std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size());
+}
 std::size_t most_bytes(MemoryPlan const& plan) {
     std::size_t most = 0;
     for (gpipe::DeviceBytes const& device : plan.devices) most = std::max(most, device.total());
@@ -257,10 +262,12 @@ struct Others {
 double step_time(Problem const& problem, gpipe::Programs const& programs,
                  Array<Reversal> const& reversals) {
     gpipe::LayerTimes times;
-    times.forward = times.backward = Array<double>(problem.chain.layers.size());
+    times.forward = times.backward = times.weight_gradient =
+        Array<double>(problem.chain.layers.size());
     for (std::size_t l = 0; l < times.forward.size(); ++l) {
         times.forward[l] = problem.chain.layers[l].cost;
         times.backward[l] = 2 * times.forward[l];
+        if (problem.chain.layers[l].splits) times.weight_gradient[l] = times.forward[l];
     }
     return gpipe::simulate<double>(
                programs, gpipe::reversed_costs(times, problem.problem.cut_chain(), reversals))
@@ -331,6 +338,64 @@ TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of
     });
     MESSAGE(shorter << " of " << compared << " steps shorter");
     CHECK((shorter > 0 || toy::sanitized));
+}
+
+TEST_CASE("where backwards come in halves no budget is the worse for it, and larger ones keep them "
+          "apart") {
+    namespace checkpoint = gpipe::checkpoint;
+    using gpipe::WeightHalf;
+    std::size_t compared = 0, shorter = 0, apart = 0;
+    each_problem(71, 6, [&](Problem& problem, auto& random) {
+        if (same(problem.plain, problem.problem.schedule)) return;
+        BudgetSearch const joined(problem.problem, in_full);
+        problem.problem.schedule = problem.plain;
+        BudgetSearch const search(problem.problem, in_full);
+        std::vector<Checkpointed> others;
+        for (std::size_t n = 1; n <= 3; ++n) {
+            checkpoint::Dynamic const policy = checkpoint::EverySegment<dynamic>{n};
+            others.push_back(problem.with(policy));
+            others.push_back(
+                problem.with(checkpoint::Dynamic::weight_halves<WeightHalf::later>(policy)));
+            others.push_back(
+                problem.with(checkpoint::Dynamic::weight_halves<WeightHalf::again>(policy)));
+        }
+        std::size_t most = 0;
+        std::vector<std::size_t> needs;
+        for (Checkpointed const& other : others) {
+            needs.push_back(
+                most_bytes(plan_memory(problem.problem, other.programs, other.reversals)));
+            most = std::max(most, needs.back());
+        }
+        std::size_t const least = search.fit(0).least_bytes;
+        CHECK(least <= joined.fit(0).least_bytes);
+        double before = std::numeric_limits<double>::infinity();
+        for (std::size_t const bytes : budgets(random, least, most)) {
+            BudgetFit const fit = search.fit(bytes);
+            REQUIRE(fit.fits);
+            REQUIRE(verify(fit.programs));
+            for (Reversal const& reversal : fit.reversals) REQUIRE(valid(reversal));
+            CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <= bytes);
+            CHECK(fit.makespan == step_time(problem, fit.programs, fit.reversals));
+            CHECK(fit.makespan <= before);
+            before = fit.makespan;
+            BudgetFit const whole = joined.fit(bytes);
+            if (whole.fits) CHECK(fit.makespan <= whole.makespan);
+            shorter += fit.makespan < whole.makespan;
+            for (std::size_t i = 0; i < others.size(); ++i)
+                if (needs[i] <= bytes)
+                    CHECK(fit.makespan <=
+                          step_time(problem, others[i].programs, others[i].reversals));
+            for (std::size_t i = 0; i < fit.programs.size(); ++i)
+                if (fit.programs[i].kind == gpipe::Kind::weight_gradient) {
+                    ++apart;
+                    break;
+                }
+            ++compared;
+        }
+    });
+    MESSAGE(shorter << " of " << compared << " steps shorter, " << apart << " with halves apart");
+    CHECK((apart > compared / 5 || toy::sanitized));
+    CHECK((shorter > compared / 5 || toy::sanitized));
 }
 
 TEST_CASE("no limit is a budget, too; that nothing is looked at is refused") {

@@ -3,7 +3,7 @@
 #include <support/random_chain.hpp>
 
 #include <gpipe/checkpoint/checkpointing_catalogue.hpp>
-#include <gpipe/checkpoint/offload.hpp>
+#include <gpipe/checkpoint/halves_policy.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/one_forward_one_backward.hpp>
 
@@ -31,7 +31,8 @@ namespace {
 bool same(Reversal const& a, Reversal const& b) {
     return std::equal(a.forward.begin(), a.forward.end(), b.forward.begin(), b.forward.end()) &&
            std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end()) &&
-           a.offload == b.offload;
+           a.offload == b.offload &&
+           std::equal(a.weights.begin(), a.weights.end(), b.weights.begin(), b.weights.end());
 }
 bool same(Programs const& a, Programs const& b) {
     return std::equal(a.actions(), a.actions() + a.size(), b.actions(), b.actions() + b.size());
@@ -235,6 +236,12 @@ TEST_CASE("every policy is found by its name") {
     is("offload-never", checkpoint::Offload<checkpoint::Never>{});
     is("offload-except-last", checkpoint::Offload<checkpoint::ExceptLast>{});
     is("offload-every-segment-3", checkpoint::Offload<checkpoint::EverySegment<3>>{});
+    using gpipe::WeightHalf;
+    is("at-once-every-segment-3",
+       checkpoint::WeightHalves<WeightHalf::at_once, checkpoint::EverySegment<3>>{});
+    is("later", checkpoint::WeightHalves<WeightHalf::later, checkpoint::ExceptLast>{});
+    is("offload-again-square-root",
+       checkpoint::Offload<checkpoint::WeightHalves<WeightHalf::again, checkpoint::SquareRoot>>{});
     auto const bytes = [&](char const* name) {
         return cut.by(find_checkpointing(name)).budget.bytes;
     };

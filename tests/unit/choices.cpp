@@ -69,11 +69,10 @@ struct ReversesMore {
     }
 };
 
-gpipe::Array<bool> all_split(std::size_t cells) { return gpipe::Array<bool>(cells, true); }
 std::string refusal(gpipe::schedule::Dynamic schedule, gpipe::checkpoint::Dynamic checkpointing,
                     std::size_t devices, std::size_t micro_batches) {
     try {
-        proven_programs(schedule, checkpointing, devices, micro_batches, all_split(8 * devices));
+        proven_programs(schedule, checkpointing, devices, micro_batches);
     } catch (std::invalid_argument const& error) {
         return error.what();
     }
@@ -87,8 +86,7 @@ TEST_CASE("every schedule passes, for its cells and at its least number of micro
         for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(v))
             for (std::size_t k : {1u, 2u, 5u}) {
                 std::size_t const m = schedule.least_micro_batches(k);
-                Programs const programs =
-                    proven_programs(schedule, ExceptLast{}, k, m, all_split(8 * k)).programs;
+                Programs const programs = proven_programs(schedule, ExceptLast{}, k, m).programs;
                 CHECK(programs.devices() == k);
                 CHECK(programs.cells() == k * schedule.cells_per_device());
                 CHECK(programs.micro_batches() == m);
@@ -108,8 +106,7 @@ TEST_CASE("a cell that is reversed wrongly is refused with the cell, the step an
     std::size_t const first[] = {0, 2, 4};
     auto const refused = [&](gpipe::checkpoint::Dynamic policy) -> std::string {
         try {
-            proven_programs(gpipe::schedule::GPipe{}, policy, 2, 3, gpipe::Array<bool>(2),
-                            {layers, 4, first});
+            proven_programs(gpipe::schedule::GPipe{}, policy, 2, 3, {layers, 4, first});
         } catch (std::invalid_argument const& error) {
             return error.what();
         }

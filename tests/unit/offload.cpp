@@ -115,7 +115,7 @@ TEST_CASE("under GPipe two blocks of a cell are enough, and four slots of a boun
             for (Reversal& reversal : reversals) reversal.offload = true;
             auto const plan = gpipe::plan_memory(
                 {chain.shape(), first, 1, 1},
-                gpipe::lower_reversed(gpipe::schedule::GPipe::programs(k, m), reversals),
+                gpipe::lower_reversed({}, gpipe::schedule::GPipe::programs(k, m), reversals),
                 reversals);
             for (std::size_t c = 0; c < k; ++c) {
                 CAPTURE(k);
@@ -137,7 +137,7 @@ TEST_CASE("what leaves is away for two actions at least, and back when the rever
     each_schedule(random, [&](Programs const& schedule) {
         Array<Reversal> reversals(schedule.cells());
         for (Reversal& reversal : reversals) reversal = toy::some_reversal(random, 3);
-        Programs const programs = gpipe::lower_reversed(schedule, reversals);
+        Programs const programs = gpipe::lower_reversed({}, schedule, reversals);
         Array<bool> const cells(programs.cells(), true);
         auto const offloads = gpipe::choose_offloads(programs, cells);
         for (std::size_t c = 0; c < programs.cells(); ++c) {

@@ -36,7 +36,22 @@ GPIPE_INLINE Registry<Dynamic> policies() {
          "move what NAME, else never, keeps in a cell to the host's memory and back",
          [](Numbers const&) { return Dynamic::offload(Never{}); },
          {},
-         &Dynamic::offload}};
+         &Dynamic::offload},
+        {name(WeightHalf::at_once),
+         "what NAME, else except-last, does, but every weight gradient with its layer's other half",
+         [](Numbers const&) { return Dynamic::weight_halves<WeightHalf::at_once>(ExceptLast{}); },
+         {},
+         &Dynamic::weight_halves<WeightHalf::at_once>},
+        {name(WeightHalf::later),
+         "likewise, but each in the second half of the backward",
+         [](Numbers const&) { return Dynamic::weight_halves<WeightHalf::later>(ExceptLast{}); },
+         {},
+         &Dynamic::weight_halves<WeightHalf::later>},
+        {name(WeightHalf::again),
+         "likewise, with the layer run again for it",
+         [](Numbers const&) { return Dynamic::weight_halves<WeightHalf::again>(ExceptLast{}); },
+         {},
+         &Dynamic::weight_halves<WeightHalf::again>}};
     return {"checkpointing policy", all, &Dynamic::per_cell,
             "or one for each cell with commas between them"};
 }

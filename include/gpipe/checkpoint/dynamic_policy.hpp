@@ -41,6 +41,8 @@ class Dynamic {
     /// What the policy keeps is offloaded: see Offload. Throws std::invalid_argument if it decides
     /// about all cells.
     static GPIPE_INLINE Dynamic offload(Dynamic policy);
+    /// All weight halves come then: see WeightHalves. Throws as offload().
+    template <WeightHalf half> static Dynamic weight_halves(Dynamic policy);
 
     /// Whether it holds a policy.
     explicit operator bool() const { return policy_ != nullptr; }
@@ -101,6 +103,7 @@ class Dynamic {
     };
 
     struct Moved;
+    template <WeightHalf half> struct Halved;
     // Throws std::invalid_argument unless it can decide about one cell.
     static void check_in_cell(Dynamic const& policy, char const* what) {
         if (!policy || !policy.policy_->reverses_in_cell())
@@ -123,6 +126,18 @@ struct Dynamic::Moved {
     }
 };
 
+/// WeightHalves of a policy chosen at construction.
+template <WeightHalf half> struct Dynamic::Halved {
+    static constexpr std::string_view name = gpipe::name(half); ///< what it is found by
+    Dynamic policy;                                             ///< what decides about the rest
+    /// Of one cell, by `policy`.
+    Reversal reversal(CellToReverse const& cell) const {
+        Reversal result = policy.policy_->in_cell(cell);
+        result.weights = Array<WeightHalf>(result.layers(), half);
+        return result;
+    }
+};
+
 GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
     for (Dynamic const& policy : policies) check_in_cell(policy, "a policy for each cell");
     return EachCell{std::move(policies)};
@@ -130,6 +145,10 @@ GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
 GPIPE_INLINE Dynamic Dynamic::offload(Dynamic policy) {
     check_in_cell(policy, "a policy whose tensors are offloaded");
     return Moved{std::move(policy)};
+}
+template <WeightHalf half> Dynamic Dynamic::weight_halves(Dynamic policy) {
+    check_in_cell(policy, "a policy whose weight halves are chosen");
+    return Halved<half>{std::move(policy)};
 }
 
 } // namespace gpipe::checkpoint

@@ -8,13 +8,14 @@
 
 namespace gpipe {
 
-/// That Offload<Policy> knows which tensors Policy keeps.
-template <class Policy> struct CheckOffload {
+/// That what is put around Policy, Offload or WeightHalves, knows how it reverses a cell.
+template <class Policy> struct CheckInCell {
     static consteval bool ok() {
         constexpr bool reverses = detail::reverses_in_cell<Policy>;
-        static_assert(reverses, "gpipe: Offload takes Never, ExceptLast or a policy that reverses "
-                                "one cell by itself, with: gpipe::Reversal "
-                                "reversal(gpipe::CellToReverse const& cell) const");
+        static_assert(reverses,
+                      "gpipe: Offload and WeightHalves take Never, ExceptLast or a policy "
+                      "that reverses one cell by itself, with: gpipe::Reversal "
+                      "reversal(gpipe::CellToReverse const& cell) const");
         return reverses && detail::sound_policy<Policy>;
     }
 };
@@ -35,7 +36,7 @@ namespace gpipe::checkpoint {
 /// is the host's has nothing to gain: there it is one copy more.
 template <class Policy> struct Offload {
     using policy_kind = policy::Checkpointing;
-    static constexpr bool sound = CheckOffload<Policy>::ok();
+    static constexpr bool sound = CheckInCell<Policy>::ok();
     static_assert(sound || true);                       // says it wherever the type is used
     static constexpr std::string_view name = "offload"; ///< what it is found by
     /// What decides about the layers.

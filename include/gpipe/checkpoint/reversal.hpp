@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string_view>
 
 namespace gpipe {
 
@@ -25,6 +26,19 @@ struct ReversalStep {
     friend constexpr bool operator==(ReversalStep const&, ReversalStep const&) = default;
 };
 
+/// When the gradients of a layer's parameters are computed, where a schedule runs the halves of
+/// backwards apart (Zero Bubble, Qi et al. 2024) and the layer offers them.
+enum class WeightHalf : std::uint8_t {
+    at_once, ///< in the first half, behind the gradient of the layer's input
+    later,   ///< in the second half; what the layer keeps, and its output's gradient, wait for it
+    again,   ///< in the second half, but of those only the gradient waits: the layer runs again
+};
+
+/// Its name, as policies are found by it.
+GPIPE_INLINE constexpr std::string_view name(WeightHalf half) {
+    return half == WeightHalf::at_once ? "at-once" : half == WeightHalf::later ? "later" : "again";
+}
+
 /// How the layers of a cell are reversed: what its forward keeps of every micro-batch in flight,
 /// and what runs later, for one micro-batch: layers again and backwards, down to the backward of
 /// layer 0. The input of layer 0 is always there, for it is the boundary's: to keep it means
@@ -35,6 +49,11 @@ struct Reversal {
     Array<ReversalStep> steps; ///< in their order
     /// Whether what the forward keeps, and the cell's input, wait in slower memory: see Offloads.
     bool offload = false;
+    /// By layer, where it has halves. None: at once for what runs again, but for what does so last,
+    /// and later for that and for what the forward keeps whole. So nothing that was made again has
+    /// to make room for more, and a cell that keeps everything, or makes it again as a whole, has
+    /// its halves apart.
+    Array<WeightHalf> weights{};
 
     /// Of the cell.
     constexpr std::size_t layers() const { return forward.size(); }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <gpipe/checkpoint/reversing.hpp>
+#include <gpipe/checkpoint/weight_halves.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/costs.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 
@@ -22,38 +24,53 @@ namespace detail {
 // How often a cell's actions run each of its layers again.
 struct RunsAgain {
     Array<std::size_t> recompute;
-    Array<std::size_t> backward;
+    Array<std::size_t> backward;        // whole, or its first half
+    Array<std::size_t> weight_gradient; // its second half
+    Array<WeightHalf> halves{};         // if it comes in halves
 };
 
+// Adds the forwards of steps [begin, end) to `runs`. `reads`: whether anything of what a layer
+// writes is read in the backward right behind it.
+template <class Reads>
+constexpr void add_forwards(Array<ReversalStep> const& steps, std::size_t begin, std::size_t end,
+                            Reads reads, Array<std::size_t>& runs) {
+    for (std::size_t s = begin; s < end; ++s)
+        if (!steps[s].backward && (!steps[s + 1].backward || reads(steps[s].layer)))
+            ++runs[steps[s].layer];
+}
+
 // `learner`: of the chain, see lowest_learner(). What nobody would read is left out: see
-// ReversalBuilder.
+// cell_calls().
 GPIPE_INLINE constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner,
                                             std::size_t cell, Reversal const* reversal) {
     std::size_t const first = chain.first[cell];
     std::size_t const count = chain.first[cell + 1] - first;
     LayerInfo const* const layers = chain.layers + first;
     bool const last_cell = first + count == chain.size;
-    auto const learns = [&](std::size_t i) { return first + i >= learner; };
-    RunsAgain result{Array<std::size_t>(count), Array<std::size_t>(count)};
+    std::size_t const lowest = learner;
+    learner = lowest > first ? std::min(lowest - first, count) : 0;
+    auto const reads = [&](std::size_t i) {
+        return layers[i].saved.count > 0 || (i >= learner && layers[i].reads_output);
+    };
+    RunsAgain result{Array<std::size_t>(count), Array<std::size_t>(count),
+                     Array<std::size_t>(count)};
     std::size_t begin = 0; // of the backwards
     if (reversal) {
         auto const& steps = reversal->steps;
         for (; begin < steps.size() && !steps[begin].backward; ++begin)
             ++result.recompute[steps[begin].layer];
-        std::size_t next = count; // the backward that ran last
-        for (std::size_t s = begin; s < steps.size() && next > 0 && learns(next - 1); ++s) {
-            std::size_t const i = steps[s].layer;
-            bool const reads = layers[i].saved.count > 0 || (learns(i) && layers[i].reads_output);
-            if (steps[s].backward)
-                next = i;
-            else if (!steps[s + 1].backward || reads)
-                ++result.backward[i];
-        }
+        std::size_t end = begin;
+        while (end < steps.size() && !(steps[end].backward && steps[end].layer <= learner)) ++end;
+        add_forwards(steps, begin, end, reads, result.backward);
+        result.halves = weight_halves(*reversal, chain.layers, lowest, first);
+        Array<ReversalStep> const weights = weight_steps(*reversal, result.halves);
+        add_forwards(weights, 0, weights.size(), reads, result.weight_gradient);
     } else {
         for (std::size_t& runs : result.recompute) runs = 1;
+        result.halves = weight_halves(equal_segments(count, 1), chain.layers, lowest, first);
     }
     if (last_cell || (reversal && begin == 0)) return result;
-    if (!learns(count - 1))
+    if (learner == count)
         for (std::size_t& runs : result.recompute) runs = 0;
     else if (layers[count - 1].saved.count == 0)
         --result.recompute[count - 1];
@@ -75,12 +92,12 @@ GPIPE_INLINE constexpr Reversal const* reversal_of(Array<Reversal> const& revers
 
 /// The cost function of a chain whose cells are reversed so (`reversals`: by cell; none, or one of
 /// no layers: a recompute runs the cell's forward): a recompute takes what it has in front of its
-/// first backward, a backward its backwards and the forwards between them. Without those that
-/// nobody would read the result of: a recompute's last layer, unless it saves something, and a
-/// forward right before its backward, if that reads nothing of it. (A last layer that has to write
-/// again what was sent to another device counts as left out.) Nothing is sent: output_bytes and
-/// gradient_bytes are the caller's to add. Throws std::invalid_argument unless `times` are of the
-/// chain's layers.
+/// first backward, a backward its backwards and the forwards between them, its second half what
+/// waits for that. Without those forwards that nobody would read the result of: a recompute's last
+/// layer, unless it saves something, and a forward right before its backward, if that reads nothing
+/// of it. (A last layer that has to write again what was sent to another device counts as left
+/// out.) Nothing is sent: output_bytes and gradient_bytes are the caller's to add. Throws
+/// std::invalid_argument unless `times` are of the chain's layers.
 GPIPE_INLINE constexpr ChainCosts<double>
 reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> const& reversals) {
     if (times.forward.size() != chain.size || times.backward.size() != chain.size ||
@@ -94,17 +111,21 @@ reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> c
             detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
         std::size_t const first = chain.first[c];
         double backward = chain.first[c + 1] == chain.size ? times.loss : 0;
+        double apart = 0, weights = 0; // second halves, and what runs again for them
         for (std::size_t i = first; i < chain.first[c + 1]; ++i) {
             double const forward = times.forward[i];
             cell.forward += forward;
             cell.recompute += static_cast<double>(again.recompute[i - first]) * forward;
             backward += static_cast<double>(again.backward[i - first]) * forward;
+            weights += static_cast<double>(again.weight_gradient[i - first]) * forward;
             if (i < learner) continue;
             backward += times.backward[i];
-            if (!times.weight_gradient.empty()) cell.weight_gradient += times.weight_gradient[i];
+            if (!times.weight_gradient.empty() && again.halves[i - first] != WeightHalf::at_once)
+                apart += times.weight_gradient[i];
         }
         cell.backward = backward;
-        cell.input_gradient = backward - cell.weight_gradient;
+        cell.input_gradient = backward - apart;
+        cell.weight_gradient = weights + apart;
     }
     return costs;
 }
@@ -114,10 +135,11 @@ reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> c
 GPIPE_INLINE constexpr Array<std::size_t>
 extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> const& reversals) {
     Array<std::size_t> recomputes(programs.cells());
-    Array<std::size_t> backwards(programs.cells());
+    Array<std::size_t> backwards(programs.cells()), halves(programs.cells());
     for (std::size_t i = 0; i < programs.size(); ++i) {
         recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
-        backwards[programs[i].cell] += programs[i].kind == Kind::backward;
+        backwards[programs[i].cell] += gives_gradient(programs[i].kind);
+        halves[programs[i].cell] += programs[i].kind == Kind::weight_gradient;
     }
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
     Array<std::size_t> result(chain.size);
@@ -125,8 +147,9 @@ extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> 
         detail::RunsAgain const again =
             detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
         for (std::size_t i = 0; i < again.recompute.size(); ++i)
-            result[chain.first[c] + i] =
-                recomputes[c] * again.recompute[i] + backwards[c] * again.backward[i];
+            result[chain.first[c] + i] = recomputes[c] * again.recompute[i] +
+                                         backwards[c] * again.backward[i] +
+                                         halves[c] * again.weight_gradient[i];
     }
     return result;
 }

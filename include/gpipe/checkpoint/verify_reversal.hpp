@@ -12,7 +12,7 @@ namespace gpipe {
 /// What is wrong with a reversal.
 enum class ReversalProblem : unsigned char {
     sound,
-    empty,         ///< no layer, or not those of the cell
+    empty,         ///< no layer, not those of the cell, or not as many weight halves
     no_such_layer, ///< a step of a layer beyond the last
     reversed,      ///< a forward of a layer whose backward has run
     no_input,      ///< a forward whose input is neither the current activation nor kept
@@ -59,7 +59,8 @@ struct ReversalVerdict {
 /// may lie on a stack. Linear in the number of steps.
 GPIPE_INLINE constexpr ReversalVerdict verify(Reversal const& reversal) {
     std::size_t const layers = reversal.layers();
-    if (layers == 0) return {ReversalProblem::empty, 0};
+    if (layers == 0 || (!reversal.weights.empty() && reversal.weights.size() != layers))
+        return {ReversalProblem::empty, 0};
     detail::Kept kept(layers);
     std::size_t top = 0; // one behind the last layer of which something is kept
     for (std::size_t l = 0; l < layers; ++l) {

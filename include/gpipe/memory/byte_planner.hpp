@@ -31,7 +31,7 @@ class BytePlanner {
                           Array<bool> const& stays)
         : chain_(request.chain), programs_(programs), reversals_(reversals), choose_(choose),
           stays_(stays), cells_(programs.cells()), micro_batches_(programs.micro_batches()),
-          recomputes_(cells_), splits_(cells_), ways_(programs) {
+          recomputes_(cells_), halves_(cells_), weight_steps_(cells_), ways_(programs) {
         plan_.first = request.first;
         plan_.capacity = request.capacity;
         plan_.cells = Array<CellValues>(cells_);
@@ -53,9 +53,15 @@ class BytePlanner {
     constexpr bool learns(std::size_t c) const {
         return chain_.lowest_learner < plan_.first[c + 1];
     }
-    // Whether the weight gradient of a layer runs apart from the rest of its backward.
+    // Whether the weight gradient of a layer runs apart from the rest of its backward, and whether
+    // the layer runs again with it.
     constexpr bool runs_apart(std::size_t c, std::size_t layer) const {
-        return splits_[c] && chain_.layers[layer].splits && layer >= chain_.lowest_learner;
+        return !halves_[c].empty() && halves_[c][layer - plan_.first[c]] != WeightHalf::at_once;
+    }
+    constexpr bool runs_again_apart(std::size_t c, std::size_t layer) const {
+        for (ReversalStep const& step : weight_steps_[c])
+            if (!step.backward && step.layer == layer - plan_.first[c]) return true;
+        return false;
     }
     template <class F> constexpr void each_cell(std::size_t device, F f) const {
         for (std::size_t c = 0; c < cells_; ++c)
@@ -67,11 +73,19 @@ class BytePlanner {
         for (std::size_t i = 0; i < programs_.size(); ++i) {
             Action const& a = programs_[i];
             if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
-            if (a.kind == Kind::weight_gradient) splits_[a.cell] = true;
+            if (a.kind == Kind::weight_gradient && halves_[a.cell].empty()) find_halves(a.cell);
             if (a.kind == Kind::forward)
                 plan_.in_flight[a.cell] = std::max(plan_.in_flight[a.cell], ++now[a.cell]);
             if (ends_backward(a.kind)) --now[a.cell];
         }
+    }
+    constexpr void find_halves(std::size_t c) {
+        Reversal whole;
+        bool const is_reversed = !reversals_.empty() && reversals_[c].layers() > 0;
+        if (!is_reversed) whole = equal_segments(plan_.first[c + 1] - plan_.first[c], 1);
+        Reversal const& reversal = is_reversed ? reversals_[c] : whole;
+        halves_[c] = weight_halves(reversal, chain_.layers, chain_.lowest_learner, plan_.first[c]);
+        weight_steps_[c] = weight_steps(reversal, halves_[c]);
     }
     // First those between neighbours, then a skip each, if it leaves its cell.
     constexpr void find_edges(Array<Link> const& links) {
@@ -106,7 +120,8 @@ class BytePlanner {
             edge.taker_reverses =
                 learns(c) &&
                 (again || (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input));
-            edge.taker_weighs = runs_apart(c, plan_.first[c]);
+            edge.taker_weighs = runs_again_apart(c, plan_.first[c]) ||
+                                (runs_apart(c, plan_.first[c]) && bottom(c).reads_input);
             edge.giver_reverses = edge.gradient && top(edge.from).reads_output;
             edge.giver_weighs = runs_apart(edge.from, plan_.first[c] - 1);
             edge.bytes = bottom(c).input.slots(plan_.capacity);
@@ -123,7 +138,9 @@ class BytePlanner {
         bool const in_pieces = !reversals_.empty() && !is_whole(reversals_[edge.to]);
         edge.taker_reverses = in_pieces ? this->learns(edge.to)
                                         : learns && chain_.layers[skip.to].skips.backward_reads;
-        edge.taker_weighs = edge.taker_reverses && runs_apart(edge.to, skip.to);
+        edge.taker_weighs =
+            runs_again_apart(edge.to, skip.to) ||
+            (runs_apart(edge.to, skip.to) && chain_.layers[skip.to].skips.backward_reads);
         edge.giver_weighs = edge.gradient && runs_apart(edge.from, skip.from);
         edge.bytes = slot_bytes(skip.bytes * plan_.capacity);
         edge.gradient_bytes = edge.gradient ? slot_bytes(skip.gradient_bytes * plan_.capacity) : 0;
@@ -137,6 +154,7 @@ class BytePlanner {
     constexpr bool moves_input(std::size_t c) const {
         if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
         bool const read = first_layer_again(reversals_[c]).at_all ||
+                          runs_again_apart(c, plan_.first[c]) ||
                           (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input);
         // In the cell before it may have to stay, as its output.
         for (std::uint32_t const e : plan_.lowered.edges.into(c))
@@ -168,7 +186,7 @@ class BytePlanner {
             cell.retained = moves(c);
             if (c == 0) continue;
             Edge& edge = plan_.lowered.edges[c - 1];
-            edge.gradient_inside = edge.gradient && alone && !splits_[c];
+            edge.gradient_inside = edge.gradient && alone && halves_[c].empty();
             // The output of a recompute, where it needs room at all, goes where the gradient will.
             cell.discards = edge.gradient && !edge.gradient_inside && recomputes_[c] &&
                             c + 1 < cells_ && top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
@@ -259,9 +277,10 @@ class BytePlanner {
     Array<bool> const& stays_; // cells that offload nothing, whatever they say
     std::size_t cells_;
     std::size_t micro_batches_;
-    Array<bool> recomputes_; // by cell
-    Array<bool> splits_;     // likewise: whether any backward comes in halves
-    Ways ways_;              // until they are the plan's
+    Array<bool> recomputes_;                  // by cell
+    Array<Array<WeightHalf>> halves_;         // likewise; none where no backward comes in halves
+    Array<Array<ReversalStep>> weight_steps_; // likewise
+    Ways ways_;                               // until they are the plan's
     MemoryPlan plan_;
 };
 

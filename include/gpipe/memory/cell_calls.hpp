@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/checkpoint/weight_halves.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/cell_use.hpp>
@@ -87,8 +87,7 @@ class CellCallBuilder {
                               CellUse const& use, Reversal const& reversal, std::size_t way)
         : chain_(chain), layers_(chain.layers + first), first_(first), count_(last - first),
           use_(use), reversal_(reversal), recomputes_((way & way_recomputes) != 0),
-          halves_((way & way_halves) != 0), evaluates_((way & way_evaluates) != 0),
-          last_cell_(last == chain.size),
+          evaluates_((way & way_evaluates) != 0), last_cell_(last == chain.size),
           learner_(chain.lowest_learner <= first ? 0
                                                  : std::min(chain.lowest_learner - first, count_)),
           has_lowest_(chain.lowest_learner >= first && chain.lowest_learner < last),
@@ -97,8 +96,12 @@ class CellCallBuilder {
           deferred_of_(count_, tensor::none), gradient_of_(count_, tensor::none),
           skip_of_(chain.skips.size()) {
         while (again_ < reversal.steps.size() && !reversal.steps[again_].backward) ++again_;
-        std::size_t const most = 3 * count_ + reversal.steps.size() + 1; // the loss among them
-        std::size_t ends = 0;                                            // of a layer
+        if ((way & way_halves) != 0) {
+            halves_ = weight_halves(reversal, chain.layers, chain.lowest_learner, first);
+            weight_steps_ = weight_steps(reversal, halves_);
+        }
+        std::size_t const most = 3 * count_ + reversal.steps.size() + weight_steps_.size() + 1;
+        std::size_t ends = 0; // of a layer
         for (std::size_t i = 0; i < count_; ++i)
             ends = std::max<std::size_t>(ends, layers_[i].skips.count());
         all_.calls = Array<CellCall>(most);
@@ -114,7 +117,7 @@ class CellCallBuilder {
         all_.begin[2] = calls_;
         if (!evaluates_) backwards(again);
         all_.begin[3] = calls_;
-        if (halves_) weight_gradients();
+        weight_gradients();
         all_.begin[4] = calls_;
         all_.calls = first_of(all_.calls, calls_);
         all_.tensors = first_of(all_.tensors, tensors_);
@@ -127,7 +130,9 @@ class CellCallBuilder {
     constexpr bool reads_output(std::size_t i) const {
         return learns(i) && layers_[i].reads_output;
     }
-    constexpr bool splits(std::size_t i) const { return halves_ && layers_[i].splits; }
+    constexpr bool splits(std::size_t i) const {
+        return !halves_.empty() && halves_[i] != WeightHalf::at_once;
+    }
 
     constexpr std::uint32_t add(GroupSizes const& sizes) { return add(sizes.slots(use_.capacity)); }
     [[gnu::noinline]] constexpr std::uint32_t add(std::size_t bytes) {
@@ -179,25 +184,36 @@ class CellCallBuilder {
         std::size_t next = count_; // the backward that ran last
         for (std::size_t s = again_; s < steps.size() && next > learner_; ++s) {
             std::size_t const i = steps[s].layer;
-            if (steps[s].backward) {
+            if (steps[s].backward)
                 backward(next = i);
-                continue;
-            }
-            if (steps[s - 1].backward) current = stored_[i];
-            if (steps[s + 1].backward && !layers_[i].saved.count && !reads_output(i))
-                pass_by(i, current);
             else
-                current = forward(i, steps[s].keep, current, true);
+                current = run_again(steps, s, current);
         }
     }
+    // Behind a backward. Returns the output.
+    constexpr std::uint32_t run_again(Array<ReversalStep> const& steps, std::size_t s,
+                                      std::uint32_t x) {
+        std::size_t const i = steps[s].layer;
+        if (s == 0 || steps[s - 1].backward) x = stored_[i];
+        if (!steps[s + 1].backward || layers_[i].saved.count || reads_output(i))
+            return forward(i, steps[s].keep, x, true);
+        pass_by(i, x);
+        return x;
+    }
     constexpr void weight_gradients() {
-        for (std::size_t i = count_; i-- > learner_;) {
-            if (!splits(i)) continue;
-            CellCall call = reads_backward(CallKind::weight_gradient, i);
-            call.deferred = read(deferred_of_[i]);
-            call.scratch = add(layers_[i].scratch);
-            put(call);
-        }
+        weighs_ = true;
+        std::uint32_t current = tensor::none;
+        for (std::size_t s = 0; s < weight_steps_.size(); ++s)
+            if (weight_steps_[s].backward)
+                weight_gradient(weight_steps_[s].layer);
+            else
+                current = run_again(weight_steps_, s, current);
+    }
+    constexpr void weight_gradient(std::size_t i) {
+        CellCall call = reads_backward(CallKind::weight_gradient, i);
+        call.deferred = read(deferred_of_[i]);
+        call.scratch = add(layers_[i].scratch);
+        put(call);
     }
 
     // Right before its backward a forward may have nothing to do.
@@ -248,7 +264,8 @@ class CellCallBuilder {
         call.saving = keep == Keep::all && learns(i);
         call.x = read(x);
         call.saved = add(layer.saved);
-        bool const in_vain = again && leaves && !use_.rewrites_output && !use_.discards;
+        bool const in_vain =
+            again && leaves && (weighs_ || (!use_.rewrites_output && !use_.discards));
         call.y = leaves && !in_vain ? tensor::output : add(layer.output);
         call.scratch = add(layer.scratch);
         add_skips(call, i, again);
@@ -289,7 +306,7 @@ class CellCallBuilder {
     constexpr bool writes_gradients(std::size_t i) const {
         LayerInfo const& layer = layers_[i];
         return first_ + i != chain_.lowest_learner || !layer.splits || layer.deferred.count > 0 ||
-               (!halves_ && layer.has_whole);
+               (!splits(i) && layer.has_whole);
     }
     constexpr void backward(std::size_t i) {
         LayerInfo const& layer = layers_[i];
@@ -321,8 +338,11 @@ class CellCallBuilder {
     std::size_t count_;
     CellUse const& use_;
     Reversal const& reversal_;
-    bool recomputes_, halves_, evaluates_;
+    bool recomputes_, evaluates_;
     bool last_cell_;
+    bool weighs_ = false;      // whether the second half is being built
+    Array<WeightHalf> halves_; // none: whole
+    Array<ReversalStep> weight_steps_;
     std::size_t learner_;   // the lowest layer of the cell that has a backward; count_ if none
     bool has_lowest_;       // whether that is the chain's
     std::size_t again_ = 0; // steps in front of the first backward

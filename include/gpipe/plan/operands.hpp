@@ -226,9 +226,8 @@ class OperandBuilder {
         bool const back = cells_[now_.cell].input_moves && moved();
         for (std::uint32_t const e : edges_.into(now_.cell)) {
             bool const reads =
-                recompute || (now_.kind == Kind::weight_gradient
-                                  ? edges_[e].taker_weighs && edges_[e].taker_reverses
-                                  : edges_[e].taker_reverses);
+                recompute || (now_.kind == Kind::weight_gradient ? edges_[e].taker_weighs
+                                                                 : edges_[e].taker_reverses);
             if (reads)
                 read(back && !edges_[e].is_skip() ? Holds::input_back : Holds::input, e,
                      input_of(e));

@@ -92,7 +92,7 @@ class CellCallMaker {
             call.deferred = place(way, one.deferred);
             call.scratch = place(way, one.scratch);
             call.saving = one.saving;
-            call.again = stage == Stage::backward && one.kind == CallKind::forward;
+            call.again = stage > Stage::recompute && one.kind == CallKind::forward;
             std::size_t const layer = first_ + one.layer;
             call.index = static_cast<std::uint32_t>(layer);
             if (one.kind == CallKind::loss) {

@@ -105,13 +105,11 @@ GPIPE_INLINE void prove(Checkpointed const& checkpointed, CutChain const& chain,
     prove(checkpointed.programs, "checkpointing policy", devices, cells, micro_batches);
 }
 
-/// The schedule's programs with the recomputes of the checkpointing policy, both proven. `splits`:
-/// see join_halves. Throws std::invalid_argument if they are wrong, or if the schedule needs more
-/// micro-batches.
+/// The schedule's programs with the recomputes of the checkpointing policy, both proven. Throws
+/// std::invalid_argument if they are wrong, or if the schedule needs more micro-batches.
 GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
                                           checkpoint::Dynamic checkpointing, std::size_t devices,
-                                          std::size_t micro_batches, Array<bool> const& splits,
-                                          CutChain const& chain = {}) {
+                                          std::size_t micro_batches, CutChain const& chain = {}) {
     std::size_t const cells = checked_product(devices, schedule.cells_per_device());
     check_micro_batches(micro_batches, cells);
     std::size_t const least = schedule.least_micro_batches(devices);
@@ -129,7 +127,7 @@ GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
             if (plain[i].kind == Kind::recompute)
                 detail::check_verdict({Problem::unsupported, d, i - plain.begin(d), plain[i]},
                                       "schedule");
-    Checkpointed result = checkpointing.apply(chain, join_halves(plain, splits));
+    Checkpointed result = checkpointing.apply(chain, plain);
     prove(result, chain, devices, cells, micro_batches);
     return result;
 }

@@ -185,27 +185,18 @@ template <class Net, class... Policies> struct ChosenPolicies {
         for (std::size_t c = 0; c < first.size(); ++c) first[c] = ConstantCut::value.first[c];
         return first;
     }
-    // Which cells have a layer whose backward comes in halves, of those that have a backward.
-    static constexpr Array<bool> splits(Array<LayerInfo> const& layers,
-                                        Array<std::size_t> const& first) {
-        Array<bool> result(first.size() - 1);
-        if constexpr (reverses_cells<Checkpointing>) return result; // backwards run whole there
-        std::size_t const learner = lowest_learner(layers.data(), layers.size());
-        for (std::size_t c = 0; c + 1 < first.size(); ++c)
-            for (std::size_t i = first[c]; i < first[c + 1]; ++i)
-                if (i >= learner && layers[i].splits) result[c] = true;
-        return result;
-    }
-    // The schedule as it runs over these layers: see join_halves().
-    struct OverLayers {
-        static constexpr std::size_t cells_per_device = per_device;
-        static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-            return join_halves(Schedule::programs(devices, micro_batches),
-                               splits(Net::layers(), first_layers()));
-        }
-    };
+    // As it runs over the layers, without what runs again.
     static constexpr Programs schedule_programs() requires constant_schedule {
-        return OverLayers::programs(device_count, micro_batch_count);
+        Array<LayerInfo> const layers = Net::layers();
+        Array<std::size_t> const first = first_layers();
+        CutChain const chain{layers.data(), layers.size(), first.data()};
+        Programs schedule =
+            with_joined_halves(chain, Schedule::programs(device_count, micro_batch_count));
+        if constexpr (!ReversingPolicy<Checkpointing>)
+            return schedule;
+        else
+            return with_joined_halves(chain, schedule,
+                                      reversals_of<Checkpointing>(chain, schedule));
     }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
         return {layers.data(),
@@ -241,27 +232,30 @@ template <class Net, class... Policies> struct ChosenPolicies {
         return applied(Net::layers(), first_layers(), schedule);
     }
     static constexpr Checkpointed checkpointed() requires constant {
-        return checkpointed(schedule_programs());
+        return checkpointed(Schedule::programs(device_count, micro_batch_count));
     }
     // The checkpointing as a pass over the schedule's programs.
-    struct OverCells {
+    struct OverLayers {
         static constexpr Programs lower(Programs const& schedule) {
-            if constexpr (reverses_cells<Checkpointing>)
-                return checkpointed(schedule).programs;
-            else
-                return Checkpointing::lower(schedule);
+            return checkpointed(schedule).programs;
         }
     };
 
-    // Whether that is another than the schedule itself, whose constant programs there are already.
+    static constexpr Array<bool> halved() {
+        Array<LayerInfo> const layers = Net::layers();
+        Array<std::size_t> const first = first_layers();
+        return split_cells({layers.data(), layers.size(), first.data()}, cell_count);
+    }
+    // Whether that hangs on the layers.
     static consteval bool joins() {
+        if constexpr (reverses_cells<Checkpointing>) return true;
         if constexpr (proven_as_constant<Schedule, device_count, micro_batch_count>) {
             auto const& programs =
                 SchedulePrograms<Schedule, device_count, micro_batch_count>::value;
             Array<bool> halves; // found only if it matters: the layers may be many
             for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
                 if (programs.actions[i].kind != Kind::weight_gradient) continue;
-                if (halves.empty()) halves = splits(Net::layers(), first_layers());
+                if (halves.empty()) halves = halved();
                 if (!halves[programs.actions[i].cell]) return true;
             }
         }
@@ -305,10 +299,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
         else if constexpr (!check_reversals())
             return false;
         else
-            return check_lowered<
-                std::conditional_t<joins(), OverLayers, Schedule>,
-                std::conditional_t<reverses_cells<Checkpointing>, OverCells, Checkpointing>,
-                device_count, micro_batch_count>();
+            return check_lowered<Schedule, std::conditional_t<joins(), OverLayers, Checkpointing>,
+                                 device_count, micro_batch_count>();
     }
     // Says what is wrong, and that alone: what is behind it would only say it again.
     static consteval bool check() {

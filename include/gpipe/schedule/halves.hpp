@@ -6,8 +6,7 @@
 namespace gpipe {
 
 /// Runs backwards whole, in the place of their first halves, in the cells c that have nothing to
-/// run apart: where not `splits[c]`, no layer offers both halves. What is then proven, timed and
-/// drawn is what runs.
+/// run apart: where not `splits[c]`.
 [[gnu::cold]] GPIPE_INLINE constexpr Programs join_halves(Programs const& schedule,
                                                           Array<bool> const& splits) {
     Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),

@@ -73,7 +73,7 @@ constexpr std::size_t device_bytes(BudgetProblem const& problem, std::size_t dev
         make.uses[cells[i]] = near.use;
         bytes += near.boundary;
     }
-    Programs const programs = lower_reversed(problem.schedule, reversals);
+    Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
     Ways const ways(programs);
     DeviceParts const placed = DevicePlacer(programs, ways, device, make).place(Tightness::quick);
     return bytes + std::max(placed.height, placed.evaluation_height);
@@ -136,7 +136,9 @@ GPIPE_INLINE constexpr void add_policies(BudgetProblem const& problem,
 /// recompute waits for nobody. So steps are simulated, within this budget, within smaller ones, and
 /// of whatever EverySegment, SquareRoot, Revolve and Selective make of all cells, everything kept,
 /// and every cell run again as a whole: none of these is faster and fits. Nor do more bytes make a
-/// step slower, as far as all budgets that differ are among those that are simulated.
+/// step slower, as far as all budgets that differ are among those that are simulated. Where the
+/// schedule has the halves of backwards apart, each of them is simulated with weight halves at
+/// once, as the reversals' rule has them, all later, and all with their layers run again.
 ///
 /// What a choice takes is found by planning its device (see Tightness::quick: the plan in the end
 /// may have less). But the slots of boundaries, and the outboxes of transfers, depend on what other
@@ -149,6 +151,8 @@ class BudgetSearch {
     [[gnu::cold]] constexpr BudgetSearch(BudgetProblem problem, BudgetEffort const& effort = {})
         : problem_(static_cast<BudgetProblem&&>(problem)), effort_(effort),
           cells_(problem_.schedule.devices()), choices_(problem_.schedule.devices()) {
+        in_halves_ = with_joined_halves(problem_.cut_chain(), problem_.schedule);
+        problem_.schedule = join_halves(in_halves_, Array<bool>(in_halves_.cells()));
         if (effort.slots == 0 || effort.most_numbers == 0 || effort.most_states == 0 ||
             effort.heights < 2)
             throw std::invalid_argument("gpipe: a budget cannot be met where nothing is looked at");
@@ -174,62 +178,83 @@ class BudgetSearch {
         result.plans = plans_;
         try_fit(bytes, result);
         if (!result.fits) find_least(result);
-        std::size_t runs = 0; // again
-        if (result.fits && effort_.simulations > 0) {
-            result.makespan = makespan(result.programs, result.reversals);
-            runs = again(result.programs, result.reversals);
+        if (effort_.simulations == 0) return result;
+        Simulated const* best = nullptr;
+        auto const compare = [&](Simulated const& other) {
+            if (other.bytes > bytes) return;
+            if (!best || other.makespan < best->makespan ||
+                (other.makespan == best->makespan && other.again < best->again))
+                best = &other;
+        };
+        Array<Simulated> own(result.fits ? halvings() : 0);
+        result.plans += own.size();
+        for (std::size_t h = 0; h < own.size(); ++h) {
+            own[h] = simulated(result.reversals, h);
+            compare(own[h]);
         }
-        for (Simulated const& other : others_) {
-            if (other.reversals.empty() || other.bytes > bytes) continue;
-            bool const same = other.makespan == result.makespan;
-            if (result.fits && (same ? other.again >= runs : other.makespan > result.makespan))
-                continue;
-            result.fits = true;
-            result.makespan = other.makespan;
-            runs = other.again;
-            result.reversals = other.reversals;
-            result.programs = lower_reversed(problem_.schedule, other.reversals);
-        }
+        for (std::size_t i = 0; i < count_; ++i) compare(others_[i]);
+        if (!best) return result;
+        result.fits = true;
+        result.makespan = best->makespan;
+        result.reversals = best->reversals;
+        result.programs = best->programs;
         return result;
     }
 
   private:
     // Reversals with what they take.
     struct Simulated {
-        std::size_t bytes = static_cast<std::size_t>(-1); // of the device that has the most
+        std::size_t bytes = 0; // of the device that has the most
         std::size_t device = 0;
         double makespan = 0;
         std::size_t again = 0; // forwards in a step that are not the first
         Array<Reversal> reversals;
+        Programs programs;
     };
-    constexpr std::size_t again(Programs const& programs, Array<Reversal> const& reversals) const {
-        std::size_t sum = 0;
-        for (std::size_t const runs : extra_forwards(programs, problem_.cut_chain(), reversals))
-            sum += runs;
-        return sum;
-    }
 
+    // When weight halves may come: at once, by the reversal's rule, later, with their layers again.
+    // Most bytes are saved by the first, so this is what choices are made for.
+    constexpr std::size_t halvings() const {
+        for (std::size_t i = 0; i < in_halves_.size(); ++i)
+            if (in_halves_[i].kind == Kind::weight_gradient) return 4;
+        return 1;
+    }
+    constexpr Simulated simulated(Array<Reversal> reversals, std::size_t halving) const {
+        constexpr WeightHalf halves[] = {WeightHalf::at_once, WeightHalf::at_once,
+                                         WeightHalf::later, WeightHalf::again};
+        for (Reversal& reversal : reversals)
+            if (halving != 1)
+                reversal.weights = Array<WeightHalf>(reversal.layers(), halves[halving]);
+        Simulated result;
+        result.programs = lower_reversed(problem_.cut_chain(), in_halves_, reversals);
+        MemoryPlan const plan = problem_.bytes(result.programs, reversals);
+        for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+            if (plan.devices[d].total() <= result.bytes) continue;
+            result.bytes = plan.devices[d].total();
+            result.device = d;
+        }
+        for (std::size_t const runs :
+             extra_forwards(result.programs, problem_.cut_chain(), reversals))
+            result.again += runs;
+        result.makespan = makespan(result.programs, reversals);
+        result.reversals = static_cast<Array<Reversal>&&>(reversals);
+        return result;
+    }
     constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals) const {
-        LayerTimes times{Array<double>(problem_.chain.size), Array<double>(problem_.chain.size)};
-        for (std::size_t l = 0; l < problem_.chain.size; ++l) {
-            times.forward[l] = problem_.chain.layers[l].cost;
-            times.backward[l] = 2 * problem_.chain.layers[l].cost;
+        std::size_t const layers = problem_.chain.size;
+        LayerTimes times{Array<double>(layers), Array<double>(layers), Array<double>(layers)};
+        for (std::size_t l = 0; l < layers; ++l) {
+            LayerInfo const& layer = problem_.chain.layers[l];
+            times.forward[l] = layer.cost;
+            times.backward[l] = 2 * layer.cost;
+            if (layer.splits) times.weight_gradient[l] = layer.cost;
         }
         return simulate<double>(programs, reversed_costs(times, problem_.cut_chain(), reversals))
             .makespan;
     }
-    constexpr void add(Simulated& other, Array<Reversal> reversals, Programs const& programs) {
-        MemoryPlan const plan = problem_.bytes(programs, reversals);
-        ++plans_;
-        other.bytes = 0;
-        for (std::size_t d = 0; d < plan.devices.size(); ++d) {
-            if (plan.devices[d].total() <= other.bytes) continue;
-            other.bytes = plan.devices[d].total();
-            other.device = d;
-        }
-        other.makespan = makespan(programs, reversals);
-        other.again = again(programs, reversals);
-        other.reversals = static_cast<Array<Reversal>&&>(reversals);
+    constexpr void add(Array<Reversal> const& reversals) {
+        for (std::size_t h = 0; h < halvings(); ++h, ++plans_)
+            others_[count_++] = simulated(reversals, h);
     }
     constexpr void simulate_others() {
         // Every budget at which a device chooses anew, or as many of them as may be looked at.
@@ -247,19 +272,17 @@ class BudgetSearch {
         Array<std::size_t> all(problem_.schedule.cells());
         for (std::size_t c = 0; c < all.size(); ++c) all[c] = c;
         std::size_t const most = detail::most_layers(problem_, all, effort_);
-        others_ = Array<Simulated>(steps + 2 * most + 4);
+        others_ = Array<Simulated>(halvings() * (steps + 2 * most + 4));
         for (std::size_t i = 0; i < steps; ++i) {
             BudgetFit fit;
             try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);
             plans_ += fit.plans;
-            if (fit.fits)
-                add(others_[i], static_cast<Array<Reversal>&&>(fit.reversals), fit.programs);
+            if (fit.fits) add(fit.reversals);
         }
-        std::size_t next = steps;
         // The least has fewer bytes than it was reckoned with, and that is what counts.
         BudgetFit least;
         while (!least.fits) try_fit(least.least_bytes, least);
-        add(others_[next++], static_cast<Array<Reversal>&&>(least.reversals), least.programs);
+        add(least.reversals);
         if (most > 0)
             detail::each_policy(problem_, most, [&](auto number) {
                 Array<Reversal> reversals(all.size());
@@ -268,8 +291,7 @@ class BudgetSearch {
                         detail::reversals_for(problem_, c, around_, effort_).reversal(number(c));
                 for (Reversal const& reversal : reversals)
                     if (reversal.layers() == 0) return;
-                Programs const programs = lower_reversed(problem_.schedule, reversals);
-                add(others_[next++], static_cast<Array<Reversal>&&>(reversals), programs);
+                add(reversals);
             });
     }
 
@@ -281,10 +303,10 @@ class BudgetSearch {
             result.device = other.device;
             try_fit(result.least_bytes, other);
         }
-        for (Simulated const& each : others_) {
-            if (each.bytes >= result.least_bytes) continue;
-            result.least_bytes = each.bytes;
-            result.device = each.device;
+        for (std::size_t i = 0; i < count_; ++i) {
+            if (others_[i].bytes >= result.least_bytes) continue;
+            result.least_bytes = others_[i].bytes;
+            result.device = others_[i].device;
         }
     }
     constexpr void try_fit(std::size_t bytes, BudgetFit& fit) const {
@@ -308,7 +330,7 @@ class BudgetSearch {
                     fit.reversals[cells_[d][i]] = choices_[d].reversal(best, i);
             }
             if (fit.least_bytes > 0) return;
-            fit.programs = lower_reversed(problem_.schedule, fit.reversals);
+            fit.programs = lower_reversed(problem_.cut_chain(), problem_.schedule, fit.reversals);
             MemoryPlan const plan = problem_.bytes(fit.programs, fit.reversals);
             ++fit.plans;
             fit.fits = true;
@@ -321,12 +343,14 @@ class BudgetSearch {
         }
     }
 
-    BudgetProblem problem_;
+    BudgetProblem problem_; // with backwards whole
     BudgetEffort effort_;
+    Programs in_halves_; // as it was given, but for cells of which no layer has halves
     detail::Surroundings around_[detail::reversal_kinds];
     Array<Array<std::size_t>> cells_; // by device
     Array<detail::DeviceChoice> choices_;
     Array<Simulated> others_;
+    std::size_t count_ = 0;                      // of them
     std::size_t plans_ = detail::reversal_kinds; // made so far
 };
 

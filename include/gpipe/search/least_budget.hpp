@@ -24,7 +24,9 @@ struct LeastBudget {
     LayerInfo const* const layers = problem.chain.layers;
     std::size_t const learner = problem.chain.lowest_learner;
     Programs const& schedule = problem.schedule;
-    Array<std::size_t> const in_flight = detail::in_flight_by_cell(schedule);
+    // With backwards whole: nothing then waits for a second half.
+    Array<std::size_t> const in_flight =
+        detail::in_flight_by_cell(join_halves(schedule, Array<bool>(schedule.cells())));
     Array<std::size_t> states(schedule.devices()), activations(schedule.devices());
     for (std::size_t c = 0; c < schedule.cells(); ++c) {
         std::size_t const first = problem.first[c];

@@ -14,7 +14,7 @@ namespace gpipe {
 
 /// All that memory is planned for but the reversals of the cells, which are to be chosen.
 struct BudgetProblem : PlanRequest {
-    Programs schedule; ///< without recomputes, backwards whole
+    Programs schedule; ///< without recomputes
 
     /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
@@ -87,7 +87,7 @@ GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs,
     Array<Reversal> reversals(cells);
     for (std::size_t c = 0; c < cells; ++c)
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
-    Programs const programs = lower_reversed(problem.schedule, reversals);
+    Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
     MemoryPlan const plan = problem.bytes(programs, reversals);
     Array<std::size_t> const kept = kept_by_cell(programs, plan.parts.way);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
