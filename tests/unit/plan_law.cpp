@@ -190,8 +190,8 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
             CAPTURE(flavour);
             CAPTURE(enqueues);
             CAPTURE(lanes);
-            auto const placement = place_programs(
-                walked.lowered, Ranks::one(test.plan.devices.size()), lanes, enqueues, cost);
+            auto const placement =
+                place_programs(walked.lowered, {test.plan.devices.size()}, lanes, enqueues, cost);
             walked.fill(placement, walked.lowered, random() % 5);
             f(walked, placement, test.chain.shape(), random);
         }
@@ -749,17 +749,17 @@ struct RankWalk {
 };
 
 // Ranks of some devices each.
-Ranks some_ranks(std::size_t devices, Random& random) {
-    std::vector<std::size_t> begin{0};
-    for (std::size_t d = 1; d < devices; ++d)
-        if (random() % 2 == 0) begin.push_back(d);
-    begin.push_back(devices);
-    Ranks result{Array<std::size_t>(begin.size()), Array<std::size_t>(begin.size() - 1)};
-    std::copy(begin.begin(), begin.end(), result.begin.begin());
-    for (std::size_t r = 0; r < result.size(); ++r)
-        result.lanes[r] = 1 + random() % (begin[r + 1] - begin[r]);
-    return result;
-}
+struct SomeRanks {
+    std::vector<std::size_t> first{0}, lanes;
+    SomeRanks(std::size_t devices, Random& random) {
+        for (std::size_t d = 1; d < devices; ++d)
+            if (random() % 2 == 0) first.push_back(d);
+        first.push_back(devices);
+        for (std::size_t r = 0; r + 1 < first.size(); ++r)
+            lanes.push_back(1 + random() % (first[r + 1] - first[r]));
+    }
+    Ranks all() const { return {first.back(), lanes.size(), 0, first.data(), lanes.data()}; }
+};
 
 } // namespace
 
@@ -770,12 +770,13 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         CAPTURE(n);
         Random random(n);
         Programs const schedule = some_schedule(random);
-        Ranks ranks = some_ranks(schedule.devices(), random);
+        SomeRanks const some(schedule.devices(), random);
+        Ranks ranks = some.all();
         Case test{
             toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0, &ranks),
             {},
             {}};
-        several += ranks.size() > 1;
+        several += ranks.count > 1;
         MemoryPlan const& plan = test.plan;
         // So none of them waits for who waits for what was sent.
         auto const receives = gpipe::messages_of(plan.lowered);
@@ -810,7 +811,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         RankWalk walk{plan, lowered, operands, gpipe::Located(plan, operands, evaluation),
                       {},   true};
         std::size_t steps = 0;
-        for (ranks.self = 0; ranks.self < ranks.size(); ++ranks.self) {
+        for (ranks.self = 0; ranks.self < ranks.count; ++ranks.self) {
             walk.tables.push_back(gpipe::detail::rank_table(all, lowered, placement, ranks));
             steps += walk.tables.back().steps.size();
             for (Step const& step : walk.tables.back().steps)
@@ -825,7 +826,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         StepTable& table = walk.tables[random() % walk.tables.size()];
         std::size_t const lane = random() % table.lanes();
         std::size_t const size = table.begin[lane + 1] - table.begin[lane];
-        if (ranks.size() == 1 || size < 2) continue;
+        if (ranks.count == 1 || size < 2) continue;
         Step* const step = &table.steps[table.begin[lane] + random() % (size - 1)];
         std::swap(step[0], step[1]);
         std::swap(step[0].position, step[1].position);

@@ -130,8 +130,7 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         pool.at = plan.host;
         plan.host += pool.total();
     };
-    plan.host_at = Array<std::size_t>(devices + 1);
-    for (std::size_t d = 0; d < devices; ++d) {
+    for (std::size_t d = 0; d < devices; ++d)
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::uint32_t const e : plan.lowered.edges.out_of(c))
@@ -139,8 +138,6 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
                     put_on_host(plan.pools.pool(holds, e));
             put_on_host(plan.pools.pool(Holds::offloaded, c));
         }
-        plan.host_at[d + 1] = plan.host;
-    }
 }
 
 } // namespace gpipe::detail

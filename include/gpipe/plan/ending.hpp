@@ -23,8 +23,8 @@ class EndBuilder {
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
           ends_(6 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
-        if (ranks_.begin.empty()) ranks_ = Ranks::one(devices_);
-        commits_ = Array<std::size_t>(ranks_.size());
+        ranks_.devices = devices_;
+        commits_ = Array<std::size_t>(ranks_.count);
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             commits_[ranks_.of(programs_.device_of(c))] = programs_.device_of(c);
         std::size_t const most = size_ + ends_.size();
@@ -106,10 +106,10 @@ class EndBuilder {
 
     void end_together() {
         each_tie([&](Part<TiedCell> tie) {
-            for (std::size_t r = 0; r < ranks_.size(); ++r) reduce(tie, r);
+            for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
         });
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
-        for (std::size_t r = 0; r < ranks_.size(); ++r) commit(r);
+        for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
         for (std::size_t d = 0; d < devices_; ++d) {
             take_state(d, Holds::committed);
             update(d);
@@ -203,7 +203,7 @@ class EndBuilder {
                 if (ranks_.of(d) == rank) read(Holds::squares, d);
             });
         bool const joins = !ending_.immediate && !ending_.calls_enqueue;
-        for (std::size_t d = ranks_.begin[rank]; d < ranks_.begin[rank + 1]; ++d)
+        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d)
             if (joins || (ending_.copies_state && d == at)) read_gradients(d);
         use(Holds::committed, at, Use::write);
         if (ending_.copies_state) use(Holds::state, at, Use::next);

@@ -85,18 +85,20 @@ template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
     RankNote note(run, tables.ranks.self);
     auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    if (std::size_t const up = tables.rank_channels[tables.ranks.self]; up != no_channel) {
+    if (std::size_t const up = tables.channel_of_rank(tables.ranks.self); up != no_channel) {
         transport.send(up, bytes_of(note), sizeof note, 0);
         transport.receive(up + 1, bytes_of(note), sizeof note);
         transport.receive(up + 1, bytes_of(totals[0]), totals.size_bytes());
     } else {
-        for (std::uint32_t const other : tables.rank_channels) {
+        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
             if (other == no_channel) continue;
             RankNote theirs = note;
             transport.receive(other, bytes_of(theirs), sizeof theirs);
             note.take_in(theirs);
         }
-        for (std::uint32_t const other : tables.rank_channels) {
+        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
             if (other == no_channel) continue;
             transport.send(other + 1, bytes_of(note), sizeof note, 0);
             transport.send(other + 1, bytes_of(totals[0]), totals.size_bytes(), 0);

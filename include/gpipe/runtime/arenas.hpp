@@ -3,6 +3,7 @@
 #include <gpipe/device/device.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/transport/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +16,13 @@ namespace gpipe {
 /// none.
 template <DeviceRuntime Device> class Arenas {
   public:
-    /// References must outlive it.
+    /// `device` must outlive it.
     Arenas(Device& device, MemoryPlan const& plan, Ranks const& ranks)
         : device_(device), ranks_(ranks), arenas_(plan.devices.size()),
-          begins_(plan.devices.size(), reinterpret_cast<std::byte*>(slot_alignment)) {
-        for (std::size_t d = ranks.first(); d < ranks.last(); ++d) {
+          begins_(plan.devices.size()) {
+        if constexpr (joins_ranks<Device>)
+            for (std::byte*& begin : begins_) begin = reinterpret_cast<std::byte*>(slot_alignment);
+        for (std::size_t d = ranks.begin(); d < ranks.end(); ++d) {
             arenas_[d] = device.allocate(d, plan.devices[d].total());
             begins_[d] = arenas_[d].data();
         }
@@ -52,13 +55,13 @@ template <DeviceRuntime Device> class Arenas {
         auto const holds = [&](std::size_t d, std::byte const* at) {
             return number(at) - number(begins_[d]) < arenas_[d].size();
         };
-        std::size_t d = ranks_.first();
-        while (d + 1 < ranks_.last() && !holds(d, a) && !holds(d, b)) ++d;
-        return ranks_.number(d);
+        std::size_t d = ranks_.begin();
+        while (d + 1 < ranks_.end() && !holds(d, a) && !holds(d, b)) ++d;
+        return d - ranks_.begin();
     }
 
     Device& device_;
-    Ranks const& ranks_;
+    Ranks ranks_;
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> begins_;
 };

@@ -22,7 +22,7 @@ namespace gpipe::detail {
     auto const rank_of = [&](std::size_t cell) {
         return static_cast<std::uint32_t>(ranks.of(programs.device_of(cell)));
     };
-    Array<Channel> all(2 * (lowered.edges.size() + tables.tied.size() + ranks.size()));
+    Array<Channel> all(2 * (lowered.edges.size() + tables.tied.size() + ranks.count));
     std::uint32_t count = 0;
     auto const add = [&](std::uint32_t from, std::uint32_t to) {
         std::uint32_t const first = count;
@@ -38,16 +38,15 @@ namespace gpipe::detail {
         while (!tables.has_row(device, tables.tied[i])) ++device;
         return static_cast<std::uint32_t>(ranks.of(device));
     };
-    tables.tie_channels = Array<std::uint32_t>(tables.tied.size(), no_channel);
+    tables.channels = Array<std::uint32_t>(tables.tied.size() + ranks.count, no_channel);
     for (Tables::Tie const& tie : tables.ties)
         for (std::size_t i = tie.first + 1; i < tie.last; ++i)
             if (std::uint32_t const here = rank_of_end(i), first = rank_of_end(tie.first);
                 here != first)
-                tables.tie_channels[i] = add(here, first);
+                tables.channels[i] = add(here, first);
     auto const decides = static_cast<std::uint32_t>(ranks.of(tables.last_device));
-    tables.rank_channels = Array<std::uint32_t>(ranks.size(), no_channel);
-    for (std::uint32_t r = 0; r < ranks.size(); ++r)
-        if (r != decides) tables.rank_channels[r] = add(r, decides);
+    for (std::uint32_t r = 0; r < ranks.count; ++r)
+        if (r != decides) tables.channels[tables.tied.size() + r] = add(r, decides);
     return first_of(all, count);
 }
 

@@ -232,8 +232,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
                    planned.programs.size()),
       seed_(seed) {
-    device_.prepare(own_of(planned.plan.lowered.device, planned.ranks), longest_of(plans_),
-                    batches_[0].copy_devices());
+    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
     give_states();
 }
 

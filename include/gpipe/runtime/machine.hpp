@@ -123,7 +123,7 @@ template <DeviceRuntime Device> class Machine {
             std::size_t const d = all.device_of(c);
             if (!ranks().own(d)) continue;
             auto const add = [&](HandleSpecs specs) {
-                handles_[d].add(specs, &device_.stream(ranks().number(d)),
+                handles_[d].add(specs, &device_.stream(d - ranks().begin()),
                                 arenas_.begins()[d] + plan().handles_at[d]);
             };
             for (std::size_t i = planned_.first[c]; i < planned_.first[c + 1]; ++i)
@@ -135,39 +135,44 @@ template <DeviceRuntime Device> class Machine {
     // Layers initialize in the host's memory.
     [[gnu::cold]] void initialize_layers() {
         std::size_t const count = model().layers.size();
-        auto const initial = [&](std::size_t i) {
-            LayerParts const& parts = model().layers[i];
-            device::HostBuffer values(parts.info.parameters.slots(1));
-            parts.functions.initialize(parts.object, values.data(), engine_.seed(), i, count);
-            return values;
-        };
         for (std::size_t i = 0; i < count; ++i) {
             if (!ranks().own(device_of(i))) continue;
-            device::HostBuffer const values = initial(i);
-            copy(layer(i).parameters, values.data(), values.size());
+            LayerParts const& parts = model().layers[i];
+            device::HostBuffer const values(parts.info.parameters.slots(1));
+            parts.functions.initialize(parts.object, values.data(), engine_.seed(), i, count);
+            copy(engine_.tables().layers[i].parameters, values.data(), values.size());
         }
         engine_.tied().spread();
-        if constexpr (joins_ranks<Device>) {
-            // What another rank has the first end of.
-            Tables const& tables = engine_.tables();
-            for (Tables::Tie const& tie : tables.ties) {
-                UpdateRow const& first = tables.updates[tables.tied[tie.first]];
-                if (first.parameter) continue;
-                device::HostBuffer const values = initial(first.layer);
-                std::byte const* from = values.data();
-                GroupSizes const& sizes = model().layers[first.layer].info.parameters;
-                for (std::size_t t = 0; t < first.number; ++t) from += slot_bytes(sizes.bytes[t]);
-                for (std::size_t i = tie.first; i < tie.last; ++i)
-                    if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
-                        copy(to, from, tie.bytes);
-            }
+        if constexpr (joins_ranks<Device>) initialize_tied();
+    }
+    // What is one with a layer of another rank.
+    void initialize_tied() {
+        Tables const& tables = engine_.tables();
+        for (Tables::Tie const& tie : tables.ties) {
+            UpdateRow const& first = tables.updates[tables.tied[tie.first]];
+            if (first.parameter) continue;
+            LayerParts const& parts = model().layers[first.layer];
+            device::HostBuffer const values(parts.info.parameters.slots(1));
+            parts.functions.initialize(parts.object, values.data(), engine_.seed(), first.layer,
+                                       model().layers.size());
+            std::byte const* from = values.data();
+            for (std::size_t t = 0; t < first.number; ++t)
+                from += slot_bytes(parts.info.parameters.bytes[t]);
+            for (std::size_t i = tie.first; i < tie.last; ++i)
+                if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
+                    copy(to, from, tie.bytes);
         }
     }
-    // Where the host's memory of a plan for all ranks would begin.
-    static std::byte* host_begin(std::byte* own, MemoryPlan const& plan, Ranks const& ranks) {
-        if (!own) return reinterpret_cast<std::byte*>(slot_alignment); // nobody uses it
-        return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(own) -
-                                            plan.host_at[ranks.first()]);
+    // Of the host's memory: bytes that are this rank's, and where those of all ranks would begin.
+    std::size_t host_bytes() const {
+        if constexpr (!joins_ranks<Device>) return plan().host;
+        return plan().host_before(ranks().end()) - plan().host_before(ranks().begin());
+    }
+    std::byte* host_begin() const {
+        if constexpr (!joins_ranks<Device>) return staging_.data();
+        std::size_t const before = plan().host_before(ranks().begin());
+        auto const own = reinterpret_cast<std::uintptr_t>(staging_.data());
+        return reinterpret_cast<std::byte*>(own ? own - before : slot_alignment);
     }
 
     Device device_;
@@ -187,13 +192,10 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
                          typename Device::Options options)
     : device_(options, work.programs.devices()),
       planned_(device_, std::move(model), std::move(first), std::move(work), samples, checks),
-      arenas_(device_, plan(), ranks()),
-      staging_(
-          device_.allocate_host(plan().host_at[ranks().last()] - plan().host_at[ranks().first()])),
+      arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),
-      engine_(device_, planned_, arenas_, host_begin(staging_.data(), plan(), ranks()), handles_,
-              immediate, seed) {
+      engine_(device_, planned_, arenas_, host_begin(), handles_, immediate, seed) {
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made

@@ -23,7 +23,7 @@ template <class Device> Ranks ranks_of(Device const& device, std::size_t devices
     if constexpr (joins_ranks<Device>)
         return device.ranks();
     else
-        return Ranks::one(devices);
+        return {devices};
 }
 
 /// What a machine runs, and where everything lies: a model, cut and scheduled, planned for one kind
@@ -95,7 +95,7 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
-        if (work.snapshot && ranks.size() > 1)
+        if (work.snapshot && ranks.count > 1)
             throw std::invalid_argument(
                 "gpipe: Options::snapshot is for one rank: several save no state yet");
         if (work.budget.given) {

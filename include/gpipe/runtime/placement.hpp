@@ -42,11 +42,10 @@ Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t
                          bool enqueues, Cost const& cost) {
     Programs const& programs = lowered.programs;
     std::size_t const streams = lowered.streams();
-    Array<std::size_t> first(ranks.size() + 1); // lane of each rank
-    for (std::size_t r = 0; r < ranks.size(); ++r)
-        first[r + 1] = first[r] + std::min(lanes, ranks.lanes[r]);
-    Placement result{first[ranks.size()], enqueues ? streams : first[ranks.size()],
-                     Array<std::size_t>(streams), Array<std::size_t>(streams)};
+    std::size_t all = 0;
+    for (std::size_t r = 0; r < ranks.count; ++r) all += ranks.lanes(r, lanes);
+    Placement result{all, enqueues ? streams : all, Array<std::size_t>(streams),
+                     Array<std::size_t>(streams)};
     if (enqueues) {
         for (std::size_t s = 0; s < streams; ++s) {
             result.stream[s] = s;
@@ -58,15 +57,15 @@ Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (computes(programs[i].kind))
             work[programs.device_of(programs[i].cell)] += cost(programs[i]);
-    Array<std::size_t> begin(result.lanes + 1);
+    Array<std::size_t> begin(all + 1);
     Array<std::size_t> lane_of(work.size());
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-        std::size_t const here = ranks.begin[r];
-        cut_by_bottleneck(work.data() + here, ranks.begin[r + 1] - here, first[r + 1] - first[r],
-                          begin.data());
-        for (std::size_t lane = first[r]; lane < first[r + 1]; ++lane)
-            for (std::size_t d = begin[lane - first[r]]; d < begin[lane - first[r] + 1]; ++d)
-                lane_of[here + d] = lane;
+    std::size_t first = 0; // of the rank
+    for (std::size_t r = 0; r < ranks.count; first += ranks.lanes(r++, lanes)) {
+        std::size_t const own = ranks.lanes(r, lanes), here = ranks.begin(r);
+        cut_by_bottleneck(work.data() + here, ranks.end(r) - here, own, begin.data());
+        for (std::size_t lane = 0; lane < own; ++lane)
+            for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
+                lane_of[here + d] = first + lane;
     }
     for (std::size_t s = 0; s < streams; ++s)
         result.lane[s] = result.stream[s] = lane_of[lowered.device[s]];

@@ -52,7 +52,7 @@ namespace gpipe::detail {
     own.evaluation = all.evaluation;
     if (first <= all.sums_up && all.sums_up < last) own.sums_up = all.sums_up - first;
     own.stream_of_device = Array<std::size_t>(all.stream_of_device.size());
-    for (std::size_t d = ranks.first(); d < ranks.last(); ++d)
+    for (std::size_t d = ranks.begin(); d < ranks.end(); ++d)
         own.stream_of_device[d] = number[all.stream_of_device[d]];
 
     // Who makes what others wait for.

@@ -54,7 +54,7 @@ template <DeviceRuntime Device> class Runs {
             Split const split(arguments.samples, run.ranges.size());
             for (std::size_t m = 0; m < run.ranges.size(); ++m) run.ranges[m] = split[m];
         }
-        for (std::size_t d = tables_.ranks.first(); d < tables_.ranks.last(); ++d)
+        for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
             run.frames[d] = {tables_.capacity,
                              arguments.seed,
                              arguments.step,
@@ -122,10 +122,10 @@ template <DeviceRuntime Device> class Runs {
         mail_.state(0) = {seed, steps, 0, end_.checks.clip, 0};
         device_.run([&] {
             Ranks const& ranks = tables_.ranks;
-            for (std::size_t d = ranks.first(); d < ranks.last() && !tables_.states.empty(); ++d)
-                mail_.state(0, d).put(device_, ranks.number(d));
+            for (std::size_t d = ranks.begin(); d < ranks.end() && !tables_.states.empty(); ++d)
+                mail_.state(0, d).put(device_, d - ranks.begin());
             if (end_.checks.squares() && ranks.own(tables_.last_device))
-                mail_.order().put(device_, ranks.number(tables_.last_device));
+                mail_.order().put(device_, tables_.last_device - ranks.begin());
         });
     }
     /// Of the last run that has come to its end, if it failed.

@@ -34,7 +34,7 @@ template <DeviceRuntime Device> class StepEnd {
     void begin(Run const& run, StepTable const& table, std::size_t lane) {
         RunArguments const& arguments = run.arguments;
         Ranks const& ranks = tables_.ranks;
-        for (std::size_t d = ranks.first(); d < ranks.last() && arguments.training(); ++d) {
+        for (std::size_t d = ranks.begin(); d < ranks.end() && arguments.training(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
             if (tables_.has_updates(d))
@@ -130,25 +130,25 @@ template <DeviceRuntime Device> class StepEnd {
             std::size_t const slot = run.arguments.slot;
             Ranks const& ranks = tables_.ranks;
             auto const squares_of = [&](std::size_t rank, auto message) {
-                std::size_t const first = tables_.updates_at[ranks.begin[rank]];
-                std::size_t const last = tables_.updates_at[ranks.begin[rank + 1]];
+                std::size_t const first = tables_.updates_at[ranks.begin(rank)];
+                std::size_t const last = tables_.updates_at[ranks.end(rank)];
                 message(mail_.squares(slot) + first,
                         sums_squares() ? (last - first) * sizeof(double) : 0);
             };
-            if (std::uint32_t const up = tables_.rank_channels[ranks.self]; up != no_channel) {
+            if (std::uint32_t const up = tables_.channel_of_rank(ranks.self); up != no_channel) {
                 squares_of(ranks.self, [&](double const* from, std::size_t bytes) {
                     send(run, stream, up, from, bytes);
                 });
                 return receive(run, stream, up + 1, &mail_.state(slot), sizeof(StepState));
             }
-            for (std::size_t r = 0; r < ranks.size(); ++r)
-                if (std::uint32_t const other = tables_.rank_channels[r]; other != no_channel)
+            for (std::size_t r = 0; r < ranks.count; ++r)
+                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
                     squares_of(r, [&](double* to, std::size_t bytes) {
                         receive(run, stream, other, to, bytes);
                     });
             commit(run, stream);
-            for (std::uint32_t const other : tables_.rank_channels)
-                if (other != no_channel)
+            for (std::size_t r = 0; r < ranks.count; ++r)
+                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
                     send(run, stream, other + 1, &mail_.state(slot), sizeof(StepState));
         } else {
             commit(run, stream);
@@ -169,7 +169,7 @@ template <DeviceRuntime Device> class StepEnd {
             std::byte* other = tables_.updates[tables_.tied[i]].gradient;
             if constexpr (joins_ranks<Device>)
                 if (!sum) { // is elsewhere
-                    if (other) send(run, step.stream, tables_.tie_channels[i], other, tie.bytes);
+                    if (other) send(run, step.stream, tables_.channel_of_end(i), other, tie.bytes);
                     continue;
                 }
             if (apart && !tables_.has_row(step.device, tables_.tied[i])) {
@@ -184,7 +184,7 @@ template <DeviceRuntime Device> class StepEnd {
         for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
             std::byte* const other = tables_.updates[tables_.tied[i]].gradient;
             if constexpr (joins_ranks<Device>) {
-                std::size_t const back = tables_.tie_channels[i] + 1;
+                std::size_t const back = tables_.channel_of_end(i) + 1;
                 if (sum && !other) send(run, step.stream, back, sum, tie.bytes);
                 if (other && !sum) receive(run, step.stream, back, other, tie.bytes);
                 if (!sum || !other) continue;
@@ -196,7 +196,7 @@ template <DeviceRuntime Device> class StepEnd {
     void bring(Run& run, std::size_t stream, std::size_t end, std::byte* to, std::byte const* from,
                std::size_t bytes) {
         if constexpr (joins_ranks<Device>)
-            if (!from) return receive(run, stream, tables_.tie_channels[end], to, bytes);
+            if (!from) return receive(run, stream, tables_.channel_of_end(end), to, bytes);
         device_.copy(stream, to, from, bytes);
     }
 

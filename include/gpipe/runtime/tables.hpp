@@ -61,14 +61,16 @@ struct Tables {
     std::size_t optimizer_bytes = 0;      ///< of the functor
     std::size_t last_device = 0;          ///< of the last cell
     Ranks ranks;                          ///< who has the devices
-    /// Channels between ranks, there and back: by end of a tie, to the rank of the first; by rank,
-    /// to that of the last device, which decides. See detail::make_channels().
-    ///@{
-    Array<std::uint32_t> tie_channels;
-    Array<std::uint32_t> rank_channels;
-    ///@}
+    /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
+    /// by rank to that of the last device, which decides; the next one goes back.
+    Array<std::uint32_t> channels;
     GroupSizes output_sizes; ///< of the chain's output
 
+    /// Of an end of a tie, and of a rank; no_channel where both ends are one rank's.
+    ///@{
+    std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
+    std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
+    ///@}
     /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = cells.size() - 1;
@@ -244,7 +246,7 @@ namespace detail {
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
-    if (has_staging(plan) || ranks.size() > 1) {
+    if (has_staging(plan) || ranks.count > 1) {
         tables.gradients_to_add = Array<std::byte*>(arenas.size());
         for (std::size_t d = 0; d < arenas.size(); ++d)
             tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];

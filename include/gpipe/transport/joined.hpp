@@ -32,18 +32,27 @@ class Joined : public Inner {
     /// Throws std::invalid_argument, on all ranks, unless they have so many devices in all.
     Joined(Options options, std::size_t devices)
         : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
-          transport_(options.transport), ranks_(gathered(options, Inner::lanes())) {
-        if (std::size_t const all = ranks_.begin[ranks_.size()];
-            all != devices ||
-            std::adjacent_find(ranks_.begin.begin(), ranks_.begin.end()) != ranks_.begin.end())
+          transport_(options.transport), first_(transport_->ranks() + 1),
+          lanes_(transport_->ranks()) {
+        auto const devices_of = transport_->gather(options.devices);
+        auto const lanes_of = transport_->gather(Inner::lanes());
+        for (std::size_t r = 0; r < lanes_.size(); ++r) {
+            first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
+            lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
+        }
+        if (std::size_t const all = first_[lanes_.size()];
+            all != devices || std::adjacent_find(first_.begin(), first_.end()) != first_.end())
             detail::throw_error<std::invalid_argument>(
                 "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
                 "one",
-                devices, ranks_.size(), all);
+                devices, lanes_.size(), all);
     }
 
-    /// Who has which devices.
-    Ranks const& ranks() const { return ranks_; }
+    /// Who has which devices; points here.
+    Ranks ranks() const {
+        return {first_[lanes_.size()], lanes_.size(), transport_->rank(), first_.data(),
+                lanes_.data()};
+    }
     /// What joins them.
     Carrier& transport() const { return *transport_; }
 
@@ -51,21 +60,17 @@ class Joined : public Inner {
     ///@{
     static constexpr Link most_link = Link::sent;
     Link link(std::size_t from, std::size_t to) const {
-        return ranks_.of(from) == ranks_.of(to) ? Link::shared : Link::sent;
+        return ranks().of(from) == ranks().of(to) ? Link::shared : Link::sent;
     }
     auto allocate(std::size_t device, std::size_t bytes) {
-        return Inner::allocate(ranks_.number(device), bytes);
+        return Inner::allocate(device - ranks().begin(), bytes);
     }
-    void prepare(Array<std::size_t> device_of_stream, std::size_t marks,
-                 Array<std::size_t> device_of_feed) {
-        for (std::size_t& device : device_of_stream) device = ranks_.number(device);
-        for (std::size_t& device : device_of_feed) device = ranks_.number(device);
-        Inner::prepare(device_of_stream, marks, device_of_feed);
+    void prepare(Array<std::size_t> const& device_of_stream, std::size_t marks,
+                 Array<std::size_t> const& device_of_feed) {
+        Inner::prepare(own_of(device_of_stream), marks, own_of(device_of_feed));
     }
     /// The most that any rank has.
-    std::size_t lanes() const {
-        return *std::max_element(ranks_.lanes.begin(), ranks_.lanes.end());
-    }
+    std::size_t lanes() const { return *std::max_element(lanes_.begin(), lanes_.end()); }
     /// Ranks would have to choose together.
     static constexpr bool chooses_lanes() { return false; }
     ///@}
@@ -87,20 +92,18 @@ class Joined : public Inner {
     ///@}
 
   private:
-    static Ranks gathered(Options const& options, std::size_t lanes) {
-        auto const devices = options.transport->gather(options.devices);
-        auto const most = options.transport->gather(lanes);
-        Ranks ranks{Array<std::size_t>(devices.size() + 1), Array<std::size_t>(devices.size()),
-                    options.transport->rank()};
-        for (std::size_t r = 0; r < devices.size(); ++r) {
-            ranks.begin[r + 1] = ranks.begin[r] + static_cast<std::size_t>(devices[r]);
-            ranks.lanes[r] = static_cast<std::size_t>(most[r]);
-        }
-        return ranks;
+    // Of some devices its own, by their numbers among these.
+    Array<std::size_t> own_of(Array<std::size_t> const& devices) const {
+        Array<std::size_t> own(devices.size());
+        std::size_t count = 0;
+        for (std::size_t const device : devices)
+            if (ranks().own(device)) own[count++] = device - ranks().begin();
+        return first_of(own, count);
     }
 
     Carrier* transport_;
-    Ranks ranks_;
+    Array<std::size_t> first_; // device of each rank, and the end
+    Array<std::size_t> lanes_; // of each rank
 };
 
 /// What the library does in a step is what it does on these devices.
