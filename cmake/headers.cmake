@@ -161,6 +161,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/gradient_report.hpp
+    include/gpipe/runtime/joined.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
@@ -249,7 +250,6 @@ set(GPIPE_HEADERS
     include/gpipe/trace/unsplit.hpp
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
-    include/gpipe/transport/joined.hpp
     include/gpipe/transport/local.hpp
     include/gpipe/transport/transport.hpp
 )

@@ -6,7 +6,7 @@
 // other end does not expect, and messages that nobody receives, are faults.
 
 #include <gpipe/device/host.hpp>
-#include <gpipe/transport/joined.hpp>
+#include <gpipe/runtime/joined.hpp>
 
 #include <condition_variable>
 #include <cstddef>

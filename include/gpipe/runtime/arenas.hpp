@@ -3,7 +3,7 @@
 #include <gpipe/device/device.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/transport/transport.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <cstdint>

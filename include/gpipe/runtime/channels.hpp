@@ -3,7 +3,6 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/runtime/machine_plan.hpp>
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/transport/transport.hpp>
 
@@ -50,15 +49,10 @@ namespace gpipe::detail {
     return first_of(all, count);
 }
 
-// Of a machine, with channels to other ranks, where there are any: all are open then.
-template <class Device>
-Tables tables_of([[maybe_unused]] Device& device, MachinePlan<Device> const& planned,
-                 Array<std::byte*> const& arenas, Array<HandleSet> const& handles) {
-    Tables tables =
-        make_tables(planned.model, planned.plan, arenas, handles, planned.learner, planned.ranks);
-    if constexpr (joins_ranks<Device>)
-        device.transport().open(make_channels(tables, planned.plan.lowered));
-    return tables;
+// That, and opens them.
+template <class Transport>
+void open_channels(Transport& transport, Tables& tables, Lowered const& lowered) {
+    transport.open(make_channels(tables, lowered));
 }
 
 } // namespace gpipe::detail

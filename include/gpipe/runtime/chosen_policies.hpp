@@ -19,7 +19,6 @@
 #include <gpipe/search/cut_for.hpp>
 #include <gpipe/search/least_budget.hpp>
 #include <gpipe/transport/local.hpp>
-#include <gpipe/transport/transport.hpp>
 
 #include <cstddef>
 #include <type_traits>

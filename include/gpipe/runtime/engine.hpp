@@ -4,7 +4,6 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
-#include <gpipe/runtime/channels.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/lane_plans.hpp>
 #include <gpipe/runtime/pending_step.hpp>
@@ -224,8 +223,8 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
       batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
-      runs_(device, detail::tables_of(device, planned, arenas.begins(), handles), planned.checks,
-            immediate, batches_[0].staged_bytes()),
+      runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
+            batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
                              arenas.begins(), host)),

@@ -3,7 +3,6 @@
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/machine_plan.hpp>
-#include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/runtime/table_proof.hpp>
 #include <gpipe/runtime/tables.hpp>
 
@@ -20,6 +19,31 @@ struct LanePlan {
     StepTable forward;      ///< of an evaluation
     std::uint64_t hash = 0; ///< of both as they are for all ranks, if there are several
 };
+
+namespace detail {
+
+// Of several ranks: see runtime/rank_table.hpp.
+template <class Device>
+StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
+                   MachinePlan<Device> const& machine, std::uint64_t& hash);
+
+// Of several ranks: see runtime/channels.hpp.
+template <class Transport>
+void open_channels(Transport& transport, Tables& tables, Lowered const& lowered);
+
+} // namespace detail
+
+/// What the engine of this machine knows. `arenas`, `handles`: by device. Opens channels to other
+/// ranks.
+template <class Device>
+[[gnu::cold]] Tables tables_of([[maybe_unused]] Device& device, MachinePlan<Device> const& machine,
+                               Array<std::byte*> const& arenas, Array<HandleSet> const& handles) {
+    Tables tables =
+        make_tables(machine.model, machine.plan, arenas, handles, machine.learner, machine.ranks);
+    if constexpr (joins_ranks<Device>)
+        detail::open_channels(device.transport(), tables, machine.plan.lowered);
+    return tables;
+}
 
 /// How a step of this machine ends. `immediate`: see update::Immediate.
 template <class Device>
@@ -57,10 +81,8 @@ template <class Device>
             bool const repeats = ending.immediate && !evaluates;
             if (repeats) add_waits_before(result, plan, of);
             check_table(result, plan, lowered, of, repeats);
-            if constexpr (joins_ranks<Device>) {
-                plans[n].hash = detail::hash_of(result, lowered.edges, plans[n].hash);
-                result = detail::rank_table(result, lowered, placement, machine.ranks);
-            }
+            if constexpr (joins_ranks<Device>)
+                result = detail::own_part(result, lowered, placement, machine, plans[n].hash);
             return result;
         };
         plans[n].training = table(training.lowered, training.operands, false);

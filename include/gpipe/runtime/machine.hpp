@@ -16,6 +16,13 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
+namespace detail {
+
+// Of several ranks: see runtime/agreement.hpp.
+template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash);
+
+} // namespace detail
+
 /// Everything that a Training has at run time, for one kind of device: the device, the arenas and
 /// the engine. Knows layers as values only, so all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {

@@ -9,7 +9,7 @@
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/work.hpp>
-#include <gpipe/transport/transport.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <stdexcept>

@@ -2,7 +2,6 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
-#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/walker.hpp>
 
 #include <cstddef>
@@ -14,6 +13,14 @@
 #include <utility>
 
 namespace gpipe {
+
+namespace detail {
+
+// Of several ranks: see runtime/agreement.hpp.
+template <class Transport>
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
+
+} // namespace detail
 
 /// The runs that may be under way, each in a slot: what they begin with, what they leave, and what
 /// has become of the parameters.

@@ -6,7 +6,7 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_faults.hpp>
 #include <gpipe/runtime/table.hpp>
-#include <gpipe/transport/transport.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,19 @@
 #pragma once
 
-#include <gpipe/transport/transport.hpp>
+#include <gpipe/core/version.hpp>
 
-namespace gpipe::transport {
+namespace gpipe {
+
+namespace policy {
+struct Transport;
+} // namespace policy
+
+/// Whether a device belongs to one rank of several: see Joined.
+template <class Device> inline constexpr bool joins_ranks = requires {
+    typename Device::Transport;
+};
+
+namespace transport {
 
 /// All devices in one process and one memory: a boundary tensor is written straight into the slot
 /// that the next cell reads, so nothing is copied and nothing is sent; an edge between devices is a
@@ -12,4 +23,5 @@ struct Local {
     template <class Device> using Of = Device; ///< the devices that a machine has
 };
 
-} // namespace gpipe::transport
+} // namespace transport
+} // namespace gpipe

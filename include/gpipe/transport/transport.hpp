@@ -9,10 +9,6 @@
 
 namespace gpipe {
 
-namespace policy {
-struct Transport;
-} // namespace policy
-
 /// A way from one rank to another: what is sent first is received first.
 struct Channel {
     std::uint32_t from = 0; ///< rank
@@ -48,11 +44,6 @@ concept RankTransport = requires(T transport, T const constant, std::uint64_t nu
     { transport.receive(channel, to, channel) }
     noexcept->std::same_as<std::uint32_t>;
     { constant.error() } -> std::same_as<std::exception_ptr>;
-};
-
-/// Whether a device belongs to one rank of several: see Joined.
-template <class Device> inline constexpr bool joins_ranks = requires {
-    typename Device::Transport;
 };
 
 } // namespace gpipe

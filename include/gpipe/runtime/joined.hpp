@@ -3,6 +3,9 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/channels.hpp>
+#include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/transport/transport.hpp>
 
 #include <algorithm>
