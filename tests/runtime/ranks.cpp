@@ -460,6 +460,25 @@ TEST_CASE("an output is written where the last cell is") {
     CHECK(other == std::vector<Real>(17 * 3));
 }
 
+TEST_CASE("a rank shows what it has run itself, and the plan of all") {
+    toy::Watch watch;
+    auto all = crew<Train>({3, 1}, true, 2, options<Train>(4, 4),
+                           [&] { return toy::make_net<Real>(watch); });
+    toy::Data<Real> const data(13);
+    for (std::size_t r = 0; r < 2; ++r) all[r].time_actions();
+    all.step(data.inputs, data.targets);
+    std::size_t shown = 0;
+    for (std::size_t r = 0; r < 2; ++r) {
+        gpipe::Timeline const timeline = all[r].timeline();
+        for (std::size_t i = 0; i < timeline.size(); ++i)
+            CHECK((timeline[i].device == 3) == (r == 1));
+        shown += timeline.size();
+        CHECK(all[r].summary() == all[0].summary());
+        CHECK(all[r].lanes() == (r == 0 ? 2 : 1));
+    }
+    CHECK(shown == all[0].programs().size());
+}
+
 TEST_CASE("ranks that do not fit together are refused on all of them, and so is what one alone "
           "cannot do") {
     toy::Watch watch;
