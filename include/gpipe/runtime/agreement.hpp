@@ -19,6 +19,7 @@ namespace gpipe {
 /// place, and what was said there.
 class RankError : public std::runtime_error {
   public:
+    /// Of these words.
     using std::runtime_error::runtime_error;
 };
 

@@ -19,6 +19,12 @@ namespace gpipe {
 /// devices, on every rank the same; memory and work there is of its own alone. Only for devices
 /// that share their memory and do what they are told at once: where calls put work on a stream,
 /// messages have to go there, too, and a transport has its own device.
+///
+/// All ranks call the same functions of their Training, with as many samples; inputs are read where
+/// the first cell is, targets and outputs where the last is, and all return the same loss. What
+/// throws in a step is thrown on all of them (RankError); what is refused before it begins has to
+/// be refused on all, for the others would wait. Parameters and gradients are found on the rank of
+/// their layer alone; ends of a tie that are on several are to be written on each.
 template <DeviceRuntime Inner, RankTransport Carrier>
     requires(Inner::most_link == Link::shared)
 class Joined : public Inner {
