@@ -77,6 +77,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/cuda/half.cuh
     include/gpipe/cuda/launch.cuh
+    include/gpipe/cuda/poison_work.cuh
     include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/step_work.cuh
     include/gpipe/cuda/thrust.cuh
@@ -147,6 +148,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
     include/gpipe/plan/ranks.hpp
+    include/gpipe/plan/segments.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
@@ -157,6 +159,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
+    include/gpipe/runtime/debug_calls.hpp
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
@@ -180,6 +183,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
+    include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/run.hpp

@@ -184,6 +184,18 @@ template <class Net, class... Policies> class Training {
         /// Whether there is room in the host's memory for a copy of parameters and optimizer state,
         /// from which start_save() writes while training goes on: MemoryPlan::snapshot bytes.
         bool snapshot = false;
+        /// Whether every call of a layer, or the loss, is looked at. What it has to write holds
+        /// NaNs before (of integers large numbers), and so does its scratch. Memory is planned for
+        /// one sample more in each micro-batch, whatever the bytes of checkpoint::Optimal, and for
+        /// something behind the gradients of each layer: nobody may write that. What is left
+        /// unwritten, or written beyond its end, is a std::logic_error that names tensor, place,
+        /// function and layer; the step fails as if that had thrown. All results are those without
+        /// it, in every bit. Not noticed are copies of what was unwritten; fewer than eight bytes
+        /// in a row of integers of one or two; and a parameter's gradient that is written on in
+        /// the next one's, if its bytes are a multiple of 256. On a GPU every call is waited for,
+        /// so that a kernel's fault has its layer's name, but not in steps that are kept as graphs,
+        /// which are not looked at; and see device::Cuda::Options::blocking.
+        bool debug = false;
     };
 
     /// Plans and allocates all memory and initializes the parameters. Throws std::invalid_argument
@@ -192,7 +204,7 @@ template <class Net, class... Policies> class Training {
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           machine_(detail::model_of<Device>(net_, loss_, optimizer_), chosen_cut(options),
                    chosen_programs(options), checked_samples(options.samples), options.seed,
-                   chosen_checks(options), Update::immediate, options.device) {}
+                   chosen_checks(options), Update::immediate, device_options(options)) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -489,6 +501,11 @@ template <class Net, class... Policies> class Training {
                 "all gradients are known");
         return {norm, options.finite_gradients, options.not_finite};
     }
+    static typename Device::Options device_options(Options const& options) {
+        typename Device::Options result = options.device;
+        if constexpr (requires { result.blocking; }) result.blocking |= options.debug;
+        return result;
+    }
     static schedule::Dynamic chosen_schedule(Options const& options) {
         if constexpr (Chosen::knows_schedule)
             return Schedule{};
@@ -557,6 +574,7 @@ template <class Net, class... Policies> class Training {
         check_micro_batches(micro_batches, first.size() - 1);
         MachineWork work;
         work.snapshot = options.snapshot;
+        work.debug = options.debug;
         if constexpr (Chosen::proven) {
             static_cast<Checkpointed&>(work) =
                 Chosen::applied(layers, first, Schedule::programs(devices, micro_batches));

@@ -123,6 +123,10 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
         result.reversals = gpipe::Array<gpipe::Reversal>(cells);
         for (std::size_t c = 0; c < cells; ++c)
             result.reversals[c] = some_reversal(random, first[c + 1] - first[c]);
+        // Often all run again for their weight halves: else few do.
+        if (random() % 2 == 0)
+            for (gpipe::Reversal& reversal : result.reversals)
+                reversal.weights = {reversal.layers(), gpipe::WeightHalf::again};
         auto const& layers = result.chain.layers;
         programs = lower_reversed({layers.data(), layers.size(), first.data()}, programs,
                                   result.reversals);

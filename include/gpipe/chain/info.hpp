@@ -13,8 +13,9 @@ namespace gpipe {
 
 /// The sizes of a group of tensors as a value.
 struct GroupSizes {
-    std::size_t const* bytes = nullptr; ///< of each tensor
-    std::size_t count = 0;              ///< tensors
+    std::size_t const* bytes = nullptr;    ///< of each tensor
+    std::size_t count = 0;                 ///< tensors
+    ElementInfo const* elements = nullptr; ///< of each tensor, if anybody has said
 
     /// The bytes of the group's slots with room for `capacity` samples; 1 for whole tensors.
     [[gnu::noinline]] constexpr std::size_t slots(std::size_t capacity) const {
@@ -54,11 +55,13 @@ struct LayerInfo {
 namespace detail {
 
 template <class Group> constexpr GroupSizes sizes_of() {
-    return {TensorGroup<Group>::bytes.data(), TensorGroup<Group>::count};
+    return {TensorGroup<Group>::bytes.data(), TensorGroup<Group>::count,
+            TensorGroup<Group>::elements_of.data()};
 }
 
 template <class Group> constexpr GroupSizes gradient_sizes_of() {
-    return {TensorGroup<Group>::gradient_bytes.data(), TensorGroup<Group>::count};
+    return {TensorGroup<Group>::gradient_bytes.data(), TensorGroup<Group>::count,
+            TensorGroup<Group>::elements_of.data()};
 }
 
 template <class L> constexpr TieEnds tie_ends() {

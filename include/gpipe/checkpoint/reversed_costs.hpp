@@ -50,7 +50,8 @@ GPIPE_INLINE constexpr RunsAgain runs_again(CutChain const& chain, std::size_t l
     std::size_t const lowest = learner;
     learner = lowest > first ? std::min(lowest - first, count) : 0;
     auto const reads = [&](std::size_t i) {
-        return layers[i].saved.count > 0 || (i >= learner && layers[i].reads_output);
+        bool const gives = i >= learner && layers[i].reads_output && (i + 1 < count || last_cell);
+        return layers[i].saved.count > 0 || gives;
     };
     RunsAgain result{Array<std::size_t>(count), Array<std::size_t>(count),
                      Array<std::size_t>(count)};

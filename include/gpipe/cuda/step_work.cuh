@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/cuda/for_each_index.cuh>
+#include <gpipe/cuda/poison_work.cuh>
 #include <gpipe/cuda/reduce.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
@@ -95,6 +96,12 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
         cuda::for_each_index(stream(call.stream), row.elements,
                              detail::PrepareUpdate<T, Optimizer>{call, row});
         return call.updates;
+    }
+    static void fill_poison(StepFrame const& shared, PoisonedBytes const& bytes) {
+        cuda::fill_poison(shared, bytes);
+    }
+    static PoisonFinding find_poison(StepFrame const& shared, PoisonedBytes const& bytes) {
+        return cuda::find_poison(shared, bytes);
     }
     ///@}
 

@@ -68,13 +68,18 @@ class Cuda : public OwnMemory {
         /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
         /// on streams, with the same results.
         std::size_t graphs = 0;
+        /// Whether its streams and the legacy default stream wait for each other: a kernel that is
+        /// launched there by mistake then is in order, and an error where a graph is captured.
+        /// Training's Options::debug sets it.
+        bool blocking = false;
     };
 
     /// Throws cuda::NoDevice, cuda::TooFewDevices, and std::invalid_argument for GPUs that are not
     /// there.
     Cuda(Options options, std::size_t devices)
-        : links_(std::move(options.gpus), devices, options.link),
-          hub_(links_.gpu(0), cuda::Priority::high), fork_(links_.gpu(0)), graphs_(options.graphs) {
+        : links_(std::move(options.gpus), devices, options.link), blocking_(options.blocking),
+          hub_(links_.gpu(0), cuda::Priority::high, blocking_), fork_(links_.gpu(0)),
+          graphs_(options.graphs) {
         for (std::size_t step = 0; step < depth; ++step) done_.emplace_back(links_.gpu(0));
     }
     Cuda(Cuda const&) = delete;
@@ -114,7 +119,7 @@ class Cuda : public OwnMemory {
             // What others wait for goes first.
             auto const priority = s < links_.devices() ? cuda::Priority::low : cuda::Priority::high;
             int const gpu = links_.gpu(device_of_stream[s]);
-            streams_.emplace_back(gpu, priority);
+            streams_.emplace_back(gpu, priority, blocking_);
             names_.emplace_back(streams_.back().get(), &capture_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
@@ -273,6 +278,7 @@ class Cuda : public OwnMemory {
     }
 
     cuda::Links links_;
+    bool blocking_;
     cuda::Stream hub_; // where steps begin and end
     cuda::Event fork_;
     std::vector<cuda::Event> done_; // by slot

@@ -68,21 +68,23 @@ class StreamRef {
 /// Whose work goes first when streams of one GPU compete.
 enum class Priority : std::uint8_t { low, high };
 
-/// A stream of one GPU that does not wait for the legacy stream. Destroying it does not wait, nor
-/// lose what is still to run. Default constructed or moved from, it is no stream, and no call of
-/// CUDA takes it for one.
+/// A stream of one GPU that does not wait for the legacy stream, unless it is made to. Destroying
+/// it does not wait, nor lose what is still to run. Default constructed or moved from, it is no
+/// stream, and no call of CUDA takes it for one.
 class Stream : public StreamRef {
   public:
     Stream() : StreamRef(nobody()) {}
     /// Throws cuda::Error if CUDA does.
-    explicit Stream(int device, Priority priority = Priority::low) : Stream() {
+    explicit Stream(int device, Priority priority = Priority::low, bool blocking = false)
+        : Stream() {
         DeviceGuard const guard(device);
         int least = 0;
         int greatest = 0;
         check("cudaDeviceGetStreamPriorityRange",
               cudaDeviceGetStreamPriorityRange(&least, &greatest));
         check("cudaStreamCreateWithPriority",
-              cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+              cudaStreamCreateWithPriority(&stream_,
+                                           blocking ? cudaStreamDefault : cudaStreamNonBlocking,
                                            priority == Priority::high ? greatest : least));
         device_ = device;
     }

@@ -26,6 +26,7 @@ struct SkipInfo {
     std::string_view tensor;        ///< likewise
     std::size_t bytes = 0;          ///< of a sample
     std::size_t gradient_bytes = 0; ///< 0 of a tensor that carries none
+    ElementInfo element;            ///< of the tensor
 };
 
 /// The ends of skips at a layer: what it stashes, then what it pops.
@@ -83,7 +84,8 @@ template <class S> constexpr SkipInfo skip_info() {
     if constexpr (SkipOf<S>::fits) {
         using T = typename SkipOf<S>::Tensor;
         return {type_name<typename SkipOf<S>::tag>, type_name<T>, T::bytes,
-                CarriesGradient<typename T::Element>::value ? T::bytes : 0};
+                CarriesGradient<typename T::Element>::value ? T::bytes : 0,
+                element_info<typename T::Element>};
     } else
         return {};
 }

@@ -54,6 +54,17 @@ template <class... Ts> struct Tensors {};
 /// not. Specialise it for a floating-point type of your own.
 template <class T> struct CarriesGradient : std::is_floating_point<T> {};
 
+/// What debug mode knows of a tensor's elements.
+struct ElementInfo {
+    std::size_t bytes = 0; ///< of one
+    bool is_real = false;  ///< whether they carry a gradient
+    bool is_bool = false;  ///< whether they are true or false
+};
+/// Of elements of type T.
+template <class T>
+inline constexpr ElementInfo element_info{sizeof(T), CarriesGradient<T>::value,
+                                          std::is_same_v<T, bool>};
+
 namespace detail {
 
 template <class T> inline constexpr bool is_tensor = false;
@@ -83,6 +94,8 @@ template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
     /// The same of their gradients: 0 for a tensor that carries none.
     static constexpr std::array<std::size_t, count> gradient_bytes{
         (CarriesGradient<typename Ts::Element>::value ? Ts::bytes : 0)...};
+    static constexpr std::array<ElementInfo, count> elements_of{
+        element_info<typename Ts::Element>...};
     static constexpr std::size_t elements = (std::size_t{0} + ... + Ts::size);
     static constexpr std::size_t total_bytes = (std::size_t{0} + ... + Ts::bytes);
     static constexpr bool carries_gradient =

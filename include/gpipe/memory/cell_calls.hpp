@@ -195,7 +195,9 @@ class CellCallBuilder {
                                       std::uint32_t x) {
         std::size_t const i = steps[s].layer;
         if (s == 0 || steps[s - 1].backward) x = stored_[i];
-        if (!steps[s + 1].backward || layers_[i].saved.count || reads_output(i))
+        // The cell's output is still where it was.
+        bool const reads = reads_output(i) && (i + 1 < count_ || last_cell_);
+        if (!steps[s + 1].backward || layers_[i].saved.count || reads)
             return forward(i, steps[s].keep, x, true);
         pass_by(i, x);
         return x;
@@ -218,7 +220,7 @@ class CellCallBuilder {
 
     // Right before its backward a forward may have nothing to do.
     constexpr void pass_by(std::size_t i, std::uint32_t x) {
-        x_of_[i] = x;
+        x_of_[i] = stored_[i] = x;
         y_of_[i] = tensor::output; // of the cell, where anybody reads it
         saved_of_[i] = tensor::none;
     }

@@ -51,16 +51,18 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
                 if (programs.device_of(c) == d)
                     for (std::size_t i = first[c]; i < first[c + 1]; ++i) f(i);
         };
-        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
+        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times,
+                                 std::size_t guard = 0) {
             std::size_t const begin = at;
             each_layer([&](std::size_t i) {
+                GroupSizes const& parameters = chain.layers[i].parameters;
                 offsets[i] = at;
-                at += times * chain.layers[i].parameters.slots(1);
+                at += times * parameters.slots(1) + (parameters.count > 0 ? guard : 0);
             });
             return at - begin;
         };
         bytes.parameters = reserve(plan.parameters, 1);
-        bytes.gradients = reserve(plan.gradients, 1);
+        bytes.gradients = reserve(plan.gradients, 1, request.guard);
         bytes.optimizer = reserve(plan.optimizer, request.states);
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {

@@ -53,6 +53,7 @@ struct PlanRequest {
     /// Empty: all are shared.
     Array<Link> links{};
     Tightness tightness = Tightness::full; ///< of tensors inside of cells
+    std::size_t guard = 0; ///< bytes behind the gradients of each layer that has any
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/plan/segments.hpp>
 #include <gpipe/plan/walk_order.hpp>
 
 #include <cstddef>
@@ -137,17 +138,6 @@ class Sweep {
         std::uint16_t to = 0; // the last slice in which the last user does
         std::uint64_t at = 0;
     };
-    struct Segment {
-        std::uint64_t begin = 0;
-        std::uint64_t end = 0;
-        std::size_t value = 0; // and round
-    };
-    // What lies in a memory, sorted.
-    struct Room {
-        Array<Segment> segments;
-        std::size_t count = 0;
-    };
-
     constexpr std::uint32_t* clock_of(std::size_t instance) {
         return clocks_.data() + instance * streams_;
     }
@@ -258,7 +248,9 @@ class Sweep {
         state.at = span.begin;
         state.users[0] = static_cast<std::uint32_t>(instance_ + 1);
         state.to = operand.to;
-        if (span.begin < span.end) occupy(i, value, span, operand.from);
+        if (span.begin < span.end)
+            rooms_[span.space].give(span.begin, span.end, value,
+                                    [&](std::size_t old) { end(i, old, operand.from); });
     }
     // Who uses it is done, or is waited for: the action itself when slice `from` begins.
     constexpr void end(std::uint32_t i, std::size_t value, std::uint16_t from) {
@@ -270,47 +262,6 @@ class Sweep {
             if (!(own ? state.to < from : finds_)) return fail(Flaw::torn, i, value);
             if (!own) demand(user - 1);
         }
-    }
-    constexpr void occupy(std::uint32_t i, std::size_t value, Span const& span,
-                          std::uint16_t from) {
-        Room& room = rooms_[span.space];
-        Segment const* const all = room.segments.data();
-        std::size_t first = 0; // that ends behind the begin
-        for (std::size_t last = room.count; first < last;) {
-            std::size_t const middle = (first + last) / 2;
-            if (all[middle].end <= span.begin)
-                first = middle + 1;
-            else
-                last = middle;
-        }
-        std::size_t last = first;
-        for (; last < room.count && all[last].begin < span.end; ++last)
-            end(i, all[last].value, from);
-        // What is left of the outermost, and the new one between.
-        Segment put[3];
-        std::size_t count = 0;
-        if (first < last && all[first].begin < span.begin)
-            put[count++] = {all[first].begin, span.begin, all[first].value};
-        put[count++] = {span.begin, span.end, value};
-        if (first < last && all[last - 1].end > span.end)
-            put[count++] = {span.end, all[last - 1].end, all[last - 1].value};
-        replace(room, first, last, put, count);
-    }
-    static constexpr void replace(Room& room, std::size_t first, std::size_t last,
-                                  Segment const* put, std::size_t count) {
-        std::size_t const old = last - first;
-        if (room.count + count - old > room.segments.size()) {
-            Array<Segment> more(2 * room.segments.size() + 4);
-            for (std::size_t k = 0; k < room.count; ++k) more[k] = room.segments[k];
-            room.segments = static_cast<Array<Segment>&&>(more);
-        }
-        Segment* const all = room.segments.data();
-        if (count > old)
-            for (std::size_t k = room.count; k-- > last;) all[k + count - old] = all[k];
-        else if (count < old)
-            for (std::size_t k = last; k < room.count; ++k) all[k + count - old] = all[k];
-        room.count = room.count + count - old;
-        for (std::size_t k = 0; k < count; ++k) all[first + k] = put[k];
     }
 
     Walk const& walk_;
@@ -325,7 +276,7 @@ class Sweep {
     Array<std::uint32_t> last_;     // by stream: what ran last, with its round
     Array<std::uint32_t> length_;   // by stream
     Array<State> states_;           // by round and value
-    Array<Room> rooms_;             // by space
+    Array<Segments> rooms_;         // by space: what lies there
     Array<std::uint32_t> latest_;   // by stream: what is demanded of it
     Array<std::uint32_t> demanded_; // streams
     std::size_t demanded_count_ = 0;

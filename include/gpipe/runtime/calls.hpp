@@ -47,6 +47,8 @@ class Calls {
     }
     /// By cell and list.
     Range const& operator[](std::size_t list) const { return lists_[list]; }
+    /// All of them, list by list.
+    Call* data() { return calls_.data(); }
 
   private:
     Array<Call> calls_;

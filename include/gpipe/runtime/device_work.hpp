@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/device/device.hpp>
+#include <gpipe/runtime/poison.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
 
@@ -13,7 +14,7 @@ namespace gpipe {
 /// device on which calls put work on a stream it is to be specialised, with EnqueuingWork as its
 /// base and commit(CommitCall), revoke(RevokeCall), squares<T>(SquaresCall, UpdateRow),
 /// add<T>(AddCall, UpdateRow) and update<T, Optimizer>(UpdateCall, UpdateRow), which put that on
-/// the call's stream.
+/// the call's stream; and what PoisonWork has.
 template <class Device> struct StepWork {
     /// Whether a walk stops where layers have failed: not before all their calls have been made.
     static constexpr bool stops(bool) { return false; }
@@ -45,6 +46,12 @@ template <class Device> struct StepWork {
     template <class T, class Optimizer>
     static bool update(UpdateCall const& call, UpdateRow const& row) {
         return detail::update_tensor<T, Optimizer>(call, row);
+    }
+    static void fill_poison(StepFrame const&, PoisonedBytes const& bytes) {
+        detail::fill_poison(bytes);
+    }
+    static PoisonFinding find_poison(StepFrame const&, PoisonedBytes const& bytes) {
+        return detail::find_poison(bytes);
     }
     ///@}
 };

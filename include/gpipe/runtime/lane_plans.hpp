@@ -38,8 +38,10 @@ void open_channels(Transport& transport, Tables& tables, Lowered const& lowered)
 template <class Device>
 [[gnu::cold]] Tables tables_of([[maybe_unused]] Device& device, MachinePlan<Device> const& machine,
                                Array<std::byte*> const& arenas, Array<HandleSet> const& handles) {
-    Tables tables =
-        make_tables(machine.model, machine.plan, arenas, handles, machine.learner, machine.ranks);
+    PoisonWork debug;
+    if (machine.debug) debug = {&StepWork<Device>::fill_poison, &StepWork<Device>::find_poison};
+    Tables tables = make_tables(machine.model, machine.plan, arenas, handles, machine.learner,
+                                machine.ranks, debug);
     if constexpr (joins_ranks<Device>)
         detail::open_channels(device.transport(), tables, machine.plan.lowered);
     return tables;

@@ -37,6 +37,7 @@ template <DeviceRuntime Device> class MachinePlan {
     Array<Reversal> reversals;      ///< by cell, or none
     std::size_t const samples;      ///< of the largest mini-batch
     StepChecks const checks;        ///< what is looked at before a commit
+    bool const debug;               ///< whether calls are looked at, and tensors have room behind
     DeclaredCost cost;              ///< of actions
     std::size_t const learner;      ///< see lowest_learner()
     MemoryPlan plan;                ///< of a step
@@ -49,7 +50,7 @@ template <DeviceRuntime Device> class MachinePlan {
                 std::size_t most_samples, StepChecks step_checks)
         : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
           ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
-          samples(most_samples), checks(step_checks),
+          samples(most_samples), checks(step_checks), debug(work.debug),
           cost(model.costs, model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
@@ -70,7 +71,7 @@ template <DeviceRuntime Device> class MachinePlan {
     }
 
   private:
-    PlanRequest request(Device const& device, std::size_t capacity) const {
+    PlanRequest request(Device const& device, std::size_t capacity, bool guards = false) const {
         std::size_t const micro_batches = programs.micro_batches();
         Staging staging = Device::staged([&] {
             return step_staging(model.infos[0].input, model.targets,
@@ -84,13 +85,18 @@ template <DeviceRuntime Device> class MachinePlan {
                 model.states,
                 capacity,
                 staging,
-                links(device)};
+                links(device),
+                Tightness::full,
+                guards ? slot_alignment : 0};
     }
     MemoryPlan planned(Device const& device, MachineWork const& work) {
         std::size_t const micro_batches = programs.micro_batches();
         std::size_t const capacity =
             samples / micro_batches + (samples % micro_batches != 0); // rounded up
-        if (!countable(request(device, capacity), micro_batches))
+        // Behind every tensor of samples, wherever a layer's functions look for the next. What runs
+        // again is chosen without.
+        PlanRequest const roomy = request(device, checked_sum(capacity, debug), debug);
+        if (!countable(roomy, micro_batches))
             detail::throw_error<std::invalid_argument>(
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
@@ -111,8 +117,7 @@ template <DeviceRuntime Device> class MachinePlan {
             reversals = std::move(fitted.reversals);
             cost = DeclaredCost(model.costs, model.infos, first, reversals);
         }
-        MemoryPlan result =
-            plan_memory(request(device, capacity), programs, reversals, work.choose);
+        MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
         for (LayerInfo const& layer : model.infos)
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 result.snapshot += (1 + model.states) * layer.parameters.bytes[t];

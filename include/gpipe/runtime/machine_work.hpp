@@ -49,6 +49,7 @@ struct MachineWork : Checkpointed {
                         Budget const& budget) = nullptr; ///< null unless a policy may have a budget
     ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece
     bool snapshot = false;           ///< whether it has host memory for a copy of its state
+    bool debug = false;              ///< see Training::Options
 };
 
 } // namespace gpipe

@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/debug_calls.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/update.hpp>
@@ -35,6 +36,7 @@ struct Tables {
     };
 
     Calls calls;                         ///< by cell and CallList
+    DebugCalls debug;                    ///< that these stand for, if they do
     Array<LayerMemory> layers;           ///< by layer
     Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;                ///< by cell
@@ -233,15 +235,17 @@ namespace detail {
 } // namespace detail
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device. Of other ranks' devices there are names and numbers alone.
+/// `handles`: by device; `debug`: if calls are to be looked at. Of other ranks' devices there are
+/// names and numbers alone.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
                                               Array<HandleSet> const& handles, std::size_t learner,
-                                              Ranks const& ranks) {
+                                              Ranks const& ranks, PoisonWork debug = {}) {
     Tables tables;
     tables.ranks = ranks;
     detail::fill_layers(tables, model, plan, arenas);
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
+    if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();

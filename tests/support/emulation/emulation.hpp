@@ -130,6 +130,13 @@ inline int __all_sync(unsigned mask, int vote,
 template <class T> T atomicAdd(T* at, std::type_identity_t<T> value) {
     return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed);
 }
+template <class T> T atomicMax(T* at, std::type_identity_t<T> value) {
+    std::atomic_ref const there(*at);
+    T seen = there.load(std::memory_order_relaxed);
+    while (seen < value && !there.compare_exchange_weak(seen, value, std::memory_order_relaxed))
+        ;
+    return seen;
+}
 template <class T>
 T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     std::atomic_ref(*at).compare_exchange_strong(expected, value, std::memory_order_relaxed);

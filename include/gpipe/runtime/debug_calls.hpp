@@ -1,0 +1,242 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/poison.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// A tensor that a call may write.
+struct DebugTensor {
+    char const* what = nullptr;     ///< it is
+    std::uint32_t number = 0;       ///< among those of its kind
+    std::string_view tag{};         ///< of a skip, in place of the number
+    char const* function = nullptr; ///< of the layer, that writes it
+    Place place{};                  ///< where it lies, if it is of samples
+    std::byte* whole = nullptr;     ///< else; null: it is what the loss comes to
+    std::size_t bytes = 0;          ///< of a sample, or of the whole
+    std::size_t room = 0;           ///< of the slot; 0: none behind what is written
+    std::size_t element = 1;        ///< bytes
+    Poison poison{};                ///< what it holds before; 0: what it holds anyhow
+    std::uint64_t guard = 0;        ///< what is behind, see PoisonedBytes
+
+    /// Whether it is of samples.
+    bool has_samples() const { return place.region != Region::nothing; }
+};
+
+/// A call, with all that it may write. Another stands in its place, whose layer this is.
+struct DebugCall {
+    Call call;                   ///< as it would be
+    Part<DebugTensor> tensors{}; ///< that it may write
+    std::string_view layer{};    ///< its name
+    PoisonWork work{};           ///< of the device
+};
+
+/// What Calls point to in debug mode.
+struct DebugCalls {
+    Array<DebugCall> calls;     ///< one for each
+    Array<DebugTensor> tensors; ///< of all of them
+};
+
+namespace detail {
+
+// In place of a call in debug mode.
+GPIPE_INLINE void debug_call(Call const& call, Frame const& frame);
+
+// Lists what calls may write, and puts others in their place.
+class DebugCallMaker {
+  public:
+    DebugCallMaker(Model const& model, MemoryPlan const& plan, PoisonWork work, Ranks const& ranks)
+        : model_(model), plan_(plan), work_(work), ranks_(ranks) {}
+
+    DebugCalls make(Call* calls) {
+        list(calls); // to count them
+        result_.calls = Array<DebugCall>(calls_);
+        result_.tensors = Array<DebugTensor>(tensors_);
+        list(calls);
+        return static_cast<DebugCalls&&>(result_);
+    }
+
+  private:
+    void list(Call* call) {
+        bool const writes = !result_.calls.empty();
+        calls_ = tensors_ = 0;
+        for (std::size_t c = 0; c < plan_.cells.size(); ++c)
+            for (std::size_t way = 0; way < way_count && has(c); ++way)
+                for (CellCall const& one : plan_.parts.of(c, way).calls.calls) {
+                    std::size_t const first = tensors_;
+                    add_call(one.kind, *call, way != way_evaluates);
+                    if (writes) put_in_place_of(*call, first);
+                    ++calls_;
+                    ++call;
+                }
+    }
+    bool has(std::size_t cell) const { return ranks_.own(plan_.lowered.programs.device_of(cell)); }
+    void put_in_place_of(Call& call, std::size_t first) {
+        DebugCall& debug = result_.calls[calls_];
+        debug.call = call;
+        debug.tensors = {result_.tensors.data() + first, tensors_ - first};
+        debug.layer =
+            call.index < model_.infos.size() ? model_.infos[call.index].name : model_.loss.name;
+        debug.work = work_;
+        call.function = &debug_call;
+        call.layer = &debug;
+    }
+
+    void add_call(CallKind kind, Call const& call, bool trains) {
+        if (kind == CallKind::loss) return add_loss(call, trains);
+        LayerInfo const& layer = model_.infos[call.index];
+        bool const forward = kind == CallKind::forward;
+        bool const halves = kind == CallKind::backward && layer.splits && !layer.has_whole;
+        bool const first = kind == CallKind::input_gradient || kind == CallKind::backward;
+        function_ = forward                            ? "forward"
+                    : !first                           ? "weight_gradient"
+                    : kind == CallKind::input_gradient ? "input_gradient"
+                    : halves                           ? "input_gradient"
+                                                       : "backward";
+        if (forward) add("output", layer.output, call.y, true);
+        if (forward) add("saved", layer.saved, call.saved, call.saving);
+        if (first) add("dx", layer.input_gradient, call.dx, true);
+        if (first) add("deferred", layer.deferred, call.deferred, true);
+        for (std::uint32_t e = 0; e < layer.skips.count(); ++e) {
+            SkipInfo const& skip = layer.skips.first[e];
+            SkipPlace const& place = call.skips[e];
+            bool const stashes = e < layer.skips.stashes;
+            tag_ = skip.tag;
+            if (stashes && forward)
+                add("stash", {&skip.bytes, 1, &skip.element}, place.value, true);
+            if (!stashes && first)
+                add("gradient of pop", {&skip.gradient_bytes, 1, &skip.element}, place.gradient,
+                    true);
+        }
+        tag_ = {};
+        add("scratch", layer.scratch, call.scratch, false);
+        if (halves) function_ = "weight_gradient";
+        if (!forward && kind != CallKind::input_gradient)
+            add_gradients(layer.parameters, call.gradients);
+    }
+    // In evaluation no gradient is wanted.
+    void add_loss(Call const& call, bool trains) {
+        function_ = "call";
+        add("dy", model_.infos[model_.infos.size() - 1].output_gradient, call.dy, trains);
+        add("scratch", model_.loss_scratch, call.scratch, false);
+        DebugTensor value;
+        value.what = "value";
+        value.bytes = model_.sums * sizeof(double);
+        value.element = sizeof(double);
+        value.poison = poison_of(element_info<double>);
+        put(value);
+    }
+    void add(char const* what, GroupSizes const& group, Place place, bool must) {
+        for (std::uint32_t t = 0; t < group.count && place.region != Region::nothing; ++t) {
+            DebugTensor tensor;
+            tensor.what = what;
+            tensor.number = t;
+            tensor.tag = tag_;
+            tensor.place = place;
+            tensor.bytes = group.bytes[t];
+            tensor.room = slot_bytes(group.bytes[t] * plan_.capacity);
+            tensor.element = group.elements[t].bytes;
+            tensor.poison = poison_of(group.elements[t]);
+            if (!must) tensor.poison.unit = 0;
+            if (tensor.bytes > 0) put(tensor);
+            place.offset += tensor.room;
+        }
+    }
+    // Calls add to them. What is behind was zeroed with them.
+    void add_gradients(GroupSizes const& group, std::byte* at) {
+        for (std::uint32_t t = 0; t < group.count; ++t) {
+            DebugTensor tensor;
+            tensor.what = "gradient of parameter tensor";
+            tensor.number = t;
+            tensor.whole = at;
+            tensor.bytes = group.bytes[t];
+            tensor.room = slot_bytes(group.bytes[t]);
+            tensor.element = group.elements[t].bytes;
+            at += tensor.room;
+            if (t + 1 == group.count) tensor.room += slot_alignment; // see PlanRequest::guard
+            put(tensor);
+        }
+    }
+    void put(DebugTensor& tensor) {
+        tensor.function = function_;
+        // Another than behind what the call reads: one that copies too much would not be seen.
+        tensor.guard = tensor.poison.pattern ^ (1 + tensors_ % 31) * tensor.poison.salt;
+        if (tensors_ < result_.tensors.size()) result_.tensors[tensors_] = tensor;
+        ++tensors_;
+    }
+
+    Model const& model_;
+    MemoryPlan const& plan_;
+    PoisonWork work_;
+    Ranks ranks_;
+    DebugCalls result_;
+    std::size_t calls_ = 0, tensors_ = 0; // listed so far
+    char const* function_ = nullptr;      // of the layer, that writes what is added
+    std::string_view tag_;                // of the skip that it is of
+};
+
+GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& frame) {
+    PoisonedBytes all;
+    all.poison = tensor.poison;
+    all.guard = tensor.guard;
+    all.data = tensor.whole           ? tensor.whole
+               : tensor.has_samples() ? tensor.place.in(frame)
+                                      : reinterpret_cast<std::byte*>(frame.sums);
+    all.bytes = tensor.bytes * (tensor.has_samples() ? frame.samples : 1);
+    all.room = tensor.room > 0 ? tensor.room : all.bytes;
+    return all;
+}
+
+[[noreturn, gnu::cold]] GPIPE_INLINE void throw_finding(DebugCall const& debug,
+                                                        DebugTensor const& tensor,
+                                                        Frame const& frame,
+                                                        PoisonFinding const& found) {
+    std::size_t const at = found.unwritten;
+    std::size_t const beyond = (found.beyond + tensor.element - 1) / tensor.element;
+    Message const number("%u", tensor.number);
+    Message const sample(" of sample %zu of the mini-batch",
+                         frame.first_sample + at / tensor.bytes);
+    Message const fault =
+        beyond > 0
+            ? Message("written up to %zu bytes beyond its end", beyond * tensor.element)
+            : Message("left unwritten, first at element %zu%s", at % tensor.bytes / tensor.element,
+                      tensor.has_samples() ? sample.text : "");
+    std::string_view const which = tensor.tag.empty() ? number.text : tensor.tag;
+    throw_error<std::logic_error>("gpipe: %s %.*s is %s, by the %s of layer %u (%.*s)", tensor.what,
+                                  static_cast<int>(which.size()), which.data(), fault.text,
+                                  tensor.function, debug.call.index,
+                                  static_cast<int>(debug.layer.size()), debug.layer.data());
+}
+
+GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
+    DebugCall const& debug = *static_cast<DebugCall const*>(call.layer);
+    for (DebugTensor const& tensor : debug.tensors)
+        if (tensor.poison.pattern != 0) debug.work.fill(*frame.shared, bytes_of(tensor, frame));
+    debug.call.function(debug.call, frame);
+    for (DebugTensor const& tensor : debug.tensors) {
+        PoisonFinding const found = debug.work.find(*frame.shared, bytes_of(tensor, frame));
+        if (found.beyond > 0 || found.unwritten != PoisonFinding::none)
+            throw_finding(debug, tensor, frame, found);
+    }
+}
+
+} // namespace detail
+
+/// Has these calls, of a plan with room behind every tensor, look at what they write: see
+/// Options::debug. `work`: of the device.
+[[gnu::cold]] GPIPE_INLINE DebugCalls debug_calls(Calls& calls, Model const& model,
+                                                  MemoryPlan const& plan, PoisonWork work,
+                                                  Ranks const& ranks) {
+    return detail::DebugCallMaker(model, plan, work, ranks).make(calls.data());
+}
+
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END
