@@ -105,13 +105,10 @@ template <class Net, class Make> void train_alike(std::size_t points, Make make)
             for (Sizes const& devices : splits(k))
                 for (bool const meets : {true, false}) {
                     if (point++ % toy::one_of(points) != 0) continue;
-                    // What pops and runs again in a weight half trains wrongly on one rank, too.
-                    if (!Net::skips.empty() &&
-                        checkpointing.name.find("weight halves") != std::string::npos)
-                        continue;
                     auto o = options<Train>(k, 8);
                     o.schedule = schedule;
                     o.checkpointing = checkpointing.policy;
+                    o.debug = trained % 5 == 0;
                     INFO(schedule.name(), " of ", schedule.cells_per_device(),
                          " cells per device, ", checkpointing.name, ", ", describe(devices),
                          meets ? ", which meet" : "");
