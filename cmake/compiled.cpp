@@ -5,6 +5,7 @@
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
 #include <gpipe/runtime/gradient_report.hpp>
+#include <gpipe/runtime/joined.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/search/best_schedule.hpp>
 #include <gpipe/trace/chrome.hpp>

@@ -136,23 +136,27 @@ set(GPIPE_HEADERS
     include/gpipe/plan/edge.hpp
     include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_needs.hpp
+    include/gpipe/plan/ended_step.hpp
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
     include/gpipe/plan/happens_before.hpp
     include/gpipe/plan/links.hpp
     include/gpipe/plan/lower.hpp
     include/gpipe/plan/lowered.hpp
+    include/gpipe/plan/messages.hpp
     include/gpipe/plan/operands.hpp
     include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
-    include/gpipe/plan/projection.hpp
+    include/gpipe/plan/ranks.hpp
     include/gpipe/plan/segments.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
+    include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
     include/gpipe/runtime/debug_calls.hpp
@@ -160,6 +164,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/gradient_report.hpp
+    include/gpipe/runtime/joined.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
@@ -180,6 +185,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
+    include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/step.hpp
@@ -249,4 +255,5 @@ set(GPIPE_HEADERS
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
+    include/gpipe/transport/transport.hpp
 )

@@ -155,7 +155,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, net.layers, prepared.first, made.reversals);
     auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
-        Placement const placement = place_programs(lowered, 1, true, cost);
+        Placement const placement = place_programs(lowered, {of.devices}, 1, true, cost);
         StepTable steps =
             step_table(plan, lowered, all, placement, merge_lanes(lowered, placement, cost), arenas,
                        host, evaluates);

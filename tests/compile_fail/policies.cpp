@@ -14,6 +14,8 @@
 // expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2, Policy=gpipe::Balanc)
 // expect GPIPE_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
+// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for devices of one rank: several commit
+#include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -24,6 +26,20 @@ using Loss = gpipe::Loss<blank::Loss<4>>;
 struct Unknown {};
 struct OtherKind {
     using policy_kind = Unknown;
+};
+// Of one rank of several, without a word to the others.
+struct Silent {
+    static std::size_t rank() { return 0; }
+    static std::size_t ranks() { return 1; }
+    static gpipe::Array<std::uint64_t> gather(std::uint64_t number) { return {1, number}; }
+    static void open(gpipe::Array<gpipe::Channel> const&) {}
+    static void send(std::size_t, std::byte const*, std::size_t, std::uint32_t) noexcept {}
+    static std::uint32_t receive(std::size_t, std::byte*, std::size_t) noexcept { return 0; }
+    static std::exception_ptr error() { return nullptr; }
+};
+struct Quiet {
+    using policy_kind = gpipe::policy::Transport;
+    template <class Device> using Of = gpipe::Joined<Device, Silent>;
 };
 struct NoPass {
     using policy_kind = gpipe::policy::Checkpointing;
@@ -52,6 +68,8 @@ using Train = gpipe::Training<Net, gpipe::Cells<2>, Loss, gpipe::Balance<1, 1>>;
 using Train = gpipe::Training<blank::Linear<4>, Loss>;
 #elif defined(GPIPE_NO_PASS)
 using Train = gpipe::Training<Net, Loss, NoPass>;
+#elif defined(GPIPE_IMMEDIATE_RANKS)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Quiet, gpipe::update::Immediate>;
 #else
 using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss>;
 #endif

@@ -1,6 +1,7 @@
 // What lanes wait for: marks are put down whatever throws, and are the right ones however many
 // steps came before, and wherever the marks of a lane that was not used meanwhile have stayed.
 #include "support/deferred.hpp"
+#include "support/fragile.hpp"
 #include "support/layers.hpp"
 #include "support/losses.hpp"
 #include "support/remote.hpp"
@@ -122,65 +123,14 @@ TEST_CASE_TEMPLATE("lanes wait for each other at and beyond every power of two o
 
 namespace {
 
-struct Broken {};
+using toy::Broken;
+using toy::Fragile;
 
-// A floating-point type of a user's own, whose operations throw when they are told to. The library
-// itself converts it to float for norms, and multiplies gradients by the scale of a step.
-struct Fragile {
-    static inline std::atomic<int> left = -1; // operations before one throws; negative: none does
-    static inline std::atomic<int> done = 0;
-    float value;
-
-    Fragile() = default;
-    explicit Fragile(double v) : value(static_cast<float>(v)) {}
-    explicit operator float() const { return operate(), value; }
-    Fragile& operator*=(Fragile factor) { return operate(), value *= factor.value, *this; }
-
-  private:
-    static void operate() {
-        ++done;
-        if (left >= 0 && left-- == 0) throw Broken{};
-    }
-};
-struct Factor {
-    using Input = gpipe::Tensor<float, 2>;
-    using Output = Input;
-    using Parameters = gpipe::Tensors<gpipe::Tensor<Fragile, 2>, gpipe::Tensor<Fragile>>;
-    void initialize(auto& ctx) const {
-        auto [w, b] = ctx.parameters();
-        for (Fragile& v : w) v.value = 0.5f;
-        b().value = 1;
-    }
-    void forward(auto& ctx, auto x, auto y) const {
-        auto [w, b] = ctx.parameters();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t i = 0; i < 2; ++i) y(s, i) = w(i).value * x(s, i) + b().value;
-    }
-    void backward(auto& ctx, auto x, auto dy, auto dx) const {
-        auto [w, b] = ctx.parameters();
-        auto [dw, db] = ctx.gradients();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t i = 0; i < 2; ++i) {
-                dw(i).value += dy(s, i) * x(s, i);
-                db().value += dy(s, i);
-                dx(s, i) = dy(s, i) * w(i).value;
-            }
-    }
-};
-struct Descend {
-    static constexpr std::size_t states = 0;
-    template <class T>
-    void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, 0> tensor) const noexcept {
-        if constexpr (std::is_same_v<T, Fragile>)
-            for (std::size_t i = 0; i < tensor.size; ++i)
-                tensor.parameter[i].value -= 0.01f * tensor.gradient[i].value;
-    }
-};
 template <class Device>
 using FragileTrain =
-    gpipe::Training<gpipe::Pipeline<Factor, Factor, Factor>, gpipe::Cells<3>,
+    gpipe::Training<gpipe::Pipeline<toy::Factor, toy::Factor, toy::Factor>, gpipe::Cells<3>,
                     gpipe::MicroBatches<2>, gpipe::Loss<toy::MeanSquare<float, 2>>,
-                    gpipe::Optimizer<Descend>, gpipe::schedule::GPipeAscending, Device>;
+                    gpipe::Optimizer<toy::Descend>, gpipe::schedule::GPipeAscending, Device>;
 
 template <class T> std::vector<float> parameters(T& train) {
     std::vector<float> all;
@@ -194,8 +144,6 @@ template <class T> std::vector<float> parameters(T& train) {
 }
 
 } // namespace
-
-template <> struct gpipe::CarriesGradient<Fragile> : std::true_type {};
 
 TEST_CASE_TEMPLATE("what throws between the layers and the end of a step surfaces, whatever waits "
                    "for it: before the commit nothing has changed, behind it the object says that "

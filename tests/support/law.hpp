@@ -151,7 +151,7 @@ class Definition {
                gpipe::StepTable const& table, gpipe::Ending const* ending)
         : chain_(chain), plan_(plan), table_(table), ending_(ending),
           calls_(make_calls(model_of(chain), plan, gpipe::Array<gpipe::LayerMemory>(chain.size),
-                            chain.lowest_learner)) {}
+                            chain.lowest_learner, {plan.devices.size()})) {}
 
     std::vector<Work> operator()(gpipe::Step const& step) const {
         std::vector<Work> result;

@@ -7,6 +7,8 @@
 #include <gpipe/checkpoint/revolve.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/links.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/schedule/halves.hpp>
 
 #include <algorithm>
@@ -80,10 +82,16 @@ struct RandomPlan {
     gpipe::MemoryPlan plan;
 };
 /// Links between cells, and behind them those of a chain's skips: each that goes from device to
-/// device like one of the cells'.
+/// device like one of the cells', or as `ranks` say.
 inline gpipe::Array<gpipe::Link> links_of(gpipe::Programs const& programs,
                                           gpipe::Array<std::size_t> const& first,
-                                          ChainShape const& chain, std::mt19937_64& random) {
+                                          ChainShape const& chain, std::mt19937_64& random,
+                                          gpipe::Ranks const* ranks) {
+    if (ranks)
+        return gpipe::links_between(
+            programs, first, chain.skips, [&](std::size_t from, std::size_t to) {
+                return ranks->of(from) == ranks->of(to) ? gpipe::Link::shared : gpipe::Link::sent;
+            });
     bool const mixed = random() % 2 == 0;
     auto const link = mixed ? gpipe::Link::shared : static_cast<gpipe::Link>(random() % 3);
     auto const of_cells = mixed ? mixed_links(programs, random) : same_links(programs, link);
@@ -101,7 +109,7 @@ inline gpipe::Array<gpipe::Link> links_of(gpipe::Programs const& programs,
 /// For programs without recomputes: a chain, a cut, links, and what runs again, `in_pieces` or by
 /// whole cells.
 inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt19937_64& random,
-                            int percent_skips = 0) {
+                            int percent_skips = 0, gpipe::Ranks const* ranks = nullptr) {
     std::size_t const cells = programs.cells();
     Sizes sizes;
     sizes.most_bytes = 700;
@@ -125,7 +133,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     } else {
         programs = lowerings[random() % 3](programs);
     }
-    result.links = links_of(programs, first, result.chain.shape(), random);
+    result.links = links_of(programs, first, result.chain.shape(), random, ranks);
     result.plan =
         gpipe::plan_memory({result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links},
                            programs, result.reversals);

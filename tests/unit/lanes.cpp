@@ -57,7 +57,7 @@ TEST_CASE("lanes cannot be merged from programs that wait for each other") {
     auto lowered = gpipe::lower(programs);
     lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(
-        gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, 1, true, cost), cost),
+        gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, {2}, 1, true, cost), cost),
         "gpipe: the programs wait for each other", std::logic_error);
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("transfers take no lane's time") {
     auto const programs = gpipe::schedule::GPipe::programs(3, 4);
     auto const lowered =
         toy::lower(programs, toy::same_links(programs, Link::staged), toy::crossing_from(1, 3));
-    auto const placement = gpipe::place_programs(lowered, 1, true, cost);
+    auto const placement = gpipe::place_programs(lowered, {3}, 1, true, cost);
     auto const lanes = gpipe::merge_lanes(lowered, placement, cost);
     auto const times = gpipe::simulate<double>(programs, cost);
     CHECK(lanes.busy == times.busy);

@@ -6,8 +6,9 @@
 
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/plan/evaluation.hpp>
-#include <gpipe/plan/projection.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/runtime/table_proof.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -34,6 +35,7 @@ using gpipe::MemoryPlan;
 using gpipe::Operand;
 using gpipe::Operands;
 using gpipe::Programs;
+using gpipe::Ranks;
 using gpipe::Step;
 using gpipe::StepTable;
 using gpipe::Use;
@@ -188,7 +190,8 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
             CAPTURE(flavour);
             CAPTURE(enqueues);
             CAPTURE(lanes);
-            auto const placement = place_programs(walked.lowered, lanes, enqueues, cost);
+            auto const placement =
+                place_programs(walked.lowered, {test.plan.devices.size()}, lanes, enqueues, cost);
             walked.fill(placement, walked.lowered, random() % 5);
             f(walked, placement, test.chain.shape(), random);
         }
@@ -627,7 +630,216 @@ TEST_CASE("P6 where calls only enqueue no step ends before all its layers have b
 
 namespace {
 
-using Ranks = std::vector<std::vector<gpipe::RankStep>>;
+// What ranks that share no memory do with their parts of a table, in any order that their lanes and
+// marks allow; with `meets` a send goes on together with its receive, else at once. By operands:
+// what is read has to be on the rank, where it lies. Says what went wrong, or nothing.
+struct RankWalk {
+    MemoryPlan const& plan;
+    Lowered const& lowered;
+    Operands const& operands;
+    gpipe::Located located;
+    std::vector<StepTable> tables; // by rank
+    bool meets;
+
+    std::string run(Random& random) const {
+        struct Lane {
+            std::size_t rank, lane, next, end;
+        };
+        std::vector<Lane> lanes;
+        std::vector<std::vector<std::uint32_t>> reached; // by rank and stream
+        for (std::size_t r = 0; r < tables.size(); ++r) {
+            reached.emplace_back(tables[r].streams);
+            for (std::size_t l = 0; l < tables[r].lanes(); ++l)
+                lanes.push_back({r, l, tables[r].begin[l], tables[r].begin[l + 1]});
+        }
+        std::vector<std::vector<std::uint32_t>> memory; // by space and byte: the value there
+        for (gpipe::DeviceBytes const& device : plan.devices)
+            memory.emplace_back(device.total(), Operands::none);
+        memory.emplace_back(plan.host, Operands::none);
+        std::vector<std::vector<bool>> there(tables.size(),
+                                             std::vector<bool>(operands.values.size()));
+        std::map<std::uint32_t, std::vector<std::uint32_t>> on_its_way; // by edge and direction
+        auto const way = [&](Step const& step) {
+            bool const back =
+                step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
+            return 2 * step.calls + back;
+        };
+        auto const crosses = [&](Step const& step) {
+            return is_transfer(step.kind) && lowered.edges[step.calls].link == Link::sent;
+        };
+        auto const sends = [](Step const& step) {
+            return step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+        };
+        auto const step_of = [&](Lane const& lane) -> Step const* {
+            return lane.next < lane.end ? &tables[lane.rank].steps[lane.next] : nullptr;
+        };
+        auto const ready = [&](Lane const& lane) {
+            Step const* const step = step_of(lane);
+            bool result = step != nullptr;
+            if (step)
+                for (Wait const& wait : tables[lane.rank].waits_of(*step))
+                    result = result && reached[lane.rank][wait.stream] >= wait.position;
+            return result;
+        };
+        std::string wrong;
+        auto const execute = [&](Lane& lane) {
+            Step const& step = *step_of(lane);
+            for (bool const writes : {false, true})
+                for (Operand const& operand : operands[step.action]) {
+                    if ((operand.use != Use::read) != writes) continue;
+                    gpipe::Value const& value = operands.values[operand.value];
+                    gpipe::Location const at = located[operand.value];
+                    bool const here = !is_lasting(value.holds) &&
+                                      value.holds != gpipe::Holds::staged_output &&
+                                      value.holds != gpipe::Holds::staged_gradient;
+                    if (!writes && here && !there[lane.rank][operand.value])
+                        wrong = "a value is missing";
+                    there[lane.rank][operand.value] = true;
+                    for (std::size_t b = at.begin; b < at.end; ++b)
+                        if (writes)
+                            memory[at.space][b] = operand.value;
+                        else if (memory[at.space][b] != operand.value)
+                            wrong = "something else lies there";
+                }
+            reached[lane.rank][step.stream] = step.position;
+            ++lane.next;
+        };
+        for (;;) {
+            std::vector<std::size_t> can;
+            for (std::size_t l = 0; l < lanes.size(); ++l) {
+                if (!ready(lanes[l])) continue;
+                Step const& step = *step_of(lanes[l]);
+                bool goes_on = !crosses(step) || !meets;
+                if (crosses(step) && !sends(step)) goes_on = !on_its_way[way(step)].empty();
+                if (crosses(step) && sends(step) && meets)
+                    for (Lane const& other : lanes)
+                        goes_on = goes_on ||
+                                  (ready(other) && crosses(*step_of(other)) &&
+                                   !sends(*step_of(other)) && way(*step_of(other)) == way(step));
+                if (goes_on) can.push_back(l);
+            }
+            if (can.empty()) break;
+            Lane& lane = lanes[can[random() % can.size()]];
+            Step const& step = *step_of(lane);
+            if (crosses(step)) {
+                auto& messages = on_its_way[way(step)];
+                if (sends(step)) {
+                    messages.push_back(step.micro_batch);
+                } else {
+                    if (messages.front() != step.micro_batch) return "mismatch";
+                    messages.erase(messages.begin());
+                }
+                if (sends(step) && meets)
+                    for (Lane& other : lanes)
+                        if (ready(other) && crosses(*step_of(other)) && !sends(*step_of(other)) &&
+                            way(*step_of(other)) == way(step)) {
+                            if (step_of(other)->micro_batch != step.micro_batch) return "mismatch";
+                            messages.clear();
+                            execute(other);
+                            break;
+                        }
+            }
+            execute(lane);
+            if (!wrong.empty()) return wrong;
+        }
+        for (Lane const& lane : lanes)
+            if (lane.next < lane.end) return "deadlock";
+        return "";
+    }
+};
+
+// Ranks of some devices each.
+struct SomeRanks {
+    std::vector<std::size_t> first{0}, lanes;
+    SomeRanks(std::size_t devices, Random& random) {
+        for (std::size_t d = 1; d < devices; ++d)
+            if (random() % 2 == 0) first.push_back(d);
+        first.push_back(devices);
+        for (std::size_t r = 0; r + 1 < first.size(); ++r)
+            lanes.push_back(1 + random() % (first[r + 1] - first[r]));
+    }
+    Ranks all() const { return {first.back(), lanes.size(), 0, first.data(), lanes.data()}; }
+};
+
+} // namespace
+
+TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
+    std::map<std::string, std::size_t> swapped;
+    std::size_t messages = 0, several = 0;
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+        CAPTURE(n);
+        Random random(n);
+        Programs const schedule = some_schedule(random);
+        SomeRanks const some(schedule.devices(), random);
+        Ranks ranks = some.all();
+        Case test{
+            toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0, &ranks),
+            {},
+            {}};
+        several += ranks.count > 1;
+        MemoryPlan const& plan = test.plan;
+        // So none of them waits for who waits for what was sent.
+        auto const receives = gpipe::messages_of(plan.lowered);
+        for (std::size_t r = 0; r < plan.lowered.order.size() && !receives.empty(); ++r)
+            if (std::uint32_t const i = receives[plan.lowered.order[r]]; i != gpipe::no_message)
+                REQUIRE(plan.lowered.order[r + 1] == i);
+        bool const evaluation = random() % 3 == 0;
+        Lowered lowered;
+        Operands operands;
+        if (evaluation) {
+            lowered = evaluation_of(plan.lowered);
+            operands = find_operands(lowered, plan.cells, plan.part_table(true));
+            lowered.needs =
+                find_needs(walk_of(lowered), operands, gpipe::Located(plan, operands, true));
+        } else {
+            gpipe::Ending ending = some_ending(plan, false, false, random);
+            ending.ranks = ranks;
+            EndedStep step = with_ending(plan.lowered, plan.operands, ending);
+            lowered = std::move(step.lowered);
+            operands = std::move(step.operands);
+        }
+        toy::Arenas const arenas(plan);
+        std::uint64_t const seed = random() % 5;
+        auto const cost = [=](gpipe::Action const& a) {
+            return 1 + static_cast<double>(seed * (3 + a.cell) % 5);
+        };
+        auto const placement = place_programs(lowered, ranks, 1 + random() % 4, false, cost);
+        StepTable const all =
+            step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
+                       arenas.begin, arenas.host, evaluation);
+        REQUIRE_NOTHROW(check_table(all, plan, lowered, operands, false));
+        RankWalk walk{plan, lowered, operands, gpipe::Located(plan, operands, evaluation),
+                      {},   true};
+        std::size_t steps = 0;
+        for (ranks.self = 0; ranks.self < ranks.count; ++ranks.self) {
+            walk.tables.push_back(gpipe::detail::rank_table(all, lowered, placement, ranks));
+            steps += walk.tables.back().steps.size();
+            for (Step const& step : walk.tables.back().steps)
+                messages += step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+        }
+        REQUIRE(steps == lowered.programs.size());
+        for (bool const meets : {true, false}) {
+            walk.meets = meets;
+            REQUIRE(walk.run(random) == "");
+        }
+        walk.meets = true;
+        StepTable& table = walk.tables[random() % walk.tables.size()];
+        std::size_t const lane = random() % table.lanes();
+        std::size_t const size = table.begin[lane + 1] - table.begin[lane];
+        if (ranks.count == 1 || size < 2) continue;
+        Step* const step = &table.steps[table.begin[lane] + random() % (size - 1)];
+        std::swap(step[0], step[1]);
+        std::swap(step[0].position, step[1].position);
+        ++swapped[walk.run(random)];
+    }
+    MESSAGE(several << " cases of several ranks, " << messages << " messages; with two steps of a "
+                    << "lane swapped:");
+    for (auto const& [what, count] : swapped)
+        MESSAGE(count << " " << (what.empty() ? "equivalent" : what));
+    CHECK(swapped.size() >= 4); // it sees what it says it sees
+}
+
+namespace {
 
 // Programs with copies wherever an edge goes from device to device, and edges that skip cells.
 Lowered some_edges(Random& random) {
@@ -651,83 +863,6 @@ Lowered some_edges(Random& random) {
     for (bool& cell : offloads) cell = random() % 4 == 0;
     return gpipe::lower(programs, {cells, std::move(edges)}, linear_order(programs), offloads);
 }
-
-// Runs ranks that share no memory. A send goes on together with the receive that it meets: nothing
-// is buffered, nothing has a tag. Says what went wrong, or nothing.
-std::string meet(Ranks const& ranks, Lowered const& lowered, Operands const& operands) {
-    using Role = gpipe::RankStep::Role;
-    std::vector<std::size_t> next(ranks.size());
-    std::vector<std::vector<bool>> there(ranks.size(), std::vector<bool>(operands.values.size()));
-    auto const at = [&](std::size_t rank) {
-        return next[rank] < ranks[rank].size() ? &ranks[rank][next[rank]] : nullptr;
-    };
-    // Whether the one has all that is read; the other then has what is written.
-    auto const runs = [&](std::uint32_t action, std::size_t from, std::size_t to) {
-        for (Operand const& operand : operands[action]) {
-            gpipe::Value const& value = operands.values[operand.value];
-            if (value.holds == gpipe::Holds::gradient && !lowered.edges[value.owner].gradient)
-                continue; // a turn: where no memory is shared nobody waits for it
-            if (operand.use != Use::read)
-                there[to][operand.value] = true;
-            else if (!there[from][operand.value])
-                return false;
-        }
-        return true;
-    };
-    for (bool moved = true; std::exchange(moved, false);)
-        for (std::size_t r = 0; r < ranks.size(); ++r)
-            while (gpipe::RankStep const* const step = at(r)) {
-                gpipe::RankStep const* const other = at(step->peer);
-                if (step->role == Role::receives ||
-                    (step->role == Role::sends &&
-                     (!other || other->role != Role::receives || other->peer != r)))
-                    break;
-                if (step->action != other->action) return "mismatch";
-                if (!runs(step->action, r, step->peer)) return "a value is missing";
-                ++next[r];
-                if (step->role == Role::sends) ++next[step->peer];
-                moved = true;
-            }
-    for (std::size_t r = 0; r < ranks.size(); ++r)
-        if (at(r)) return "deadlock";
-    return "";
-}
-
-} // namespace
-
-TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
-    Random random(3);
-    std::map<std::string, std::size_t> swapped;
-    std::size_t messages = 0;
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
-        CAPTURE(n);
-        Lowered const lowered = some_edges(random);
-        Operands const operands =
-            find_operands(lowered, gpipe::any_cells(lowered.programs.cells()));
-        gpipe::Projection const projection(lowered);
-        Ranks ranks;
-        std::size_t steps = 0;
-        for (std::size_t r = 0; r < projection.ranks(); ++r) {
-            ranks.emplace_back(projection[r].begin(), projection[r].end());
-            for (gpipe::RankStep const& step : ranks.back())
-                steps += step.role != gpipe::RankStep::Role::receives,
-                    messages += step.role == gpipe::RankStep::Role::sends;
-        }
-        REQUIRE(steps == lowered.programs.size());
-        REQUIRE(meet(ranks, lowered, operands) == "");
-        auto& program = ranks[random() % ranks.size()];
-        if (program.size() < 2) continue;
-        std::size_t const i = random() % (program.size() - 1);
-        std::swap(program[i], program[i + 1]);
-        ++swapped[meet(ranks, lowered, operands)];
-    }
-    MESSAGE(messages << " messages; with two steps of a rank swapped:");
-    for (auto const& [what, count] : swapped)
-        MESSAGE(count << " " << (what.empty() ? "equivalent" : what));
-    CHECK(swapped.size() == 4); // it sees what it says it sees
-}
-
-namespace {
 
 // Any table, skips and all, with its values in one memory for all devices, each in the first room
 // that there was when its writer's turn came: what is written overlaps with pieces of what was.

@@ -301,7 +301,8 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     // 6, 12.
     CHECK(cost(gpipe::forward(2, 0)) + cost(gpipe::backward(2, 0)) == 18);
     Programs const programs = gpipe::schedule::GPipe::programs(3, 2);
-    gpipe::Placement const placed = gpipe::place_programs(gpipe::lower(programs), 2, false, cost);
+    gpipe::Placement const placed =
+        gpipe::place_programs(gpipe::lower(programs), {3}, 2, false, cost);
     CHECK(placed.lane[0] == 0);
     CHECK(placed.lane[1] == 0);
     CHECK(placed.lane[2] == 1);

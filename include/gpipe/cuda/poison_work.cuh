@@ -59,7 +59,8 @@ inline bool is_capturing(cudaStream_t stream) {
 
 } // namespace detail
 
-/// What PoisonWork does, by kernels. In a capture, which cannot be waited for, nothing is looked at.
+/// What PoisonWork does, by kernels. In a capture, which cannot be waited for, nothing is looked
+/// at.
 ///@{
 inline void fill_poison(StepFrame const& shared, PoisonedBytes const& all) {
     for_each_index(*static_cast<device::Cuda::Stream const*>(shared.stream),

@@ -256,7 +256,8 @@ class BytePlanner {
             plan_.pools.pool(Holds::input, e).bytes = slot_bytes_of(edge);
             plan_.pools.pool(Holds::input_back, e).bytes = edge.bytes;
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
-                plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
+                if (holds == Holds::output || edge.link == Link::staged)
+                    plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
         }
         for (std::size_t c = 0; c < cells_; ++c) {
             std::size_t const retained = plan_.parts.of(c, plan_.parts.way(c, 0)).retained;

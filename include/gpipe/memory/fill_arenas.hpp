@@ -39,6 +39,7 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     for (auto* by_device : {&plan.parts_at, &plan.evaluation_at, &plan.states_at,
                             &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at})
         *by_device = Array<std::size_t>(devices);
+    plan.stages = staging.state > 0;
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
@@ -131,10 +132,14 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         pool.at = plan.host;
         plan.host += pool.total();
     };
-    for (std::size_t e = 0; e < plan.lowered.edges.size(); ++e)
-        for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
-            put_on_host(plan.pools.pool(holds, e));
-    for (std::size_t c = 0; c < cells; ++c) put_on_host(plan.pools.pool(Holds::offloaded, c));
+    for (std::size_t d = 0; d < devices; ++d)
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            for (std::uint32_t const e : plan.lowered.edges.out_of(c))
+                for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
+                    put_on_host(plan.pools.pool(holds, e));
+            put_on_host(plan.pools.pool(Holds::offloaded, c));
+        }
 }
 
 } // namespace gpipe::detail

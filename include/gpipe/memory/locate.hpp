@@ -30,6 +30,7 @@ GPIPE_INLINE constexpr Location in_pool(MemoryPlan const& plan, Value const& val
                               value.holds == Holds::staged_gradient;
         bytes = gradient ? edge.gradient_bytes : edge.bytes;
     }
+    if (pool.bytes == 0) return {}; // on its way from rank to rank
     std::size_t const begin = pool.at + slot * pool.bytes;
     return {pool.space, begin, begin + bytes};
 }

@@ -85,6 +85,7 @@ struct MemoryPlan {
     Pools pools;                      ///< where that lies, see Located
     /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
     Array<std::uint32_t> skip_edges;
+    bool stages = false;            ///< whether devices cannot read the host's memory, see Staging
     std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
     std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
@@ -111,6 +112,19 @@ struct MemoryPlan {
         return pools.pool(Holds::offloaded, cell).bytes;
     }
 
+    /// Bytes of the host's memory that belong to the devices in front of this one: they stand in
+    /// the order of the devices.
+    constexpr std::size_t host_before(std::size_t device) const {
+        std::size_t bytes = 0;
+        for (std::size_t c = 0; c < cells.size(); ++c) {
+            if (lowered.programs.device_of(c) >= device) continue;
+            for (std::uint32_t const e : lowered.edges.out_of(c))
+                bytes += pools.pool(Holds::staged_output, e).total() +
+                         pools.pool(Holds::staged_gradient, e).total();
+            bytes += pools.pool(Holds::offloaded, c).total();
+        }
+        return bytes;
+    }
     /// Of all arenas.
     constexpr std::size_t total() const {
         std::size_t bytes = 0;

@@ -14,6 +14,7 @@ enum class Link : std::uint8_t {
     shared, ///< one writes where the other reads
     copied, ///< from memory to memory, on a stream of the sender
     staged, ///< through the host's memory: the sender copies there, the receiver from there
+    sent,   ///< as a message to another rank: nobody has memory between the two
 };
 
 /// Tensors that go from one cell to a later one, and whose gradient comes back: the chain's own, or
@@ -46,6 +47,8 @@ struct Edge {
 
     /// Whether they lie once for both ends.
     constexpr bool shared() const { return link == Link::shared; }
+    /// Whether who takes them brings them there.
+    constexpr bool received() const { return link >= Link::staged; }
     /// Whether it goes past the chain.
     constexpr bool is_skip() const { return taker_slot > 0; }
     /// Whether a recompute of the giver has to write them again: what it has sent is gone.

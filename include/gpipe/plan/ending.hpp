@@ -2,7 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/end_needs.hpp>
-#include <gpipe/plan/operands.hpp>
+#include <gpipe/plan/ended_step.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,28 +10,6 @@
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
-
-/// Where parameters are one tensor with others.
-struct TiedCell {
-    std::uint32_t tie = 0;  ///< ends of a tie stand together, in the order of the chain
-    std::uint32_t cell = 0; ///< that has one
-};
-
-/// How a step ends.
-struct Ending {
-    Array<bool> updates;        ///< by device: whether it has parameters
-    bool squares = false;       ///< whether anybody wants the sums of the gradients' squares
-    bool immediate = false;     ///< see update::Immediate
-    bool calls_enqueue = false; ///< so that all layers are called before the end is; then also:
-    bool copies_state = false;  ///< whether each device has the step's state in its own memory
-    Array<TiedCell> ties{};     ///< of the parameters
-};
-
-/// The table of a step with its end.
-struct EndedStep {
-    Lowered lowered;   ///< the end is a program behind those of the streams, on which it runs
-    Operands operands; ///< those of the step, and what orders the end
-};
 
 namespace detail {
 
@@ -43,8 +21,12 @@ class EndBuilder {
     EndBuilder(Lowered const& step, Operands const& operands, Ending const& ending)
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
-          gradients_(programs_.cells(), Operands::none),
-          ends_(5 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
+          ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
+          ends_(6 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
+        ranks_.devices = devices_;
+        commits_ = Array<std::size_t>(ranks_.count);
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            commits_[ranks_.of(programs_.device_of(c))] = programs_.device_of(c);
         std::size_t const most = size_ + ends_.size();
         for (std::size_t i = 0; i < size_; ++i) chain_ += is_backward(programs_[i].kind);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
@@ -123,9 +105,11 @@ class EndBuilder {
     }
 
     void end_together() {
-        each_tie([&](Part<TiedCell> tie) { reduce(tie); });
+        each_tie([&](Part<TiedCell> tie) {
+            for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
+        });
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
-        commit();
+        for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
         for (std::size_t d = 0; d < devices_; ++d) {
             take_state(d, Holds::committed);
             update(d);
@@ -134,7 +118,7 @@ class EndBuilder {
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to.
     void end_at_once() {
-        commit();
+        commit(0);
         Array<bool> called(devices_), ended(devices_), reduced(ending_.ties.size());
         auto const all = [&](Part<TiedCell> tie, Array<bool> const& devices) {
             bool result = true;
@@ -146,7 +130,7 @@ class EndBuilder {
             if (i + 1 != programs_.end(programs_.device_of(programs_[i].cell))) continue;
             called[programs_.device_of(programs_[i].cell)] = true;
             each_tie([&](Part<TiedCell> tie) {
-                if (!reduced[tie[0].tie] && all(tie, called)) reduce(tie);
+                if (!reduced[tie[0].tie] && all(tie, called)) reduce(tie, 0);
                 reduced[tie[0].tie] = all(tie, called);
             });
             for (std::size_t d = 0; d < devices_; ++d) {
@@ -186,15 +170,23 @@ class EndBuilder {
             if (i == 0 || tie[i].cell != tie[i - 1].cell) f(tie[i].cell);
     }
 
-    // Where its first end is, behind all layers there.
-    [[gnu::noinline]] void reduce(Part<TiedCell> tie) {
-        std::size_t const d = programs_.device_of(tie[0].cell);
+    // Where a rank has its first end, behind all layers there.
+    [[gnu::noinline]] void reduce(Part<TiedCell> tie, std::size_t rank) {
+        auto const is_own = [&](std::uint32_t cell) {
+            return ranks_.of(programs_.device_of(cell)) == rank;
+        };
+        std::size_t first = 0;
+        while (first < tie.size() && !is_own(tie[first].cell)) ++first;
+        if (first == tie.size()) return;
+        std::size_t const d = programs_.device_of(tie[first].cell);
         read_gradients(d);
         each_cell(tie, [&](std::uint32_t cell) {
-            if (programs_.device_of(cell) != d) read(gradients_[cell]);
+            if (is_own(cell) && programs_.device_of(cell) != d) read(gradients_[cell]);
         });
-        each_cell(tie, [&](std::uint32_t cell) { write_gradients(cell); });
-        add(Kind::reduce, tie[0].cell, tie[0].tie);
+        each_cell(tie, [&](std::uint32_t cell) {
+            if (is_own(cell)) write_gradients(cell);
+        });
+        add(Kind::reduce, tie[first].cell, tie[0].tie);
     }
     [[gnu::noinline]] void sum_squares(std::size_t d) {
         read_gradients(d);
@@ -202,21 +194,27 @@ class EndBuilder {
         use(Holds::squares, d, Use::write);
         add_of_device(Kind::sum_squares, d);
     }
-    [[gnu::noinline]] void commit() {
-        read(losses_);
+    // Of what a rank has; with the others it agrees by messages.
+    [[gnu::noinline]] void commit(std::size_t rank) {
+        std::size_t const at = commits_[rank];
+        if (at == last_) read(losses_);
         if (ending_.squares && !ending_.immediate)
-            each_learner([&](std::size_t d) { read(Holds::squares, d); });
+            each_learner([&](std::size_t d) {
+                if (ranks_.of(d) == rank) read(Holds::squares, d);
+            });
         bool const joins = !ending_.immediate && !ending_.calls_enqueue;
-        for (std::size_t d = 0; d < devices_; ++d)
-            if (joins || (ending_.copies_state && d == last_)) read_gradients(d);
-        use(Holds::committed, last_, Use::write);
-        if (ending_.copies_state) use(Holds::state, last_, Use::next);
-        add_of_device(Kind::commit, last_);
+        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d)
+            if (joins || (ending_.copies_state && d == at)) read_gradients(d);
+        use(Holds::committed, at, Use::write);
+        if (ending_.copies_state) use(Holds::state, at, Use::next);
+        add_of_device(Kind::commit, at);
     }
+    // Where that is decided for a device.
+    std::size_t commit_of(std::size_t d) const { return commits_[ranks_.of(d)]; }
     [[gnu::noinline]] void take_state(std::size_t d, Holds decided) {
-        if (!ending_.copies_state || d == last_) return;
+        if (!ending_.copies_state || d == commit_of(d)) return;
         read_gradients(d);
-        read(decided, last_);
+        read(decided, commit_of(d));
         if (decided == Holds::committed) {
             use(Holds::committed, d, Use::write);
             use(Holds::state, d, Use::next);
@@ -227,7 +225,7 @@ class EndBuilder {
         if (!ending_.updates[d]) return;
         read_gradients(d);
         if (ending_.immediate && ending_.squares) read(Holds::squares, d);
-        read(Holds::committed, ending_.copies_state ? d : last_);
+        read(Holds::committed, ending_.copies_state ? d : commit_of(d));
         use(Holds::parameters, d, Use::next);
         add_of_device(Kind::update, d);
     }
@@ -269,7 +267,9 @@ class EndBuilder {
     Ending const& ending_;
     std::size_t size_; // actions of the step
     std::size_t devices_;
-    std::size_t last_;               // device
+    std::size_t last_; // device
+    Ranks ranks_;
+    Array<std::size_t> commits_;     // by rank: the device whose stream commits
     Array<std::uint32_t> gradients_; // by cell: the value that has all so far
     Array<Action> ends_;
     EndNeeds reads_;         // of the next of these

@@ -60,10 +60,10 @@ namespace detail {
     for (std::size_t const i : order) {
         Action const& a = programs[i];
         auto const send = [&](Kind out, Kind in, std::uint32_t e, std::uint32_t to) {
-            Link const link = result.edges[e].link;
-            if (link == Link::shared) return;
+            Edge const& edge = result.edges[e];
+            if (edge.shared()) return;
             copies[count++] = {out, a.cell, a.micro_batch, e};
-            if (link == Link::staged) copies[count++] = {in, to, a.micro_batch, e};
+            if (edge.received()) copies[count++] = {in, to, a.micro_batch, e};
         };
         if (a.kind == Kind::forward)
             for (std::uint32_t const e : result.edges.out_of(a.cell))
@@ -88,7 +88,7 @@ namespace detail {
         if (edge.link == Link::shared) continue;
         use(Kind::send_output, edge.from);
         if (edge.gradient) use(Kind::send_gradient, edge.to);
-        if (edge.link == Link::copied) continue;
+        if (!edge.received()) continue;
         use(Kind::receive_input, edge.to);
         if (edge.gradient) use(Kind::receive_gradient, edge.from);
     }

@@ -143,7 +143,9 @@ class OperandBuilder {
                      : again_[pair_of(now_)] ? Holds::output_again
                                              : Holds::output,
                      e, Region::output);
-            if (edge.gradient ? first || edge.giver_weighs : first && !edge.is_skip())
+            // Without a gradient a turn, which between ranks nobody waits for.
+            if (edge.gradient ? first || edge.giver_weighs
+                              : first && !edge.is_skip() && edge.link != Link::sent)
                 read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
                      edge.is_skip() ? skip_address(edge.giver_slot, true)
                                     : Region::output_gradient);
@@ -183,7 +185,7 @@ class OperandBuilder {
     }
     constexpr void add_transfer() {
         std::uint32_t const e = now_.edge;
-        bool const staged = edges_[e].link == Link::staged;
+        bool const staged = edges_[e].received();
         switch (now_.kind) {
         case Kind::send_output:
             read(Holds::output, e, Region::input);

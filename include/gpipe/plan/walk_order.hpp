@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/operands.hpp>
 #include <gpipe/schedule/costs.hpp>
 
@@ -32,8 +33,9 @@ struct Walk {
 }
 
 /// The order that proof, placement and waits follow: by start where forwards, halves of backwards
-/// and copies take one unit of time and nothing has to wait for room; then by stream. Throws
-/// std::logic_error if actions wait for each other, or for what nobody makes.
+/// and copies take one unit of time and nothing has to wait for room; then by stream. What receives
+/// a message comes right behind what sends it, and takes its time. Throws std::logic_error if
+/// actions wait for each other, or for what nobody makes.
 [[gnu::cold]] GPIPE_INLINE constexpr Array<std::uint32_t> order_of(Lowered const& lowered,
                                                                    Operands const& operands) {
     Programs const& programs = lowered.programs;
@@ -50,6 +52,9 @@ struct Walk {
         next[s] = programs.begin(s);
         ready[ready_count++] = static_cast<std::uint32_t>(s);
     }
+    Array<std::uint32_t> const receives = messages_of(lowered);
+    Array<std::uint32_t> stream_of;
+    if (!receives.empty()) stream_of = walk_of(lowered).stream;
     std::uint32_t makespan = 0;
     std::size_t left = size;
     while (ready_count > 0) {
@@ -68,6 +73,12 @@ struct Walk {
                 else if (now < end[writer])
                     now = end[writer];
             }
+            std::uint32_t const received = receives.empty() ? no_message : receives[i];
+            if (received != no_message) { // who receives has to be there, too
+                std::uint32_t const r = stream_of[received];
+                if (now < clock[r]) now = clock[r];
+                if (next[r] < received) missing = received - 1;
+            }
             if (missing != nobody) {
                 others[s] = waiting[missing];
                 waiting[missing] = s;
@@ -77,6 +88,13 @@ struct Walk {
             end[i] = clock[s] = now + static_cast<std::uint32_t>(unit_cost(programs[i]));
             if (makespan < end[i]) makespan = end[i];
             for (std::uint32_t w = waiting[i]; w != nobody; w = others[w]) ready[ready_count++] = w;
+            if (received == no_message) continue;
+            std::uint32_t const r = stream_of[received];
+            start[received] = now;
+            end[received] = clock[r] = end[i];
+            ++next[r], --left;
+            for (std::uint32_t w = waiting[received]; w != nobody; w = others[w])
+                ready[ready_count++] = w;
         }
     }
     if (left > 0) throw std::logic_error("gpipe: the programs wait for each other");
@@ -85,7 +103,14 @@ struct Walk {
     for (std::uint32_t const t : start) ++place[t + 1];
     for (std::size_t t = 1; t < place.size(); ++t) place[t] += place[t - 1];
     Array<std::uint32_t> order(size);
-    for (std::size_t i = 0; i < size; ++i) order[place[start[i]]++] = static_cast<std::uint32_t>(i);
+    Array<bool> follows(receives.size());
+    for (std::uint32_t const received : receives)
+        if (received != no_message) follows[received] = true;
+    for (std::size_t i = 0; i < size; ++i) {
+        if (!receives.empty() && follows[i]) continue;
+        order[place[start[i]]++] = static_cast<std::uint32_t>(i);
+        if (!receives.empty() && receives[i] != no_message) order[place[start[i]]++] = receives[i];
+    }
     return order;
 }
 

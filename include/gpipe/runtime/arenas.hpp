@@ -2,6 +2,8 @@
 
 #include <gpipe/device/device.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/ranks.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -10,18 +12,22 @@
 
 namespace gpipe {
 
-/// The memory of a machine's devices, one piece each, as a plan divides it.
+/// The memory of a machine's devices, one piece each, as a plan divides it; of other ranks' devices
+/// none.
 template <DeviceRuntime Device> class Arenas {
   public:
     /// `device` must outlive it.
-    Arenas(Device& device, MemoryPlan const& plan)
-        : device_(device), arenas_(plan.devices.size()), begins_(plan.devices.size()) {
-        for (std::size_t d = 0; d < arenas_.size(); ++d) {
+    Arenas(Device& device, MemoryPlan const& plan, Ranks const& ranks)
+        : device_(device), ranks_(ranks), arenas_(plan.devices.size()),
+          begins_(plan.devices.size()) {
+        if constexpr (joins_ranks<Device>)
+            for (std::byte*& begin : begins_) begin = reinterpret_cast<std::byte*>(slot_alignment);
+        for (std::size_t d = ranks.begin(); d < ranks.end(); ++d) {
             arenas_[d] = device.allocate(d, plan.devices[d].total());
             begins_[d] = arenas_[d].data();
         }
     }
-    /// By device: where they begin.
+    /// By device: where they begin; of another rank's one for numbers that nobody uses.
     Array<std::byte*> const& begins() const { return begins_; }
     /// One of them.
     std::span<std::byte> operator[](std::size_t device) const {
@@ -49,12 +55,13 @@ template <DeviceRuntime Device> class Arenas {
         auto const holds = [&](std::size_t d, std::byte const* at) {
             return number(at) - number(begins_[d]) < arenas_[d].size();
         };
-        std::size_t d = 0;
-        while (d + 1 < arenas_.size() && !holds(d, a) && !holds(d, b)) ++d;
-        return d;
+        std::size_t d = ranks_.begin();
+        while (d + 1 < ranks_.end() && !holds(d, a) && !holds(d, b)) ++d;
+        return d - ranks_.begin();
     }
 
     Device& device_;
+    Ranks ranks_;
     Array<decltype(std::declval<Device&>().allocate(0, 0))> arenas_;
     Array<std::byte*> begins_;
 };

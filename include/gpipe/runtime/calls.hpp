@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/step.hpp>
 
@@ -175,15 +176,18 @@ class CellCallMaker {
 
 } // namespace detail
 
-/// The calls of a model over its plan, which must live as long. `memory`: by layer; `learner`:
-/// lowest_learner().
+/// The calls of a model over its plan, which must live as long: of the cells that these ranks' own
+/// devices have. `memory`: by layer; `learner`: lowest_learner().
 [[gnu::cold]] GPIPE_INLINE Calls make_calls(Model const& model, MemoryPlan const& plan,
-                                            Array<LayerMemory> const& memory, std::size_t learner) {
-    std::size_t const cells = plan.lowered.programs.cells();
+                                            Array<LayerMemory> const& memory, std::size_t learner,
+                                            Ranks const& ranks) {
+    Programs const& programs = plan.lowered.programs;
+    std::size_t const cells = programs.cells();
     std::size_t most = 0, ends = 0;
-    for (CellWay const& way : plan.parts.ways) {
-        most += way.calls.calls.size();
-        ends += way.calls.skips.size();
+    for (std::size_t w = 0; w < plan.parts.ways.size(); ++w) {
+        if (!ranks.own(programs.device_of(w / way_count))) continue;
+        most += plan.parts.ways[w].calls.calls.size();
+        ends += plan.parts.ways[w].calls.skips.size();
     }
     Array<Call> calls(most);
     Array<SkipPlace> skips(ends);
@@ -193,7 +197,7 @@ class CellCallMaker {
     for (std::size_t c = 0; c < cells; ++c) {
         detail::CellCallMaker cell(model, plan, memory, learner, c, to, skips_to);
         for (std::size_t list = 0; list < call_list_count; ++list) {
-            to = cell.add(list);
+            if (ranks.own(programs.device_of(c))) to = cell.add(list);
             begin[c * call_list_count + list + 1] = static_cast<std::size_t>(to - calls.data());
         }
         skips_to = cell.skips();

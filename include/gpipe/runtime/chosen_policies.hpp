@@ -82,7 +82,11 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        return has_kernels && loss_enqueues && (trivial || (!is_copied && !Update::immediate));
+        constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
+        static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
+                                "commit a step together, before any of them updates");
+        return has_kernels && loss_enqueues && is_alone &&
+               (trivial || (!is_copied && !Update::immediate));
     }
 };
 
@@ -105,7 +109,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
     using Schedule = policy_or<policy::Schedule, schedule::GPipe, Policies...>;
     using Checkpointing = policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
     using Update = policy_or<policy::Update, update::AfterCommit, Policies...>;
-    using Device = policy_or<policy::Device, device::Host, Policies...>;
+    using Device =
+        typename policy_or<policy::Transport, transport::Local, Policies...>::template Of<
+            policy_or<policy::Device, device::Host, Policies...>>;
     using LossFunctor = typename policy_or<policy::Loss, Loss<NoLoss>, Policies...>::functor;
     using OptimizerFunctor =
         typename policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
@@ -203,13 +209,15 @@ template <class Net, class... Policies> struct ChosenPolicies {
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.
     static constexpr Staging staging(std::size_t samples, bool squares = false) requires constant {
-        return Device::staged([&] {
+        Staging result = Device::staged([&] {
             return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
                                 Device::depth, squares);
         });
+        result.ties = result.ties || joins_ranks<Device>;
+        return result;
     }
 
     // A budget is left as it is.

@@ -53,8 +53,8 @@ GPIPE_INLINE void debug_call(Call const& call, Frame const& frame);
 // Lists what calls may write, and puts others in their place.
 class DebugCallMaker {
   public:
-    DebugCallMaker(Model const& model, MemoryPlan const& plan, PoisonWork work)
-        : model_(model), plan_(plan), work_(work) {}
+    DebugCallMaker(Model const& model, MemoryPlan const& plan, PoisonWork work, Ranks const& ranks)
+        : model_(model), plan_(plan), work_(work), ranks_(ranks) {}
 
     DebugCalls make(Call* calls) {
         list(calls); // to count them
@@ -69,7 +69,7 @@ class DebugCallMaker {
         bool const writes = !result_.calls.empty();
         calls_ = tensors_ = 0;
         for (std::size_t c = 0; c < plan_.cells.size(); ++c)
-            for (std::size_t way = 0; way < way_count; ++way)
+            for (std::size_t way = 0; way < way_count && has(c); ++way)
                 for (CellCall const& one : plan_.parts.of(c, way).calls.calls) {
                     std::size_t const first = tensors_;
                     add_call(one.kind, *call, way != way_evaluates);
@@ -78,6 +78,7 @@ class DebugCallMaker {
                     ++call;
                 }
     }
+    bool has(std::size_t cell) const { return ranks_.own(plan_.lowered.programs.device_of(cell)); }
     void put_in_place_of(Call& call, std::size_t first) {
         DebugCall& debug = result_.calls[calls_];
         debug.call = call;
@@ -175,6 +176,7 @@ class DebugCallMaker {
     Model const& model_;
     MemoryPlan const& plan_;
     PoisonWork work_;
+    Ranks ranks_;
     DebugCalls result_;
     std::size_t calls_ = 0, tensors_ = 0; // listed so far
     char const* function_ = nullptr;      // of the layer, that writes what is added
@@ -231,8 +233,9 @@ GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
 /// Has these calls, of a plan with room behind every tensor, look at what they write: see
 /// Options::debug. `work`: of the device.
 [[gnu::cold]] GPIPE_INLINE DebugCalls debug_calls(Calls& calls, Model const& model,
-                                                  MemoryPlan const& plan, PoisonWork work) {
-    return detail::DebugCallMaker(model, plan, work).make(calls.data());
+                                                  MemoryPlan const& plan, PoisonWork work,
+                                                  Ranks const& ranks) {
+    return detail::DebugCallMaker(model, plan, work, ranks).make(calls.data());
 }
 
 } // namespace gpipe

@@ -97,6 +97,8 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t seed() const { return seed_; }
     /// Steps trained.
     std::uint64_t steps() const { return steps_; }
+    /// For all ranks, see LanePlan::hash.
+    std::uint64_t plan_hash() const { return plans_[plans_.size() - 1].hash; }
     /// The most that a step may use, see DeviceExecutor.
     std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
     /// That a device computes on.
@@ -220,13 +222,9 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Arenas<Device> const& arenas, std::byte* host,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
-      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins())),
-      runs_(device,
-            make_tables(planned.model, planned.plan, arenas.begins(), handles, planned.learner,
-                        planned.debug ? PoisonWork{&StepWork<Device>::fill_poison,
-                                                   &StepWork<Device>::find_poison}
-                                      : PoisonWork{}),
-            planned.checks, immediate, batches_[0].staged_bytes()),
+      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
+      runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
+            batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
                              arenas.begins(), host)),

@@ -68,6 +68,22 @@ class FirstFailure {
     bool exists() const { return rank() != none; }
     /// Whether an action of this rank comes after it, and need not run.
     bool precedes(std::uint32_t action_rank) const { return action_rank > rank(); }
+    /// What it is as long as nothing has failed.
+    static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+    /// Its rank, or none.
+    std::uint32_t place() const { return rank(); }
+    /// That elsewhere an action of this rank has failed.
+    void hear(std::uint32_t action_rank) {
+        std::lock_guard const lock(telling_);
+        if (action_rank >= rank()) return;
+        rank_.store(action_rank, std::memory_order_relaxed);
+        failure_.reset();
+    }
+    /// What it was, between runs: the first, of all that there are anywhere.
+    void settle(std::uint32_t action_rank, Failure failure) {
+        rank_.store(action_rank, std::memory_order_relaxed);
+        failure_ = std::move(failure);
+    }
     /// The rank of what comes behind all actions: updates, say, of which this is the n-th.
     static constexpr std::uint32_t behind_actions(std::size_t n) {
         return n < most_behind ? none - most_behind + static_cast<std::uint32_t>(n) : none - 1;
@@ -83,7 +99,6 @@ class FirstFailure {
     std::optional<Failure> const& get() const { return failure_; }
 
   private:
-    static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
     static constexpr std::uint32_t most_behind = 1u << 20;
     std::uint32_t rank() const { return rank_.load(std::memory_order_relaxed); }
 

@@ -15,9 +15,37 @@ namespace gpipe {
 
 /// The tables for one number of lanes.
 struct LanePlan {
-    StepTable training; ///< of a step
-    StepTable forward;  ///< of an evaluation
+    StepTable training;     ///< of a step
+    StepTable forward;      ///< of an evaluation
+    std::uint64_t hash = 0; ///< of both as they are for all ranks, if there are several
 };
+
+namespace detail {
+
+// Of several ranks: see runtime/rank_table.hpp.
+template <class Device>
+StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
+                   MachinePlan<Device> const& machine, std::uint64_t& hash);
+
+// Of several ranks: see runtime/channels.hpp.
+template <class Transport>
+void open_channels(Transport& transport, Tables& tables, Lowered const& lowered);
+
+} // namespace detail
+
+/// What the engine of this machine knows. `arenas`, `handles`: by device. Opens channels to other
+/// ranks.
+template <class Device>
+[[gnu::cold]] Tables tables_of([[maybe_unused]] Device& device, MachinePlan<Device> const& machine,
+                               Array<std::byte*> const& arenas, Array<HandleSet> const& handles) {
+    PoisonWork debug;
+    if (machine.debug) debug = {&StepWork<Device>::fill_poison, &StepWork<Device>::find_poison};
+    Tables tables = make_tables(machine.model, machine.plan, arenas, handles, machine.learner,
+                                machine.ranks, debug);
+    if constexpr (joins_ranks<Device>)
+        detail::open_channels(device.transport(), tables, machine.plan.lowered);
+    return tables;
+}
 
 /// How a step of this machine ends. `immediate`: see update::Immediate.
 template <class Device>
@@ -28,6 +56,7 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
                   calls_enqueue<Device>, has_staging(machine.plan)};
     for (std::size_t d = 0; d < ending.updates.size(); ++d)
         ending.updates[d] = tables.has_updates(d);
+    ending.ranks = machine.ranks;
     ending.ties = Array<TiedCell>(machine.model.ties.size());
     for (std::size_t i = 0; i < machine.model.ties.size(); ++i) {
         TiedTensor const& end = machine.model.ties[i];
@@ -54,6 +83,8 @@ template <class Device>
             bool const repeats = ending.immediate && !evaluates;
             if (repeats) add_waits_before(result, plan, of);
             check_table(result, plan, lowered, of, repeats);
+            if constexpr (joins_ranks<Device>)
+                result = detail::own_part(result, lowered, placement, machine, plans[n].hash);
             return result;
         };
         plans[n].training = table(training.lowered, training.operands, false);

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
+#include <gpipe/plan/messages.hpp>
 #include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
@@ -54,8 +55,9 @@ struct Placement {
 /// Merges programs onto lanes by list scheduling: again and again the action that can start first;
 /// of several, the one that is furthest along its micro-batch's way, since others wait for it.
 /// cost(action) gives durations; all but calls of layers takes no time. Actions are merged in an
-/// order in which nothing is waited for that has not been put on its stream. The end of a step, on
-/// the streams of its devices, comes behind all else unless it is immediate.
+/// order in which nothing is waited for that has not been put on its stream. What receives a
+/// message comes right behind what sends it. The end of a step, on the streams of its devices,
+/// comes behind all else unless it is immediate.
 template <class Cost>
 [[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
                                           Cost cost) {
@@ -69,6 +71,19 @@ template <class Cost>
     Array<std::uint32_t> count(placement.streams);
     Array<LaneStep> merged(programs.size());
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
+
+    Array<std::uint32_t> const receives = messages_of(lowered);
+    Array<std::size_t> program_of(receives.size());
+    for (std::size_t d = 0; d < programs.devices() && !receives.empty(); ++d)
+        for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) program_of[i] = d;
+    // Whether nothing but the send is left to wait for.
+    auto const receivable = [&](std::size_t received, std::size_t send) {
+        bool ready = received == next[program_of[received]];
+        for (std::size_t const needed : lowered.needs[received])
+            ready = ready && (needed == send || step_of[needed] != no_action);
+        return ready;
+    };
+    std::size_t received = no_action;
 
     auto const owner = [&](std::size_t d, Action const& a) {
         return d < lowered.streams() ? d : programs.device_of(a.cell);
@@ -90,7 +105,9 @@ template <class Cost>
                 ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
             }
-            if (!ready) continue;
+            if (!receives.empty() && receives[i] != no_message)
+                ready = ready && receivable(receives[i], i);
+            if (!ready || (received != no_action && received != i)) continue;
             std::size_t const way = !computes(a.kind)         ? 2 * cells // everybody waits for it
                                     : a.kind == Kind::forward ? a.cell
                                     : a.kind == Kind::weight_gradient ? 0 // nobody
@@ -104,6 +121,8 @@ template <class Cost>
         }
         if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
         std::size_t const i = next[best]++;
+        bool const sends = !receives.empty() && receives[i] != no_message;
+        received = sends ? receives[i] : no_action;
         Action const& a = programs[i];
         std::size_t const stream = placement.stream[owner(best, a)];
         double const duration = computes(a.kind) ? cost(a) : 0;

@@ -16,6 +16,13 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
+namespace detail {
+
+// Of several ranks: see runtime/agreement.hpp.
+template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash);
+
+} // namespace detail
+
 /// Everything that a Training has at run time, for one kind of device: the device, the arenas and
 /// the engine. Knows layers as values only, so all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {
@@ -47,8 +54,17 @@ template <DeviceRuntime Device> class Machine {
     MemoryPlan const& plan() const { return planned_.plan; }
     Model const& model() const { return planned_.model; }
     ///@}
-    /// Where layer i's parameters and gradients lie.
-    LayerMemory const& layer(std::size_t i) const { return engine_.tables().layers[i]; }
+    /// Who has the devices.
+    Ranks const& ranks() const { return planned_.ranks; }
+    /// Where layer i's parameters and gradients lie. Throws std::out_of_range if that is on another
+    /// rank.
+    LayerMemory const& layer(std::size_t i) const {
+        if (std::size_t const d = device_of(i); !ranks().own(d))
+            detail::throw_error<std::out_of_range>(
+                "gpipe: layer %zu is on rank %zu, and this is rank %zu", i, ranks().of(d),
+                ranks().self);
+        return engine_.tables().layers[i];
+    }
     /// See Options::samples.
     std::size_t samples() const { return planned_.samples; }
     /// All memory of a device.
@@ -63,9 +79,11 @@ template <DeviceRuntime Device> class Machine {
     /// All parameter tensors, with their optimizer state, in the order of the chain; of tied ones
     /// the first end.
     std::size_t tensors() const { return engine_.tables().order.size(); }
-    /// One of tensors().
+    /// One of tensors(). Throws as layer().
     UpdateRow const& tensor(std::size_t i) const {
-        return engine_.tables().updates[engine_.tables().order[i]];
+        UpdateRow const& row = engine_.tables().updates[engine_.tables().order[i]];
+        static_cast<void>(layer(row.layer));
+        return row;
     }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
@@ -110,8 +128,9 @@ template <DeviceRuntime Device> class Machine {
         Programs const& all = programs();
         for (std::size_t c = 0; c < all.cells(); ++c) {
             std::size_t const d = all.device_of(c);
+            if (!ranks().own(d)) continue;
             auto const add = [&](HandleSpecs specs) {
-                handles_[d].add(specs, &device_.stream(d),
+                handles_[d].add(specs, &device_.stream(d - ranks().begin()),
                                 arenas_.begins()[d] + plan().handles_at[d]);
             };
             for (std::size_t i = planned_.first[c]; i < planned_.first[c + 1]; ++i)
@@ -124,12 +143,43 @@ template <DeviceRuntime Device> class Machine {
     [[gnu::cold]] void initialize_layers() {
         std::size_t const count = model().layers.size();
         for (std::size_t i = 0; i < count; ++i) {
+            if (!ranks().own(device_of(i))) continue;
             LayerParts const& parts = model().layers[i];
             device::HostBuffer const values(parts.info.parameters.slots(1));
             parts.functions.initialize(parts.object, values.data(), engine_.seed(), i, count);
-            copy(layer(i).parameters, values.data(), values.size());
+            copy(engine_.tables().layers[i].parameters, values.data(), values.size());
         }
         engine_.tied().spread();
+        if constexpr (joins_ranks<Device>) initialize_tied();
+    }
+    // What is one with a layer of another rank.
+    void initialize_tied() {
+        Tables const& tables = engine_.tables();
+        for (Tables::Tie const& tie : tables.ties) {
+            UpdateRow const& first = tables.updates[tables.tied[tie.first]];
+            if (first.parameter) continue;
+            LayerParts const& parts = model().layers[first.layer];
+            device::HostBuffer const values(parts.info.parameters.slots(1));
+            parts.functions.initialize(parts.object, values.data(), engine_.seed(), first.layer,
+                                       model().layers.size());
+            std::byte const* from = values.data();
+            for (std::size_t t = 0; t < first.number; ++t)
+                from += slot_bytes(parts.info.parameters.bytes[t]);
+            for (std::size_t i = tie.first; i < tie.last; ++i)
+                if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
+                    copy(to, from, tie.bytes);
+        }
+    }
+    // Of the host's memory: bytes that are this rank's, and where those of all ranks would begin.
+    std::size_t host_bytes() const {
+        if constexpr (!joins_ranks<Device>) return plan().host;
+        return plan().host_before(ranks().end()) - plan().host_before(ranks().begin());
+    }
+    std::byte* host_begin() const {
+        if constexpr (!joins_ranks<Device>) return staging_.data();
+        std::size_t const before = plan().host_before(ranks().begin());
+        auto const own = reinterpret_cast<std::uintptr_t>(staging_.data());
+        return reinterpret_cast<std::byte*>(own ? own - before : slot_alignment);
     }
 
     Device device_;
@@ -149,12 +199,14 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
                          typename Device::Options options)
     : device_(options, work.programs.devices()),
       planned_(device_, std::move(model), std::move(first), std::move(work), samples, checks),
-      arenas_(device_, plan()), staging_(device_.allocate_host(plan().host)),
+      arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),
-      engine_(device_, planned_, arenas_, staging_.data(), handles_, immediate, seed) {
+      engine_(device_, planned_, arenas_, host_begin(), handles_, immediate, seed) {
     make_handles();
     initialize_layers();
+    if constexpr (joins_ranks<Device>) // and so all ranks have been made
+        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

@@ -9,6 +9,7 @@
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/work.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -17,6 +18,14 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
+/// Of a device: the ranks that it is joined to, or itself alone.
+template <class Device> Ranks ranks_of(Device const& device, std::size_t devices) {
+    if constexpr (joins_ranks<Device>)
+        return device.ranks();
+    else
+        return {devices};
+}
+
 /// What a machine runs, and where everything lies: a model, cut and scheduled, planned for one kind
 /// of device.
 template <DeviceRuntime Device> class MachinePlan {
@@ -24,6 +33,7 @@ template <DeviceRuntime Device> class MachinePlan {
     Model const model;              ///< its layers, loss and optimizer
     Array<std::size_t> const first; ///< the layer that each cell begins with
     Programs programs;              ///< with their recomputes
+    Ranks const ranks;              ///< who has the devices
     Array<Reversal> reversals;      ///< by cell, or none
     std::size_t const samples;      ///< of the largest mini-batch
     StepChecks const checks;        ///< what is looked at before a commit
@@ -39,8 +49,9 @@ template <DeviceRuntime Device> class MachinePlan {
     MachinePlan(Device const& device, Model of, Array<std::size_t> cut, MachineWork work,
                 std::size_t most_samples, StepChecks step_checks)
         : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
-          reversals(std::move(work.reversals)), samples(most_samples), checks(step_checks),
-          debug(work.debug), cost(model.costs, model.infos, first, reversals),
+          ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
+          samples(most_samples), checks(step_checks), debug(work.debug),
+          cost(model.costs, model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
@@ -56,17 +67,18 @@ template <DeviceRuntime Device> class MachinePlan {
     /// Which of so many lanes walks each program, and on which stream.
     Placement placement(Lowered const& lowered, std::size_t lanes) const {
         bool const apart = Device::streams(lanes, lowered.streams()) != lanes;
-        return place_programs(lowered, lanes, apart, cost);
+        return place_programs(lowered, ranks, lanes, apart, cost);
     }
 
   private:
     PlanRequest request(Device const& device, std::size_t capacity, bool guards = false) const {
         std::size_t const micro_batches = programs.micro_batches();
-        Staging const staging = Device::staged([&] {
+        Staging staging = Device::staged([&] {
             return step_staging(model.infos[0].input, model.targets,
                                 checked_product(capacity, micro_batches), micro_batches, model.sums,
                                 model.optimizer_bytes, Device::depth, checks.squares());
         });
+        staging.ties = staging.ties || joins_ranks<Device>;
         return {{model.infos.data(), model.infos.size(), learner, model.loss_scratch,
                  model.loss_handles, model.skips, model.ties},
                 first,
@@ -89,6 +101,9 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
+        if (work.snapshot && ranks.count > 1)
+            throw std::invalid_argument(
+                "gpipe: Options::snapshot is for one rank: several save no state yet");
         if (work.budget.given) {
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
                                          programs, work.budget.offloads, work.budget.bandwidth};

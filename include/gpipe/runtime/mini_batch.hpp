@@ -5,16 +5,18 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 namespace gpipe {
 
 /// Whether the plan is of devices with memory of their own, see Staging.
-GPIPE_INLINE bool has_staging(MemoryPlan const& plan) { return plan.devices[0].staging > 0; }
+GPIPE_INLINE bool has_staging(MemoryPlan const& plan) { return plan.stages; }
 
 /// Where the samples of a run are: in the caller's arrays, or where those will have been copied to
 /// on a device that cannot read them.
@@ -33,8 +35,9 @@ class MiniBatch {
 
     MiniBatch() = default;
     /// `arenas`: by device. Samples are staged where the plan has room for them.
-    MiniBatch(Model const& model, MemoryPlan const& plan, Array<std::byte*> const& arenas)
-        : micro_batches_(plan.lowered.programs.micro_batches()), stages_(has_staging(plan)),
+    MiniBatch(Model const& model, MemoryPlan const& plan, Array<std::byte*> const& arenas,
+              Ranks const& ranks)
+        : micro_batches_(plan.lowered.programs.micro_batches()),
           samples_(plan.capacity * micro_batches_), inputs_{model.input_tensors,
                                                             plan.lowered.programs.device_of(0),
                                                             nullptr,
@@ -48,10 +51,11 @@ class MiniBatch {
                   plan.staged_targets,
                   plan.staged_inputs,
                   Array<std::byte*>(micro_batches_ * model.target_tensors)} {
-        if (!stages_) return;
-        inputs_.staged = arenas[inputs_.device] + plan.inputs_at;
-        others_.staged = arenas[others_.device] + plan.targets_at;
-        copies_ = Array<Copy>(model.input_tensors + model.target_tensors);
+        if (!has_staging(plan)) return;
+        for (auto [side, at] : {std::pair{&inputs_, plan.inputs_at}, {&others_, plan.targets_at}})
+            if (ranks.own(side->device)) side->staged = arenas[side->device] + at;
+        copies_ = Array<Copy>((inputs_.staged ? inputs_.tensors : 0) +
+                              (others_.staged ? others_.tensors : 0));
     }
 
     /// Takes samples [first, first + count) of the caller's arrays, in the room of `slot` where
@@ -59,8 +63,8 @@ class MiniBatch {
     void take(Pointers inputs, Pointers others, std::size_t first, std::size_t count, bool measures,
               std::size_t slot) {
         copy_count_ = 0;
-        point(inputs_, inputs, first, count, stages_, slot);
-        point(others_, others, first, count, stages_ && measures, slot);
+        point(inputs_, inputs, first, count, inputs_.staged, slot);
+        point(others_, others, first, count, others_.staged && measures, slot);
     }
 
     /// The arrays of one micro-batch's tensors.
@@ -70,13 +74,13 @@ class MiniBatch {
     /// Of the inputs, then of targets or outputs.
     std::span<Copy const> copies() const { return {copies_.data(), copy_count_}; }
     /// Bytes of room for a mini-batch outside the device.
-    std::size_t staged_bytes() const { return stages_ ? inputs_.bytes + others_.bytes : 0; }
+    std::size_t staged_bytes() const { return copies_.size() ? inputs_.bytes + others_.bytes : 0; }
     /// The device that reads the inputs.
     std::size_t reader() const { return inputs_.device; }
     /// The device of each copy that there can be.
     Array<std::size_t> copy_devices() const {
         Array<std::size_t> devices(copies_.size(), others_.device);
-        for (std::size_t t = 0; t < inputs_.tensors && t < devices.size(); ++t)
+        for (std::size_t t = 0; t < inputs_.tensors && inputs_.staged; ++t)
             devices[t] = inputs_.device;
         return devices;
     }
@@ -115,7 +119,6 @@ class MiniBatch {
     }
 
     std::size_t micro_batches_ = 0;
-    bool stages_ = false;
     std::size_t samples_ = 0; // that there is room for
     Side inputs_;
     Side others_;

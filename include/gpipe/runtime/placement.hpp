@@ -3,8 +3,10 @@
 #include <gpipe/balance/partition.hpp>
 #include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace gpipe {
@@ -32,29 +34,39 @@ class DeclaredCost {
     ChainCosts<double> costs_;
 };
 
-/// Puts programs on lanes. A device that enqueues has one walker and a stream per program; else
-/// every lane is a stream and walks neighbouring devices, with all that copies for them, cut by
-/// cost as layers are into cells.
+/// Puts programs on lanes, `lanes` on each rank, or as many as it has. A device that enqueues has
+/// one walker and a stream per program; else every lane is a stream and walks neighbouring devices,
+/// with all that copies for them, cut by cost as layers are into cells.
 template <class Cost>
-Placement place_programs(Lowered const& lowered, std::size_t lanes, bool enqueues,
-                         Cost const& cost) {
+Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t lanes,
+                         bool enqueues, Cost const& cost) {
     Programs const& programs = lowered.programs;
     std::size_t const streams = lowered.streams();
-    Placement result{lanes, enqueues ? streams : lanes, Array<std::size_t>(streams),
+    std::size_t all = 0;
+    for (std::size_t r = 0; r < ranks.count; ++r) all += ranks.lanes(r, lanes);
+    Placement result{all, enqueues ? streams : all, Array<std::size_t>(streams),
                      Array<std::size_t>(streams)};
     if (enqueues) {
-        for (std::size_t s = 0; s < streams; ++s) result.stream[s] = s;
+        for (std::size_t s = 0; s < streams; ++s) {
+            result.stream[s] = s;
+            result.lane[s] = ranks.of(lowered.device[s]);
+        }
         return result;
     }
     Array<double> work(lowered.devices());
     for (std::size_t i = 0; i < programs.size(); ++i)
         if (computes(programs[i].kind))
             work[programs.device_of(programs[i].cell)] += cost(programs[i]);
-    Array<std::size_t> begin(lanes + 1);
-    cut_by_bottleneck(work.data(), work.size(), lanes, begin.data());
+    Array<std::size_t> begin(all + 1);
     Array<std::size_t> lane_of(work.size());
-    for (std::size_t lane = 0; lane < lanes; ++lane)
-        for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d) lane_of[d] = lane;
+    std::size_t first = 0; // of the rank
+    for (std::size_t r = 0; r < ranks.count; first += ranks.lanes(r++, lanes)) {
+        std::size_t const own = ranks.lanes(r, lanes), here = ranks.begin(r);
+        cut_by_bottleneck(work.data() + here, ranks.end(r) - here, own, begin.data());
+        for (std::size_t lane = 0; lane < own; ++lane)
+            for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
+                lane_of[here + d] = first + lane;
+    }
     for (std::size_t s = 0; s < streams; ++s)
         result.lane[s] = result.stream[s] = lane_of[lowered.device[s]];
     return result;

@@ -14,6 +14,14 @@
 
 namespace gpipe {
 
+namespace detail {
+
+// Of several ranks: see runtime/agreement.hpp.
+template <class Transport>
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
+
+} // namespace detail
+
 /// The runs that may be under way, each in a slot: what they begin with, what they leave, and what
 /// has become of the parameters.
 template <DeviceRuntime Device> class Runs {
@@ -53,7 +61,7 @@ template <DeviceRuntime Device> class Runs {
             Split const split(arguments.samples, run.ranges.size());
             for (std::size_t m = 0; m < run.ranges.size(); ++m) run.ranges[m] = split[m];
         }
-        for (std::size_t d = 0; d < run.frames.size(); ++d)
+        for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
             run.frames[d] = {tables_.capacity,
                              arguments.seed,
                              arguments.step,
@@ -83,6 +91,7 @@ template <DeviceRuntime Device> class Runs {
     /// first in the programs' linear order, whatever the timing; then nothing was updated.
     void end(Run& run) {
         last_slot_ = run.arguments.slot;
+        if constexpr (joins_ranks<Device>) agree_on(run);
         StepState const& state = mail_.state(run.arguments.slot);
         bool const interrupted = run.failed(); // else what follows has kept it from updating
         if (!interrupted && state.fault != StepFault::nothing) {
@@ -119,9 +128,11 @@ template <DeviceRuntime Device> class Runs {
     [[gnu::cold]] void give_states(std::uint64_t seed, std::uint64_t steps) {
         mail_.state(0) = {seed, steps, 0, end_.checks.clip, 0};
         device_.run([&] {
-            for (std::size_t d = 0; d < tables_.states.size(); ++d)
-                mail_.state(0, d).put(device_, d);
-            if (end_.checks.squares()) mail_.order().put(device_, tables_.last_device);
+            Ranks const& ranks = tables_.ranks;
+            for (std::size_t d = ranks.begin(); d < ranks.end() && !tables_.states.empty(); ++d)
+                mail_.state(0, d).put(device_, d - ranks.begin());
+            if (end_.checks.squares() && ranks.own(tables_.last_device))
+                mail_.order().put(device_, tables_.last_device - ranks.begin());
         });
     }
     /// Of the last run that has come to its end, if it failed.
@@ -139,6 +150,17 @@ template <DeviceRuntime Device> class Runs {
     }
 
   private:
+    // Throws where a rank is gone, which may have updated its parameters or not.
+    void agree_on(Run& run) {
+        try {
+            std::size_t const slot = run.arguments.slot;
+            detail::agree(device_.transport(), tables_, run,
+                          {mail_.totals(slot), tables_.sums + 1});
+        } catch (...) {
+            interrupt(run);
+            throw;
+        }
+    }
     [[gnu::cold]] static std::exception_ptr of_no_use() {
         return std::make_exception_ptr(std::runtime_error(
             "gpipe: an exception, a gradient that is not finite, or an error of the device has "

@@ -36,10 +36,14 @@ struct CellRow {
     std::size_t retained = 0; ///< bytes, in front of the input
     Extent input;             ///< none where it stays
 };
+/// No number of a Channel.
+inline constexpr std::uint32_t no_channel = 0xFFFFFFFF;
 /// What transfers bring over an edge.
 struct EdgeRow {
     Extent tensors;   ///< there
     Extent gradients; ///< back
+    /// To another rank: the Channel there; the next one goes back.
+    std::uint32_t channel = no_channel;
 };
 
 /// One action with every address that it needs: a row of a lane's program, a cache line.

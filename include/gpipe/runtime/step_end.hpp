@@ -6,6 +6,7 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_faults.hpp>
 #include <gpipe/runtime/table.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +33,8 @@ template <DeviceRuntime Device> class StepEnd {
     // What a lane's devices are to have before its first action.
     void begin(Run const& run, StepTable const& table, std::size_t lane) {
         RunArguments const& arguments = run.arguments;
-        for (std::size_t d = 0; d < tables_.gradients.size() && arguments.training(); ++d) {
+        Ranks const& ranks = tables_.ranks;
+        for (std::size_t d = ranks.begin(); d < ranks.end() && arguments.training(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
             if (tables_.has_updates(d))
@@ -52,7 +54,7 @@ template <DeviceRuntime Device> class StepEnd {
             if (immediate) check_gradients(run, step.device, step.stream);
             return;
         case Kind::commit:
-            return commit(run, step.stream);
+            return commit_with_others(run, step.stream);
         case Kind::revoke:
             return revoke(run, step.stream);
         case Kind::take_state:
@@ -94,6 +96,20 @@ template <DeviceRuntime Device> class StepEnd {
         if (trains) state.get(device_, stream);
     }
 
+    // Between ranks, in the order of a stream. A failure goes with what it has spoilt, so that who
+    // gets that skips what can only fail, too.
+    ///@{
+    void send(Run& run, std::size_t stream, std::size_t channel, void const* from,
+              std::size_t bytes) {
+        device_.send(stream, channel, static_cast<std::byte const*>(from), bytes,
+                     [&run] { return run.failure.place(); });
+    }
+    void receive(Run& run, std::size_t stream, std::size_t channel, void* to, std::size_t bytes) {
+        device_.receive(stream, channel, static_cast<std::byte*>(to), bytes,
+                        [&run](std::uint32_t place) { run.failure.hear(place); });
+    }
+    ///@}
+
     // After a step that was revoked: whether a device has updated, for its own gradients are
     // finite.
     bool has_updated(Run const& run) const {
@@ -107,28 +123,81 @@ template <DeviceRuntime Device> class StepEnd {
     }
 
   private:
+    // All ranks commit at once: one decides, by what the others have told it, and tells them. Each
+    // of them meets that one alone, in their order, so that nobody waits for himself.
+    void commit_with_others(Run& run, std::size_t stream) {
+        if constexpr (joins_ranks<Device>) {
+            std::size_t const slot = run.arguments.slot;
+            Ranks const& ranks = tables_.ranks;
+            auto const squares_of = [&](std::size_t rank, auto message) {
+                std::size_t const first = tables_.updates_at[ranks.begin(rank)];
+                std::size_t const last = tables_.updates_at[ranks.end(rank)];
+                message(mail_.squares(slot) + first,
+                        sums_squares() ? (last - first) * sizeof(double) : 0);
+            };
+            if (std::uint32_t const up = tables_.channel_of_rank(ranks.self); up != no_channel) {
+                squares_of(ranks.self, [&](double const* from, std::size_t bytes) {
+                    send(run, stream, up, from, bytes);
+                });
+                return receive(run, stream, up + 1, &mail_.state(slot), sizeof(StepState));
+            }
+            for (std::size_t r = 0; r < ranks.count; ++r)
+                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
+                    squares_of(r, [&](double* to, std::size_t bytes) {
+                        receive(run, stream, other, to, bytes);
+                    });
+            commit(run, stream);
+            for (std::size_t r = 0; r < ranks.count; ++r)
+                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
+                    send(run, stream, other + 1, &mail_.state(slot), sizeof(StepState));
+        } else {
+            commit(run, stream);
+        }
+    }
+
     // Of all gradients, before the commit.
     bool sums_squares() const { return checks.squares() && !immediate; }
 
-    // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all.
+    // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all. Of
+    // an end on another rank its gradient comes, and the sum goes, as a message.
     void reduce(Run& run, Step const& step) {
         Tables::Tie const& tie = tables_.ties[step.calls];
         std::uint32_t const first = tables_.tied[tie.first];
         bool const apart = tables_.gradients_to_add.size() > 0;
+        [[maybe_unused]] std::byte* const sum = tables_.updates[first].gradient;
         for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
             std::byte* other = tables_.updates[tables_.tied[i]].gradient;
+            if constexpr (joins_ranks<Device>)
+                if (!sum) { // is elsewhere
+                    if (other) send(run, step.stream, tables_.channel_of_end(i), other, tie.bytes);
+                    continue;
+                }
             if (apart && !tables_.has_row(step.device, tables_.tied[i])) {
                 std::byte* const here = tables_.gradients_to_add[step.device];
-                device_.copy(step.stream, here, other, tie.bytes);
+                bring(run, step.stream, i, here, other, tie.bytes);
                 other = here;
             }
             launch_rows(run, step.stream, FailureOf::gradient, first, first + 1,
                         [call = AddCall{other, &device_.stream(step.stream)}](
                             UpdateRow const& row, std::size_t) { row.add(call, row); });
         }
-        for (std::size_t i = tie.first + 1; i < tie.last; ++i)
-            device_.copy(step.stream, tables_.updates[tables_.tied[i]].gradient,
-                         tables_.updates[first].gradient, tie.bytes);
+        for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
+            std::byte* const other = tables_.updates[tables_.tied[i]].gradient;
+            if constexpr (joins_ranks<Device>) {
+                std::size_t const back = tables_.channel_of_end(i) + 1;
+                if (sum && !other) send(run, step.stream, back, sum, tie.bytes);
+                if (other && !sum) receive(run, step.stream, back, other, tie.bytes);
+                if (!sum || !other) continue;
+            }
+            device_.copy(step.stream, other, sum, tie.bytes);
+        }
+    }
+    // From this end of a tie, which may be elsewhere.
+    void bring(Run& run, std::size_t stream, std::size_t end, std::byte* to, std::byte const* from,
+               std::size_t bytes) {
+        if constexpr (joins_ranks<Device>)
+            if (!from) return receive(run, stream, tables_.channel_of_end(end), to, bytes);
+        device_.copy(stream, to, from, bytes);
     }
 
     // For the norm of all gradients: the squares of a device's.

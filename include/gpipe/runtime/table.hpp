@@ -25,6 +25,8 @@ struct StepTable {
     Array<std::size_t> stream_of_device; ///< that computes
     Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
     bool evaluation = false;             ///< forwards alone
+    /// Of an evaluation, the lane whose last action is behind all losses; else none.
+    std::size_t sums_up = static_cast<std::size_t>(-1);
 
     /// How many there are.
     std::size_t lanes() const { return begin.size() - 1; }
@@ -148,6 +150,10 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.evaluation = evaluation;
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;
+    if (evaluation) {
+        Programs const& programs = lowered.programs;
+        table.sums_up = placement.lane[programs.device_of(programs.cells() - 1)];
+    }
     table.arenas = Array<std::byte*>(arenas.size() + 1);
     for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
     table.arenas[arenas.size()] = host;

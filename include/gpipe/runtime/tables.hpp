@@ -62,8 +62,17 @@ struct Tables {
     std::size_t capacity = 0;             ///< samples that a micro-batch has room for
     std::size_t optimizer_bytes = 0;      ///< of the functor
     std::size_t last_device = 0;          ///< of the last cell
-    GroupSizes output_sizes;              ///< of the chain's output
+    Ranks ranks;                          ///< who has the devices
+    /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
+    /// by rank to that of the last device, which decides; the next one goes back.
+    Array<std::uint32_t> channels;
+    GroupSizes output_sizes; ///< of the chain's output
 
+    /// Of an end of a tie, and of a rank; no_channel where both ends are one rank's.
+    ///@{
+    std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
+    std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
+    ///@}
     /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = cells.size() - 1;
@@ -92,8 +101,9 @@ namespace detail {
     for (std::size_t c = 0; c < programs.cells(); ++c) {
         std::byte* const arena = arenas[programs.device_of(c)];
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
             tables.layer_names[i] = model.infos[i].name;
+            if (tables.ranks.own(programs.device_of(c)))
+                tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
         }
     }
     tables.layer_names[count] = model.loss.name;
@@ -119,12 +129,14 @@ namespace detail {
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
             UpdateRow& update = tables.updates[at++];
-            update.update = spec.update;
-            update.squares = spec.squares;
-            update.add = spec.add;
-            update.parameter = row.parameters + offset;
-            update.gradient = row.gradients + offset;
-            update.state = states + model.states * offset;
+            if (states) { // else another rank's: that there is one
+                update.update = spec.update;
+                update.squares = spec.squares;
+                update.add = spec.add;
+                update.parameter = row.parameters + offset;
+                update.gradient = row.gradients + offset;
+                update.state = states + model.states * offset;
+            }
             update.elements = spec.elements;
             update.decay = spec.decay;
             update.layer = static_cast<std::uint32_t>(layer);
@@ -135,11 +147,14 @@ namespace detail {
         }
     };
     for (std::size_t d = 0; d < devices; ++d) {
-        tables.gradients[d] = {arenas[d] + plan.devices[d].parameters, plan.devices[d].gradients};
+        bool const own = tables.ranks.own(d);
+        if (own)
+            tables.gradients[d] = {arenas[d] + plan.devices[d].parameters,
+                                   plan.devices[d].gradients};
         for (std::size_t c = 0; c < programs.cells(); ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
-                add(i, arenas[d] + plan.optimizer[i]);
+                add(i, own ? arenas[d] + plan.optimizer[i] : nullptr);
         }
         tables.updates_at[d + 1] = at;
     }
@@ -190,11 +205,12 @@ namespace detail {
     for (std::size_t e = 0; e < edges.size(); ++e) {
         LayerInfo const& layer = model.infos[plan.first[edges[e].to]];
         tables.edges[e] = {extent(layer.input, plan.capacity),
-                           extent(layer.input_gradient, plan.capacity)};
+                           extent(layer.input_gradient, plan.capacity), no_channel};
     }
     for (std::size_t s = 0; s < plan.skip_edges.size(); ++s)
         if (std::uint32_t const e = plan.skip_edges[s]; e != Operands::none)
-            tables.edges[e] = {{0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}};
+            tables.edges[e] = {
+                {0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}, no_channel};
     tables.last_device = plan.lowered.programs.device_of(cells - 1);
 }
 
@@ -210,9 +226,6 @@ namespace detail {
     }
     tables.squares = Array<std::byte*>(devices);
     for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
-    tables.gradients_to_add = Array<std::byte*>(devices);
-    for (std::size_t d = 0; d < devices; ++d)
-        tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
     std::byte* const last = arenas[tables.last_device];
     tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
     tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);
@@ -222,19 +235,26 @@ namespace detail {
 } // namespace detail
 
 /// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device; `debug`: if calls are to be looked at.
+/// `handles`: by device; `debug`: if calls are to be looked at. Of other ranks' devices there are
+/// names and numbers alone.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
                                               Array<HandleSet> const& handles, std::size_t learner,
-                                              PoisonWork debug = {}) {
+                                              Ranks const& ranks, PoisonWork debug = {}) {
     Tables tables;
+    tables.ranks = ranks;
     detail::fill_layers(tables, model, plan, arenas);
-    tables.calls = make_calls(model, plan, tables.layers, learner);
-    if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug);
+    tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
+    if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
+    if (has_staging(plan) || ranks.count > 1) {
+        tables.gradients_to_add = Array<std::byte*>(arenas.size());
+        for (std::size_t d = 0; d < arenas.size(); ++d)
+            tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
+    }
     tables.sums = model.sums;
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;

@@ -11,7 +11,7 @@
 namespace gpipe {
 
 /// Parameters that are one tensor in several layers, each of which has them: gives what one end
-/// holds, and its state, to the others, while nothing runs.
+/// holds, and its state, to the others of its rank, while nothing runs.
 template <DeviceRuntime Device> class TiedParameters {
   public:
     /// References must outlive it.
@@ -51,7 +51,7 @@ template <DeviceRuntime Device> class TiedParameters {
         UpdateRow const& written = tables_.updates[tables_.tied[from]];
         for (std::size_t i = tie.first; i < tie.last; ++i) {
             UpdateRow const& row = tables_.updates[tables_.tied[i]];
-            if (i == from) continue;
+            if (i == from || !row.parameter || !written.parameter) continue; // on another rank
             arenas_.copy(row.parameter, written.parameter, tie.bytes);
             arenas_.copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
         }

@@ -71,9 +71,9 @@ template <DeviceRuntime Device> class Walker {
                                    });
                 if (step->more) do_more(run, table, *step);
             }
-            std::size_t const last = table.stream_of_device[tables_.last_device];
-            bool const sums_up = table.evaluation && arguments.measures && table.serves(lane, last);
-            if (sums_up && !StepWork<Device>::stops(run.failed())) end_.commit(run, last);
+            if (lane == table.sums_up && arguments.measures &&
+                !StepWork<Device>::stops(run.failed()))
+                end_.commit(run, table.stream_of_device[tables_.last_device]);
         } catch (...) { // a device refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
         }
@@ -122,7 +122,7 @@ template <DeviceRuntime Device> class Walker {
         put_copies(run, table, step);
         if constexpr (timed) note(&ActionTime::end);
     }
-    void put_copies(Run const& run, StepTable const& table, Step const& step) {
+    void put_copies(Run& run, StepTable const& table, Step const& step) {
         std::size_t const samples = run.ranges[step.micro_batch].count;
         auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
             if (bytes > 0) device_.copy(step.stream, to, from, bytes);
@@ -141,8 +141,17 @@ template <DeviceRuntime Device> class Walker {
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
         EdgeRow const& edge = tables_.edges[step.calls];
-        from_to(table.of(step, Region::input), table.of(step, Region::output),
-                (gradient ? edge.gradients : edge.tensors)(samples));
+        std::size_t const bytes = (gradient ? edge.gradients : edge.tensors)(samples);
+        if constexpr (joins_ranks<Device>)
+            if (edge.channel != no_channel) {
+                std::size_t const channel = edge.channel + gradient;
+                if (step.kind == Kind::send_output || step.kind == Kind::send_gradient)
+                    return end_.send(run, step.stream, channel, table.of(step, Region::input),
+                                     bytes);
+                return end_.receive(run, step.stream, channel, table.of(step, Region::output),
+                                    bytes);
+            }
+        from_to(table.of(step, Region::input), table.of(step, Region::output), bytes);
     }
 
     Frame frame_of(Run const& run, StepTable const& table, Tables const& tables,

@@ -8,6 +8,11 @@ namespace policy {
 struct Transport;
 } // namespace policy
 
+/// Whether a device belongs to one rank of several: see Joined.
+template <class Device> inline constexpr bool joins_ranks = requires {
+    typename Device::Transport;
+};
+
 namespace transport {
 
 /// All devices in one process and one memory: a boundary tensor is written straight into the slot
@@ -15,7 +20,7 @@ namespace transport {
 /// wait.
 struct Local {
     using policy_kind = policy::Transport;
-    static constexpr bool shares_memory = true; ///< whether all devices are of this process
+    template <class Device> using Of = Device; ///< the devices that a machine has
 };
 
 } // namespace transport

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <gpipe/plan/operands.hpp>
+#include <gpipe/plan/ranks.hpp>
+
+#include <cstdint>
+
+namespace gpipe {
+
+/// Where parameters are one tensor with others.
+struct TiedCell {
+    std::uint32_t tie = 0;  ///< ends of a tie stand together, in the order of the chain
+    std::uint32_t cell = 0; ///< that has one
+};
+
+/// How a step ends.
+struct Ending {
+    Array<bool> updates;        ///< by device: whether it has parameters
+    bool squares = false;       ///< whether anybody wants the sums of the gradients' squares
+    bool immediate = false;     ///< see update::Immediate
+    bool calls_enqueue = false; ///< so that all layers are called before the end is; then also:
+    bool copies_state = false;  ///< whether each device has the step's state in its own memory
+    Array<TiedCell> ties{};     ///< of the parameters
+    Ranks ranks{};              ///< who has the devices; none: they are of one rank
+};
+
+/// The table of a step with its end.
+struct EndedStep {
+    Lowered lowered;   ///< the end is a program behind those of the streams, on which it runs
+    Operands operands; ///< those of the step, and what orders the end
+};
+
+} // namespace gpipe

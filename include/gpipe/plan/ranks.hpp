@@ -1,0 +1,42 @@
+#pragma once
+
+#include <gpipe/core/version.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+/// Which devices of a pipeline each rank has: some that stand together, at least one. A rank is a
+/// process, or what behaves as one: others see nothing of its memory. Small: what it points to must
+/// outlive it.
+struct Ranks {
+    std::size_t devices = 0;            ///< of all ranks
+    std::size_t count = 1;              ///< how many ranks there are
+    std::size_t self = 0;               ///< the one that asks
+    std::size_t const* first = nullptr; ///< by rank: its first device, and the end; null: one rank
+    std::size_t const* most = nullptr;  ///< likewise: the lanes that it has at the most
+
+    /// The devices of a rank: [begin(r), end(r)).
+    ///@{
+    constexpr std::size_t begin(std::size_t rank) const { return first ? first[rank] : 0; }
+    constexpr std::size_t end(std::size_t rank) const { return first ? first[rank + 1] : devices; }
+    ///@}
+    /// Those of the one that asks.
+    ///@{
+    constexpr std::size_t begin() const { return begin(self); }
+    constexpr std::size_t end() const { return end(self); }
+    constexpr bool own(std::size_t device) const { return begin() <= device && device < end(); }
+    ///@}
+    /// Who has a device.
+    constexpr std::size_t of(std::size_t device) const {
+        std::size_t rank = 0;
+        while (end(rank) <= device) ++rank;
+        return rank;
+    }
+    /// Of so many lanes those that a rank has.
+    constexpr std::size_t lanes(std::size_t rank, std::size_t lanes) const {
+        return most && most[rank] < lanes ? most[rank] : lanes;
+    }
+};
+
+} // namespace gpipe

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+/// What step() throws on other ranks than the one where something threw: which one that is, the
+/// place, and what was said there.
+class RankError : public std::runtime_error {
+  public:
+    /// Of these words.
+    using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+
+// What a rank tells of a run: its first failure.
+struct RankNote {
+    std::uint32_t place = FirstFailure::none; // in the linear order
+    bool knows = false;                       // what it was
+    Kind action{};
+    FailureOf of{};
+    std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
+    char what[256] = {};
+
+    RankNote(Run const& run, std::size_t self) : place(run.failure.place()), rank(self) {
+        if (!run.failure.get()) return;
+        Failure const& f = *run.failure.get();
+        knows = true;
+        action = f.action;
+        of = f.of;
+        layer = f.layer;
+        cell = f.cell;
+        micro_batch = f.micro_batch;
+        tensor = f.tensor;
+        try {
+            std::rethrow_exception(f.error);
+        } catch (std::exception const& error) {
+            std::snprintf(what, sizeof what, "%s", error.what());
+        } catch (...) {
+            std::snprintf(what, sizeof what, "what it threw is no std::exception");
+        }
+    }
+    // Of both the first.
+    void take_in(RankNote const& other) {
+        if (other.knows && (!knows || other.place < place)) *this = other;
+    }
+    // To a run on a rank that does not know better.
+    void tell(Run& run, Tables const& tables) const {
+        // Behind the commit: all ranks have updated, or will have.
+        if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
+        if (!knows || (run.failure.get() && run.failure.place() == place)) return;
+        Failure failure{layer, tables.layer_names[layer], cell, micro_batch, action, {}, of,
+                        tensor};
+        failure.error = std::make_exception_ptr(RankError("gpipe: on rank " + std::to_string(rank) +
+                                                          ", " + failure.place() + ": " + what));
+        run.failure.settle(place, std::move(failure));
+    }
+};
+
+// Throws std::invalid_argument, on all ranks, unless they have made the same plan.
+template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash) {
+    Array<std::uint64_t> const all = transport.gather(hash);
+    for (std::size_t r = 1; r < all.size(); ++r)
+        if (all[r] != all[0])
+            throw_error<std::invalid_argument>(
+                "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how "
+                "many devices and threads, with which options and seed has to be the same on all "
+                "ranks",
+                r);
+}
+
+// At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
+template <class Transport>
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
+    RankNote note(run, tables.ranks.self);
+    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
+    if (std::size_t const up = tables.channel_of_rank(tables.ranks.self); up != no_channel) {
+        transport.send(up, bytes_of(note), sizeof note, 0);
+        transport.receive(up + 1, bytes_of(note), sizeof note);
+        transport.receive(up + 1, bytes_of(totals[0]), totals.size_bytes());
+    } else {
+        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
+            if (other == no_channel) continue;
+            RankNote theirs = note;
+            transport.receive(other, bytes_of(theirs), sizeof theirs);
+            note.take_in(theirs);
+        }
+        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
+            if (other == no_channel) continue;
+            transport.send(other + 1, bytes_of(note), sizeof note, 0);
+            transport.send(other + 1, bytes_of(totals[0]), totals.size_bytes(), 0);
+        }
+    }
+    if (transport.error()) std::rethrow_exception(transport.error());
+    note.tell(run, tables);
+}
+
+} // namespace detail
+} // namespace gpipe

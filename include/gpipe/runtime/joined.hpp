@@ -1,0 +1,121 @@
+#pragma once
+
+#include <gpipe/core/error.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/plan/ranks.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/channels.hpp>
+#include <gpipe/runtime/rank_table.hpp>
+#include <gpipe/transport/transport.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// The devices of one rank, joined with those of others by a transport. Plans are made for all
+/// devices, on every rank the same; memory and work there is of its own alone. Only for devices
+/// that share their memory and do what they are told at once: where calls put work on a stream,
+/// messages have to go there, too, and a transport has its own device.
+///
+/// All ranks call the same functions of their Training, with as many samples; inputs are read where
+/// the first cell is, targets and outputs where the last is, and all return the same loss. What
+/// throws in a step is thrown on all of them (RankError); what is refused before it begins has to
+/// be refused on all, for the others would wait. Parameters and gradients are found on the rank of
+/// their layer alone; ends of a tie that are on several are to be written on each.
+template <DeviceRuntime Inner, RankTransport Carrier>
+    requires(Inner::most_link == Link::shared)
+class Joined : public Inner {
+  public:
+    using Transport = Carrier; ///< what joins them
+
+    /// What each rank says of itself.
+    struct Options {
+        typename Inner::Options device{}; ///< of its own devices
+        Carrier* transport = nullptr;     ///< must outlive it
+        std::size_t devices = 1;          ///< how many it has; they stand in the order of the ranks
+    };
+
+    /// Throws std::invalid_argument, on all ranks, unless they have so many devices in all.
+    Joined(Options options, std::size_t devices)
+        : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
+          transport_(options.transport), first_(transport_->ranks() + 1),
+          lanes_(transport_->ranks()) {
+        auto const devices_of = transport_->gather(options.devices);
+        auto const lanes_of = transport_->gather(Inner::lanes());
+        for (std::size_t r = 0; r < lanes_.size(); ++r) {
+            first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
+            lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
+        }
+        if (std::size_t const all = first_[lanes_.size()];
+            all != devices || std::adjacent_find(first_.begin(), first_.end()) != first_.end())
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
+                "one",
+                devices, lanes_.size(), all);
+    }
+
+    /// Who has which devices; points here.
+    Ranks ranks() const {
+        return {first_[lanes_.size()], lanes_.size(), transport_->rank(), first_.data(),
+                lanes_.data()};
+    }
+    /// What joins them.
+    Carrier& transport() const { return *transport_; }
+
+    /// As DeviceMemory, DeviceQueue and DeviceExecutor say, by a device's number among all.
+    ///@{
+    static constexpr Link most_link = Link::sent;
+    Link link(std::size_t from, std::size_t to) const {
+        return ranks().of(from) == ranks().of(to) ? Link::shared : Link::sent;
+    }
+    auto allocate(std::size_t device, std::size_t bytes) {
+        return Inner::allocate(device - ranks().begin(), bytes);
+    }
+    void prepare(Array<std::size_t> const& device_of_stream, std::size_t marks,
+                 Array<std::size_t> const& device_of_feed) {
+        Inner::prepare(own_of(device_of_stream), marks, own_of(device_of_feed));
+    }
+    /// The most that any rank has.
+    std::size_t lanes() const { return *std::max_element(lanes_.begin(), lanes_.end()); }
+    /// Ranks would have to choose together.
+    static constexpr bool chooses_lanes() { return false; }
+    ///@}
+
+    /// In the order of a stream: see RankTransport. word() is asked for, and tell(word) told.
+    ///@{
+    template <class Word>
+    void send(std::size_t stream, std::size_t channel, std::byte const* from, std::size_t bytes,
+              Word word) {
+        Inner::launch(stream,
+                      [=, this]() noexcept { transport_->send(channel, from, bytes, word()); });
+    }
+    template <class Tell>
+    void receive(std::size_t stream, std::size_t channel, std::byte* to, std::size_t bytes,
+                 Tell tell) {
+        Inner::launch(stream,
+                      [=, this]() noexcept { tell(transport_->receive(channel, to, bytes)); });
+    }
+    ///@}
+
+  private:
+    // Of some devices its own, by their numbers among these.
+    Array<std::size_t> own_of(Array<std::size_t> const& devices) const {
+        Array<std::size_t> own(devices.size());
+        std::size_t count = 0;
+        for (std::size_t const device : devices)
+            if (ranks().own(device)) own[count++] = device - ranks().begin();
+        return first_of(own, count);
+    }
+
+    Carrier* transport_;
+    Array<std::size_t> first_; // device of each rank, and the end
+    Array<std::size_t> lanes_; // of each rank
+};
+
+/// What the library does in a step is what it does on these devices.
+template <class Inner, class Carrier> struct StepWork<Joined<Inner, Carrier>> : StepWork<Inner> {};
+
+} // namespace gpipe

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+
+namespace gpipe {
+
+/// A way from one rank to another: what is sent first is received first.
+struct Channel {
+    std::uint32_t from = 0; ///< rank
+    std::uint32_t to = 0;   ///< another
+};
+
+/// What carries messages between ranks; each has an object of its own.
+/// - rank(), ranks(): which one this is, and of how many;
+/// - gather(number): by rank what each has given. Only while machines are made; throws where a rank
+///   is gone;
+/// - open(channels): which there will be, by number; once, the same on all ranks;
+/// - send(channel, from, bytes, word): returns when these may be written again, which may be as
+///   soon as it has them somewhere else or as late as they are received;
+/// - receive(channel, to, bytes): returns when they are there, with the word that came with them;
+/// - error(): null, or why a rank is gone. From then on send and receive return at once, the latter
+///   with word 0, whatever they have been waiting for.
+///
+/// A message has no tag and no header: both ends know its bytes. The word says how far the sender's
+/// step is sound (FirstFailure): what is sent behind a failure is of no use, but is sent all the
+/// same, so that no channel is ever left in the midst of a step. None of the last four throws.
+/// Several threads may call at once, of one channel one sends and one receives. Nobody who waits in
+/// a send or a receive ever waits for himself: see messages_of() and StepEnd.
+template <class T>
+concept RankTransport = requires(T transport, T const constant, std::uint64_t number,
+                                 Array<Channel> const& channels, std::size_t channel,
+                                 std::byte const* from, std::byte* to, std::uint32_t word) {
+    { constant.rank() } -> std::convertible_to<std::size_t>;
+    { constant.ranks() } -> std::convertible_to<std::size_t>;
+    { transport.gather(number) } -> std::convertible_to<Array<std::uint64_t>>;
+    transport.open(channels);
+    { transport.send(channel, from, channel, word) }
+    noexcept;
+    { transport.receive(channel, to, channel) }
+    noexcept->std::same_as<std::uint32_t>;
+    { constant.error() } -> std::same_as<std::exception_ptr>;
+};
+
+} // namespace gpipe

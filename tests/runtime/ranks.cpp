@@ -1,0 +1,583 @@
+// Ranks: machines for some devices of a pipeline each, joined by messages.
+#include "support/ranks.hpp"
+#include "support/fragile.hpp"
+#include "support/net.hpp"
+#include "support/skip_layers.hpp"
+
+#include <gpipe/state/state.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Host;
+using toy::Backward;
+using toy::Fault;
+using toy::Phase;
+
+using Real = float;
+using Loss = toy::MeanSquare<Real, 3>;
+constexpr std::size_t L = toy::layers<Real>;
+using Sizes = std::vector<std::size_t>;
+
+template <class T> typename T::Options options(std::size_t cells, std::size_t micro_batches) {
+    typename T::Options o;
+    o.samples = 13;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    return o;
+}
+
+// Of Net: as one, with these devices on each rank. What they all have is made by make().
+template <class T, class Make>
+toy::Crew<T> crew(Sizes const& devices, bool meets, std::size_t threads,
+                  typename T::Options const& o, Make make) {
+    return {devices, meets, threads, [&](std::size_t, toy::Rank::Options device) {
+                auto own = o;
+                own.device = device;
+                return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, own);
+            }};
+}
+
+// What the plain loop does over mini-batches of some sizes; an evaluation goes before every step.
+template <class Net> struct Expected {
+    toy::Reference<Net, Loss, Adam> plain;
+    Sizes sizes;
+    std::vector<double> losses;
+
+    Expected(Net net, std::size_t micro_batches, Backward order, Sizes all)
+        : plain(std::move(net), {}, Adam{1e-2f}, 7, micro_batches, order), sizes(std::move(all)) {
+        for (std::size_t const size : sizes) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            losses.push_back(plain.step(data.inputs, data.targets));
+        }
+    }
+    template <class Crew> std::string differs(Crew& crew) {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+            toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(sizes[i]));
+            (void)crew.evaluate(data.inputs, data.targets);
+            if (crew.step(data.inputs, data.targets).loss != losses[i])
+                return "the loss of step " + std::to_string(i);
+        }
+        toy::Data<Real> const data(5, 99);
+        if (crew.evaluate(data.inputs, data.targets).loss !=
+            plain.evaluate(data.inputs, data.targets))
+            return "the loss of an evaluation";
+        return toy::difference(crew, plain);
+    }
+};
+
+// So many devices on two ranks or more.
+std::vector<Sizes> splits(std::size_t devices) {
+    if (devices == 2) return {{1, 1}};
+    if (devices == 3) return {{1, 2}, {2, 1}, {1, 1, 1}};
+    return {{2, 2}, {1, 3}, {3, 1}, {1, 2, 1}, {1, 1, 1, 1}};
+}
+std::string describe(Sizes const& devices) {
+    std::string text;
+    for (std::size_t const d : devices) text += std::to_string(d) + " ";
+    return text + "devices on ranks";
+}
+
+// Every schedule there is, with K from 2 to 4, over ranks; one way of so many.
+template <class Net, class Make> void train_alike(std::size_t points, Make make) {
+    using Train = toy::Training<Net, Loss, Adam, toy::Rank>;
+    Sizes const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
+    Expected<Net> descending(make(), 8, Backward::descending, sizes);
+    Expected<Net> ascending(make(), 8, Backward::ascending, sizes);
+    std::size_t point = 0, trained = 0, messages = 0;
+    toy::each_of_catalogue(4, Net::size, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        if (k < 2) return;
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+            for (Sizes const& devices : splits(k))
+                for (bool const meets : {true, false}) {
+                    if (point++ % toy::one_of(points) != 0) continue;
+                    auto o = options<Train>(k, 8);
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    o.debug = trained % 5 == 0;
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                         " cells per device, ", checkpointing.name, ", ", describe(devices),
+                         meets ? ", which meet" : "");
+                    auto all = crew<Train>(devices, meets, 1 + point % 3, o, make);
+                    bool const descends = schedule.name() == "GPipe";
+                    CHECK((descends ? descending : ascending).differs(all) == "");
+                    messages += all.wire->messages;
+                    ++trained;
+                }
+    });
+    MESSAGE(trained << " trainings, " << messages << " messages");
+}
+
+} // namespace
+
+TEST_CASE("P1 ranks that share no memory train as the plain loop, in every bit, under every "
+          "schedule and checkpointing, whether anything is buffered or not") {
+    toy::Watch watch;
+    train_alike<toy::Net<Real>>(31, [&] { return toy::make_net<Real>(watch); });
+}
+
+TEST_CASE("P1 skips and ties across ranks, too") {
+    train_alike<toy::SkipNet<Real>>(31, [] { return toy::SkipNet<Real>{}; });
+}
+
+namespace {
+
+using Train = toy::Train<Real, toy::Rank>;
+constexpr std::size_t N = 7, M = 3; // micro-batches of 3, 2 and 2 samples
+
+Train::Options faulty_options(std::size_t cells, gpipe::schedule::Dynamic schedule,
+                              gpipe::checkpoint::Dynamic checkpointing) {
+    auto o = options<Train>(cells, M);
+    o.schedule = schedule;
+    o.checkpointing = checkpointing;
+    return o;
+}
+toy::Crew<Train> watched_crew(toy::Watch& watch, Sizes const& devices, bool meets,
+                              std::size_t threads, Train::Options const& o) {
+    return {devices, meets, threads, [&](std::size_t, toy::Rank::Options device) {
+                auto own = o;
+                own.device = device;
+                return std::make_unique<Train>(toy::make_net<Real>(watch), Loss{&watch},
+                                               Adam{1e-2f}, own);
+            }};
+}
+
+// Parameters and optimizer state of all ranks, every byte.
+template <class T> std::vector<std::byte> state_of(toy::Crew<T>& crew) {
+    std::vector<std::byte> bytes;
+    for (std::size_t r = 0; r < crew.ranks(); ++r)
+        for (std::size_t d = 0; d < crew[r].devices(); ++d) {
+            auto const arena = crew[r].arena(d);
+            if (arena.empty()) continue;
+            auto const& plan = crew[r].plan().devices[d];
+            for (auto const& [from, size] : {std::pair{std::size_t{0}, plan.parameters},
+                                             {plan.parameters + plan.gradients, plan.optimizer}}) {
+                auto const part = arena.subspan(from, size);
+                bytes.insert(bytes.end(), part.begin(), part.end());
+            }
+        }
+    return bytes;
+}
+
+// A step that must throw what the watch was told to, on the rank that has the layer, and that it
+// did on all others; what goes wrong, or nothing.
+std::string fails_rightly(toy::Crew<Train>& crew, toy::Watch const& watch,
+                          toy::Data<Real> const& data, Fault const& fault) {
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    std::size_t const owner = crew.rank_of(std::min(fault.layer, L - 1));
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        if (!crew.errors[r]) return "nothing was thrown";
+        if (!crew[r].failure()) return "no failure()";
+        gpipe::Failure const& f = *crew[r].failure();
+        if (f.place() != crew[owner].failure()->place()) return "another place: " + f.place();
+        if (f.layer != std::min(fault.layer, L)) return "layer " + std::to_string(f.layer);
+        try {
+            std::rethrow_exception(crew.errors[r]);
+        } catch (toy::Thrown const& thrown) {
+            if (r != owner) return "thrown elsewhere";
+            if (thrown.at != fault || thrown.token != watch.token) return "another failure";
+        } catch (gpipe::RankError const& error) {
+            if (r == owner) return "not what was thrown";
+            if (std::string(error.what()) != "gpipe: on rank " + std::to_string(owner) + ", " +
+                                                 f.place() + ": what it threw is no std::exception")
+                return error.what();
+        } catch (...) {
+            return "something else was thrown";
+        }
+    }
+    return crew.wire->fault();
+}
+
+} // namespace
+
+TEST_CASE("P6 whatever throws on a rank arrives there as it was thrown, on all others with its "
+          "place, changes nothing, and training goes on as if nothing had happened") {
+    std::size_t point = 0, faults = 0;
+    std::vector<toy::NamedSchedule> schedules(std::begin(toy::schedules), std::end(toy::schedules));
+    schedules.push_back({"ZeroBubbleV", gpipe::schedule::ZeroBubbleV{}, Backward::ascending});
+    for (toy::NamedSchedule const& schedule : schedules)
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+            for (Sizes const& devices : splits(4)) {
+                if (point++ % toy::one_of(17) != 0) continue;
+                INFO(schedule.name, ", ", checkpointing.name, ", ", describe(devices));
+                toy::Watch watch, other;
+                auto crew = watched_crew(watch, devices, point % 2 == 0, 1 + point % 3,
+                                         faulty_options(4, schedule.policy, checkpointing.policy));
+                toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 7, M,
+                                       schedule.order);
+                toy::Data<Real> const data(N);
+                watch.logs = true;
+                CHECK(crew.step(data.inputs, data.targets).loss ==
+                      plain.step(data.inputs, data.targets));
+                watch.logs = false;
+                auto const calls = watch.log();
+                CHECK(calls.size() >= 2 * L * M + M);
+                auto const before = state_of(crew);
+                for (toy::Call const& call : calls) {
+                    if (point++ % 5 != 0) continue;
+                    Fault const fault{call.layer, call.first_sample, call.phase};
+                    watch.faults = {fault};
+                    INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
+                         static_cast<int>(fault.phase));
+                    CHECK(fails_rightly(crew, watch, data, fault) == "");
+                    CHECK((state_of(crew) == before));
+                    ++faults;
+                }
+                watch.faults.clear();
+                for (int step = 0; step < 2; ++step) {
+                    CHECK(crew.step(data.inputs, data.targets).loss ==
+                          plain.step(data.inputs, data.targets));
+                    CHECK(toy::difference(crew, plain) == "");
+                    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                        CHECK(!crew[r].failure());
+                        CHECK(crew[r].steps() == static_cast<std::size_t>(step) + 2);
+                    }
+                }
+            }
+    MESSAGE(faults << " faults");
+}
+
+TEST_CASE("P6 of several failures on several ranks the first in the programs' order is told, "
+          "whatever the timing") {
+    toy::Watch watch;
+    auto crew =
+        watched_crew(watch, {1, 2, 1}, false, 2,
+                     faulty_options(4, toy::schedules[0].policy, gpipe::checkpoint::Never{}));
+    toy::Data<Real> const data(N);
+    // The last cell's forward of micro-batch 0 stands before the first cell's of micro-batch 2 does
+    // not: of equal steps the lower cell is first. So it is that of micro-batch 0 in cell 1.
+    watch.faults = {{0, 5, Phase::forward}, {3, 0, Phase::forward}, {L - 1, 3, Phase::forward}};
+    for (std::size_t n = 0; n < (toy::long_tests() ? 2000 : 100); ++n)
+        CHECK(fails_rightly(crew, watch, data, {3, 0, Phase::forward}) == "");
+    // What throws in an evaluation, likewise.
+    watch.faults = {{2, 3, Phase::evaluate}};
+    crew.each([&](std::size_t r) { crew[r].evaluate(data.inputs, data.targets); });
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        REQUIRE(crew.errors[r]);
+        CHECK(crew[r].failure()->layer == 2);
+    }
+    watch.faults.clear();
+    CHECK(crew.step(data.inputs, data.targets).loss > 0);
+}
+
+namespace {
+
+// Of one machine, as difference() asks a plain loop.
+template <class T> struct Bytes {
+    T& train;
+    std::vector<std::byte> parameter(std::size_t layer, std::size_t t) const {
+        auto const all = train.template parameter<std::byte>(layer, t);
+        return {all.begin(), all.end()};
+    }
+    std::vector<std::byte> gradient(std::size_t layer, std::size_t t) const {
+        auto const all = train.template gradient<std::byte>(layer, t);
+        return {all.begin(), all.end()};
+    }
+};
+
+} // namespace
+
+TEST_CASE("P1 the norm of gradients on all ranks is that of one machine's; what is not finite is "
+          "told on all ranks, and nothing has changed") {
+    using Single = toy::Train<Real, Host>;
+    for (Sizes const& devices : splits(4)) {
+        INFO(describe(devices));
+        toy::Watch watch;
+        auto o = options<Train>(4, 4);
+        auto single = options<Single>(4, 4);
+        o.clip_norm = single.clip_norm = 0.5;
+        auto all = crew<Train>(devices, true, 2, o, [&] { return toy::make_net<Real>(watch); });
+        Single train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, single);
+        toy::Data<Real> data(13);
+        for (int n = 0; n < 3; ++n) {
+            auto const expected = train.step(data.inputs, data.targets);
+            auto const found = all.step(data.inputs, data.targets);
+            CHECK(found.loss == expected.loss);
+            CHECK(found.metric == expected.metric);
+            CHECK(found.gradient_norm == expected.gradient_norm);
+            CHECK(expected.gradient_norm > 0.5);
+        }
+        CHECK(toy::difference(all, Bytes<Single>{train}) == "");
+        auto const before = state_of(all);
+        for (bool const target : {true, false}) {
+            toy::Data<Real> wrong = data;
+            (target ? wrong.targets : wrong.inputs)[7] = std::numeric_limits<Real>::infinity();
+            std::string words;
+            try {
+                train.step(wrong.inputs, wrong.targets);
+            } catch (std::domain_error const& error) {
+                words = error.what();
+            }
+            all.each([&](std::size_t r) { all[r].step(wrong.inputs, wrong.targets); });
+            for (std::exception_ptr const& error : all.errors) {
+                REQUIRE(error);
+                CHECK_THROWS_WITH_AS(std::rethrow_exception(error), words.c_str(),
+                                     std::domain_error);
+            }
+            CHECK((state_of(all) == before));
+        }
+        CHECK(all.step(data.inputs, data.targets).loss ==
+              train.step(data.inputs, data.targets).loss);
+        auto const means = [&](auto& one) {
+            return one.compute_gradients(data.inputs, data.targets);
+        };
+        CHECK(all.all(means).loss == means(train).loss);
+        CHECK(toy::difference(all, Bytes<Single>{train}) == "");
+    }
+}
+
+namespace {
+
+using FragileTrain =
+    gpipe::Training<gpipe::Pipeline<toy::Factor, toy::Factor, toy::Factor>, gpipe::Cells<3>,
+                    gpipe::MicroBatches<2>, gpipe::Loss<toy::MeanSquare<float, 2>>,
+                    gpipe::Optimizer<toy::Descend>, gpipe::schedule::GPipeAscending, toy::Wired>;
+
+std::vector<float> parameters(toy::Crew<FragileTrain>& crew) {
+    std::vector<float> all;
+    for (std::size_t layer = 0; layer < 3; ++layer)
+        for (std::size_t t = 0; t < 2; ++t) {
+            std::vector<toy::Fragile> values(t == 0 ? 2 : 1);
+            crew.read_parameter(layer, t, std::span<toy::Fragile>(values));
+            for (toy::Fragile const& v : values) all.push_back(v.value);
+        }
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("what throws at the end of a step surfaces on all ranks: before the commit nothing has "
+          "changed, behind it all are of no use") {
+    std::vector<float> const x{1, -2, 0.5f, 1}, target{2, 1, 0, -1};
+    std::size_t unchanged = 0, torn = 0;
+    int const operations = 3 * (3 + 3); // converted for the norm, then multiplied
+    for (int n = 0; n < operations; ++n) {
+        INFO("operation ", n);
+        toy::Fragile::left = -1;
+        toy::Crew<FragileTrain> crew({1, 2}, n % 2 == 0, 2, [](std::size_t, auto device) {
+            FragileTrain::Options o;
+            o.samples = 2;
+            o.clip_norm = 1e6; // wants the norm
+            o.device = device;
+            return std::make_unique<FragileTrain>(
+                gpipe::Pipeline<toy::Factor, toy::Factor, toy::Factor>{},
+                toy::MeanSquare<float, 2>{}, toy::Descend{}, o);
+        });
+        auto const before = parameters(crew);
+        toy::Fragile::left = n;
+        crew.each([&](std::size_t r) { crew[r].step(x, target); });
+        toy::Fragile::left = -1;
+        std::size_t thrown = 0;
+        for (std::size_t r = 0; r < 2; ++r) {
+            REQUIRE(crew.errors[r]);
+            REQUIRE(crew[r].failure());
+            CHECK(crew[r].failure()->place() == crew[0].failure()->place());
+            CHECK(crew[r].steps() == 0);
+            try {
+                std::rethrow_exception(crew.errors[r]);
+            } catch (toy::Broken const&) {
+                ++thrown;
+            } catch (gpipe::RankError const&) {
+            }
+        }
+        CHECK(thrown == 1);
+        CHECK(crew.wire->fault() == "");
+        bool const early = crew[0].failure()->of == gpipe::FailureOf::gradient;
+        crew.each([&](std::size_t r) { crew[r].step(x, target); });
+        for (std::exception_ptr const& error : crew.errors) {
+            if (early) {
+                CHECK(!error);
+                continue;
+            }
+            REQUIRE(error);
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("of no use"),
+                                 std::runtime_error);
+        }
+        (early ? unchanged : torn)++;
+        if (early) CHECK(parameters(crew) != before);
+    }
+    CHECK(unchanged == 9);
+    CHECK(torn == 9);
+}
+
+TEST_CASE("P7 nobody waits for a rank that is gone") {
+    toy::Data<Real> const data(N);
+    for (std::size_t const gone : Sizes{0, 1, 2}) {
+        toy::Watch watch;
+        auto crew =
+            watched_crew(watch, {1, 2, 1}, true, 2,
+                         faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{}));
+        crew.step(data.inputs, data.targets);
+        // In the midst of a step, or before it begins.
+        crew.each([&](std::size_t r) {
+            if (r == gone) return crew.wire->leave(r);
+            crew[r].step(data.inputs, data.targets);
+        });
+        for (int again = 0; again < 2; ++again) {
+            for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                if (r == gone) continue;
+                REQUIRE(crew.errors[r]);
+                CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
+                                     again ? doctest::Contains("of no use")
+                                           : doctest::Contains("is gone"),
+                                     std::runtime_error);
+            }
+            crew.each([&](std::size_t r) {
+                if (r != gone) crew[r].step(data.inputs, data.targets);
+            });
+        }
+    }
+}
+
+TEST_CASE("an output is written where the last cell is") {
+    toy::Watch watch;
+    auto o = options<Train>(4, 4);
+    auto all = crew<Train>({3, 1}, true, 2, o, [&] { return toy::make_net<Real>(watch); });
+    toy::Train<Real, Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f},
+                                 options<toy::Train<Real, Host>>(4, 4));
+    toy::Data<Real> const data(17); // more than a mini-batch
+    std::vector<Real> expected(17 * 3), found(17 * 3), other(17 * 3);
+    train.predict(data.inputs, expected);
+    all.each([&](std::size_t r) { all[r].predict(data.inputs, r == 1 ? found : other); });
+    CHECK(found == expected);
+    CHECK(other == std::vector<Real>(17 * 3));
+}
+
+TEST_CASE("a rank shows what it has run itself, and the plan of all") {
+    toy::Watch watch;
+    auto all = crew<Train>({3, 1}, true, 2, options<Train>(4, 4),
+                           [&] { return toy::make_net<Real>(watch); });
+    toy::Data<Real> const data(13);
+    for (std::size_t r = 0; r < 2; ++r) all[r].time_actions();
+    all.step(data.inputs, data.targets);
+    std::size_t shown = 0;
+    for (std::size_t r = 0; r < 2; ++r) {
+        gpipe::Timeline const timeline = all[r].timeline();
+        for (std::size_t i = 0; i < timeline.size(); ++i)
+            CHECK((timeline[i].device == 3) == (r == 1));
+        shown += timeline.size();
+        CHECK(all[r].summary() == all[0].summary());
+        CHECK(all[r].lanes() == (r == 0 ? 2 : 1));
+    }
+    CHECK(shown == all[0].programs().size());
+}
+
+TEST_CASE("ranks that do not fit together are refused on all of them, and so is what one alone "
+          "cannot do") {
+    toy::Watch watch;
+    // Which rank is told what, if rank 1 has other devices or another seed, or fails.
+    auto const told = [&](Sizes const& devices, std::uint64_t seed, bool fails) {
+        std::vector<std::string> words(2);
+        auto const wire = std::make_shared<toy::Wire>(2, true);
+        std::vector<std::thread> threads;
+        for (std::size_t r = 0; r < 2; ++r)
+            threads.emplace_back([&, r] {
+                toy::Station station(wire, r);
+                try {
+                    auto o = options<Train>(3, 4);
+                    o.device = {{1}, &station, devices[r]};
+                    if (r == 1) o.seed = seed;
+                    if (r == 1 && fails) o.snapshot = true;
+                    Train train(toy::make_net<Real>(watch), Loss{}, Adam{}, o);
+                } catch (std::exception const& error) {
+                    words[r] = error.what();
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+        return words;
+    };
+    for (std::string const& words : told({1, 2}, 7, false)) CHECK(words == "");
+    for (std::string const& words : told({1, 1}, 7, false))
+        CHECK(words == "gpipe: 3 devices are to be those of 2 ranks, which have 2, each at least "
+                       "one");
+    for (std::string const& words : told({3, 0}, 7, false))
+        CHECK(words.find("each at least one") != std::string::npos);
+    for (std::string const& words : told({1, 2}, 8, false))
+        CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
+    CHECK(told({1, 2}, 7, true) ==
+          std::vector<std::string>{
+              "rank 1 is gone",
+              "gpipe: Options::snapshot is for one rank: several save no state yet"});
+
+    auto all = crew<Train>({1, 2}, true, 1, options<Train>(3, 4),
+                           [&] { return toy::make_net<Real>(watch); });
+    std::vector<Real> values(18);
+    CHECK_THROWS_WITH_AS(all[0].read_parameter(9, 0, std::span(values)),
+                         "gpipe: layer 9 is on rank 1, and this is rank 0", std::out_of_range);
+    CHECK_THROWS_WITH_AS(all[1].parameters<0>(), "gpipe: layer 0 is on rank 0, and this is rank 1",
+                         std::out_of_range);
+    CHECK_THROWS_AS(gpipe::save(all[0], "/dev/null"), std::out_of_range);
+}
+
+namespace {
+
+// One of many ranks, which hears nobody.
+struct Alone {
+    std::size_t self = 0;
+    std::size_t channels = 0;
+    std::size_t rank() const { return self; }
+    static constexpr std::size_t ranks() { return 64; }
+    static gpipe::Array<std::uint64_t> gather(std::uint64_t number) { return {ranks(), number}; }
+    void open(gpipe::Array<gpipe::Channel> const& all) { channels = all.size(); }
+    void send(std::size_t, std::byte const*, std::size_t, std::uint32_t) noexcept {}
+    std::uint32_t receive(std::size_t, std::byte*, std::size_t) noexcept { return 0; }
+    std::exception_ptr error() const { return nullptr; }
+};
+// Counts what it allocates.
+struct Counted : Host {
+    using Host::Host;
+    static inline std::size_t allocated = 0;
+    static gpipe::device::HostBuffer allocate(std::size_t device, std::size_t bytes) {
+        CHECK(device == 0); // of its own
+        allocated += bytes;
+        return Host::allocate(device, bytes);
+    }
+};
+// Counts itself.
+struct Initialized : toy::Linear<Real, 4, 4> {
+    static inline std::size_t count = 0;
+    void initialize(auto& ctx) const {
+        ++count;
+        toy::Linear<Real, 4, 4>::initialize(ctx);
+    }
+};
+
+} // namespace
+
+TEST_CASE("one rank of 64 has the layers and the bytes of its device, and nothing else") {
+    using Net = gpipe::Pipeline<gpipe::Repeat<128, Initialized>>;
+    using One = toy::Training<Net, toy::MeanSquare<Real, 4>, Adam, gpipe::Joined<Counted, Alone>>;
+    for (std::size_t const rank : Sizes{0, 1, 31, 63}) {
+        Alone alone{rank};
+        auto o = options<One>(64, 64);
+        o.samples = 64 * 3;
+        o.schedule = gpipe::schedule::OneForwardOneBackward{};
+        o.device = {{1}, &alone, 1};
+        Counted::allocated = Initialized::count = 0;
+        One one(Net{}, {}, Adam{}, o);
+        CHECK(Initialized::count == 2);
+        CHECK(Counted::allocated == one.plan().devices[rank].total());
+        CHECK(one.used_bytes() == one.plan().devices[rank].total());
+        CHECK(one.lanes() == 1);
+        CHECK(alone.channels == 2 * 63 + 2 * 63); // edges; and what a commit takes
+        for (std::size_t d = 0; d < 64; ++d) {
+            CHECK(one.arena(d).empty() == (d != rank));
+            if (d != rank) CHECK_THROWS_AS(one.parameter<Real>(2 * d, 0), std::out_of_range);
+        }
+        CHECK(one.parameter<Real>(2 * rank, 0).size() == 16);
+    }
+}

@@ -1,0 +1,252 @@
+#pragma once
+
+// Ranks in one process, for tests: each a thread with a machine of its own, which see nothing of
+// each other's memory but what goes through here. A send returns at once or, with `meets`, when it
+// has been received: whoever trains then needs no buffer anywhere. Bytes of a message that the
+// other end does not expect, and messages that nobody receives, are faults.
+
+#include <gpipe/device/host.hpp>
+#include <gpipe/runtime/joined.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace toy {
+
+/// What all ranks share.
+class Wire {
+  public:
+    explicit Wire(std::size_t ranks, bool meets) : meets_(meets), given_(ranks), counts_(ranks) {}
+    Wire(Wire const&) = delete;
+    Wire& operator=(Wire const&) = delete;
+
+    std::size_t ranks() const { return given_.size(); }
+    /// Messages, and their bytes.
+    std::size_t messages = 0, bytes = 0;
+    /// What is wrong with them; nothing if it is empty.
+    std::string fault() const {
+        std::lock_guard const lock(mutex_);
+        if (!fault_.empty()) return fault_;
+        for (Way const& way : ways_)
+            if (!way.waiting.empty()) return "a message that nobody has received";
+        return "";
+    }
+    /// That a rank is gone.
+    void leave(std::size_t rank) {
+        std::lock_guard const lock(mutex_);
+        if (error_) return;
+        error_ = std::make_exception_ptr(
+            std::runtime_error("rank " + std::to_string(rank) + " is gone"));
+        changed_.notify_all();
+    }
+
+  private:
+    friend class Station;
+    struct Message {
+        std::vector<std::byte> bytes;
+        std::uint32_t word;
+    };
+    struct Way {
+        gpipe::Channel channel;
+        std::deque<Message> waiting;
+        std::uint64_t sent = 0, received = 0;
+    };
+
+    bool const meets_;
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<Way> ways_;
+    std::vector<std::vector<std::uint64_t>> given_; // by rank
+    std::vector<std::size_t> counts_;               // of gathers, by rank
+    std::string fault_;
+    std::exception_ptr error_;
+};
+
+/// What a rank has of it.
+class Station {
+  public:
+    Station(std::shared_ptr<Wire> wire, std::size_t rank) : wire_(std::move(wire)), rank_(rank) {}
+    ~Station() { wire_->leave(rank_); }
+    Station(Station const&) = delete;
+    Station& operator=(Station const&) = delete;
+
+    std::size_t rank() const { return rank_; }
+    std::size_t ranks() const { return wire_->ranks(); }
+    gpipe::Array<std::uint64_t> gather(std::uint64_t number) {
+        std::unique_lock lock(wire_->mutex_);
+        std::size_t const round = wire_->counts_[rank_]++;
+        wire_->given_[rank_].push_back(number);
+        wire_->changed_.notify_all();
+        auto const all = [&] {
+            for (auto const& given : wire_->given_)
+                if (given.size() <= round) return false;
+            return true;
+        };
+        wire_->changed_.wait(lock, [&] { return wire_->error_ || all(); });
+        if (!all()) std::rethrow_exception(wire_->error_);
+        gpipe::Array<std::uint64_t> result(ranks());
+        for (std::size_t r = 0; r < ranks(); ++r) result[r] = wire_->given_[r][round];
+        return result;
+    }
+    void open(gpipe::Array<gpipe::Channel> const& channels) {
+        std::lock_guard const lock(wire_->mutex_);
+        if (wire_->ways_.empty())
+            for (gpipe::Channel const& channel : channels) wire_->ways_.push_back({channel, {}});
+        if (wire_->ways_.size() != channels.size()) wire_->fault_ = "other channels";
+    }
+    void send(std::size_t channel, std::byte const* from, std::size_t bytes,
+              std::uint32_t word) noexcept {
+        std::unique_lock lock(wire_->mutex_);
+        Wire::Way& way = wire_->ways_[channel];
+        if (wire_->error_) return;
+        if (way.channel.from != rank_) wire_->fault_ = "a rank sends for another";
+        way.waiting.push_back({{from, from + bytes}, word});
+        std::uint64_t const number = ++way.sent;
+        ++wire_->messages;
+        wire_->bytes += bytes;
+        wire_->changed_.notify_all();
+        if (wire_->meets_)
+            wire_->changed_.wait(lock, [&] { return wire_->error_ || way.received >= number; });
+    }
+    std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
+        std::unique_lock lock(wire_->mutex_);
+        Wire::Way& way = wire_->ways_[channel];
+        if (way.channel.to != rank_) wire_->fault_ = "a rank receives for another";
+        wire_->changed_.wait(lock, [&] { return wire_->error_ || !way.waiting.empty(); });
+        if (wire_->error_) return 0;
+        Wire::Message const message = std::move(way.waiting.front());
+        way.waiting.pop_front();
+        ++way.received;
+        wire_->changed_.notify_all();
+        if (message.bytes.size() != bytes) wire_->fault_ = "a message of other bytes";
+        if (bytes > 0 && message.bytes.size() == bytes)
+            std::memcpy(to, message.bytes.data(), bytes);
+        return message.word;
+    }
+    std::exception_ptr error() const {
+        std::lock_guard const lock(wire_->mutex_);
+        return wire_->error_;
+    }
+
+  private:
+    std::shared_ptr<Wire> wire_;
+    std::size_t rank_;
+};
+
+/// As the policy of a Training.
+struct Wired {
+    using policy_kind = gpipe::policy::Transport;
+    template <class Device> using Of = gpipe::Joined<Device, Station>;
+};
+using Rank = gpipe::Joined<gpipe::device::Host, Station>;
+static_assert(gpipe::RankTransport<Station>);
+static_assert(gpipe::DeviceRuntime<Rank>);
+
+/// A Training on ranks, as if it were one: all do the same, each on a thread of its own. What they
+/// return has to be the same on all, and what they throw is kept by rank.
+template <class Train> class Crew {
+  public:
+    static constexpr std::size_t layer_count = Train::layer_count;
+
+    /// `devices`: of each rank; make(rank, options) makes its Training of Options::device so far.
+    template <class Make>
+    Crew(std::vector<std::size_t> const& devices, bool meets, std::size_t threads, Make make)
+        : wire(std::make_shared<Wire>(devices.size(), meets)), errors(devices.size()),
+          devices_(devices), trains_(devices.size()) {
+        for (std::size_t r = 0; r < devices.size(); ++r)
+            stations_.push_back(std::make_unique<Station>(wire, r));
+        each([&](std::size_t r) {
+            try {
+                trains_[r] = make(r, Rank::Options{{threads}, stations_[r].get(), devices[r]});
+            } catch (...) {
+                stations_[r].reset(); // as at the end of a program
+                throw;
+            }
+        });
+        rethrow();
+    }
+
+    std::shared_ptr<Wire> wire;
+    std::vector<std::exception_ptr> errors; ///< of the last call, by rank
+
+    Train& operator[](std::size_t rank) { return *trains_[rank]; }
+    std::size_t ranks() const { return trains_.size(); }
+    /// Calls f(rank) on a thread for each, and keeps what they throw.
+    template <class F> void each(F f) {
+        std::vector<std::thread> threads;
+        for (std::size_t r = 0; r < trains_.size(); ++r)
+            threads.emplace_back([&, r] {
+                errors[r] = nullptr;
+                try {
+                    f(r);
+                } catch (...) {
+                    errors[r] = std::current_exception();
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+    }
+    /// What f(train) returns, on all ranks the same.
+    template <class F> auto all(F f) {
+        std::vector<decltype(f((*this)[0]))> results(ranks());
+        each([&](std::size_t r) { results[r] = f((*this)[r]); });
+        rethrow();
+        for (auto const& result : results)
+            if (result.loss != results[0].loss || result.weight != results[0].weight ||
+                result.gradient_norm != results[0].gradient_norm)
+                throw std::logic_error("ranks return different losses");
+        if (std::string const fault = wire->fault(); !fault.empty()) throw std::logic_error(fault);
+        return results[0];
+    }
+
+    /// As Training.
+    ///@{
+    template <class X, class Y> auto step(X const& inputs, Y const& targets) {
+        return all([&](Train& train) { return train.step(inputs, targets); });
+    }
+    template <class X, class Y> auto evaluate(X const& inputs, Y const& targets) {
+        return all([&](Train& train) { return train.evaluate(inputs, targets); });
+    }
+    std::size_t tensors(std::size_t layer) { return trains_[0]->tensors(layer); }
+    template <class T> void read_gradient(std::size_t layer, std::size_t t, std::span<T> to) {
+        of(layer).read_gradient(layer, t, to);
+    }
+    template <class T> void read_parameter(std::size_t layer, std::size_t t, std::span<T> to) {
+        of(layer).read_parameter(layer, t, to);
+    }
+    ///@}
+    /// Who has a layer.
+    std::size_t rank_of(std::size_t layer) const {
+        auto const& plan = trains_[0]->plan();
+        std::size_t cell = 0;
+        while (plan.first[cell + 1] <= layer) ++cell;
+        std::size_t const device = plan.lowered.programs.device_of(cell);
+        std::size_t rank = 0, end = devices_[0];
+        while (end <= device) end += devices_[++rank];
+        return rank;
+    }
+    Train& of(std::size_t layer) { return *trains_[rank_of(layer)]; }
+
+  private:
+    void rethrow() const {
+        for (std::exception_ptr const& error : errors)
+            if (error) std::rethrow_exception(error);
+    }
+    std::vector<std::size_t> devices_;
+    std::vector<std::unique_ptr<Station>> stations_;
+    std::vector<std::unique_ptr<Train>> trains_;
+};
+
+} // namespace toy
