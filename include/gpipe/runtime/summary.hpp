@@ -101,7 +101,7 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
     auto const count = [](std::size_t number, std::string const& of) {
         return std::to_string(number) + " " + of + (number == 1 ? "" : "s");
     };
-    return text + count(programs.devices(), "device") + ", " + count(programs.cells(), "cell") +
+    return text + count(plan.devices.size(), "device") + ", " + count(programs.cells(), "cell") +
            ", M = " + std::to_string(programs.micro_batches()) + ", " +
            count(plan.capacity, "sample") + " at most in a micro-batch\n";
 }
