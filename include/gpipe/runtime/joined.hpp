@@ -115,7 +115,9 @@ class Joined : public Inner {
     Array<std::size_t> lanes_; // of each rank
 };
 
-/// What the library does in a step is what it does on these devices.
+/// @cond
+// What the library does in a step is what it does on these devices.
 template <class Inner, class Carrier> struct StepWork<Joined<Inner, Carrier>> : StepWork<Inner> {};
+/// @endcond
 
 } // namespace gpipe
