@@ -75,7 +75,7 @@ static_assert(time(1, gpipe::unlimited<std::int64_t>) == 7 * (4 + 2) + 2 * 2);
 static_assert(time(1, 4) == 7 * (4 + 2) + 2 * 2 * (1 + 2)); // 2 per transfer, hidden but for ends
 
 // The catalogue, and a choice out of it.
-static_assert(catalogue(4).size() == 12);
+static_assert(catalogue(4).size() == schedules().entries().size());
 static_assert(find_schedule("BreadthFirst", 4).cells_per_device() == 4);
 static_assert(find_schedule("DualPipeV", 1).least_micro_batches(3) == 6);
 static_assert(find_schedule("Interleaved1F1B-3").programs(2, 4).cells() == 6);

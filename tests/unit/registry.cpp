@@ -107,8 +107,6 @@ TEST_CASE("a name is read with its numbers, another name in it, and others besid
         CHECK(names.find("both-" + digits) == "b(" + digits + ",7)");
         CHECK(names.find("both-" + digits + "-" + digits) == "b(" + digits + "," + digits + ")");
     }
-    CHECK(names.find("both-0", 3) == "b(0,3)");
-    CHECK(names.find("both-0-4", 3) == "b(0,4)");
     CHECK(names.find("in") == "i(0,0)");
     CHECK(names.find("in-in-two-words-4") == "in in w(4,0)");
     CHECK(names.find("plain,in-plain,both-1-2") == "each p(0,0) in p(0,0) b(1,2)");
@@ -161,7 +159,9 @@ TEST_CASE("every other name is refused, the whole of it, with all there are") {
         CHECK(refusal(names, name) == no_such(names, "choice", ""));
     CHECK(refusal(names, "plain,two-words-9,in") == no_such(names, "choice", "two-words-9"));
     // A fallback is held against the range, too; without `each` a comma is no separator.
-    CHECK_THROWS_AS(names.find("both-1", 10), std::invalid_argument);
+    Named<Words> const beyond[] = {{"beyond", "too many", &made<'y'>, {{"N", 1, 9, 10}}}};
+    CHECK_THROWS_AS(names.with(beyond).find("beyond"), std::invalid_argument);
+    CHECK(names.with(beyond).find("beyond-9") == "y(9,0)");
     Registry<Words> const single("choice", entries);
     CHECK(refusal(single, "plain,plain") == no_such(single, "choice", "plain,plain"));
 }

@@ -61,13 +61,13 @@ GPIPE_INLINE constexpr bool take_number(std::string_view& text, bool bytes, std:
     return true;
 }
 
-// Whether a text behind an entry's name is its numbers. `fallback`: see Registry::find().
+// Whether a text behind an entry's name is its numbers.
 GPIPE_INLINE constexpr bool read_numbers(std::span<NamedNumber const> ranges, std::string_view text,
-                                         std::size_t fallback, Numbers& numbers) {
+                                         Numbers& numbers) {
     for (std::size_t i = 0; i < ranges.size() && !ranges[i].name.empty(); ++i) {
         NamedNumber const& range = ranges[i];
         if (text.empty() && range.fallback != NamedNumber::none) {
-            numbers[i] = fallback == NamedNumber::none ? range.fallback : fallback;
+            numbers[i] = range.fallback;
         } else {
             if (text.empty() || text[0] != '-') return false;
             text.remove_prefix(1);
@@ -145,16 +145,16 @@ template <class Choice> class Registry {
     constexpr Array<Named<Choice>> entries() && { return std::move(entries_); } // for range-for
     ///@}
 
-    /// The choice of that name. `fallback`, if given, is the number of a name that may end without
-    /// it and does. Throws std::invalid_argument, listing what there is, if there is none.
-    constexpr Choice find(std::string_view name, std::size_t fallback = NamedNumber::none) const {
+    /// The choice of that name. Throws std::invalid_argument, listing what there is, if there is
+    /// none.
+    constexpr Choice find(std::string_view name) const {
         std::size_t count = 1;
         for (char const c : name) count += c == ',';
-        if (count == 1 || !each_) return find_one(name, name, fallback);
+        if (count == 1 || !each_) return find_one(name, name);
         Array<Choice> choices(count);
         for (Choice& choice : choices) {
             std::string_view const one = name.substr(0, name.find(','));
-            choice = find_one(one, one, fallback);
+            choice = find_one(one, one);
             name.remove_prefix(one.size() < name.size() ? one.size() + 1 : one.size());
         }
         return each_(std::move(choices));
@@ -181,16 +181,14 @@ template <class Choice> class Registry {
         return std::string(entry.name) +
                detail::show_numbers(entry.numbers, entry.around != nullptr);
     }
-    constexpr Choice find_one(std::string_view name, std::string_view whole,
-                              std::size_t fallback) const {
+    constexpr Choice find_one(std::string_view name, std::string_view whole) const {
         for (Named<Choice> const& entry : entries_) {
             if (name.substr(0, entry.name.size()) != entry.name) continue;
             std::string_view const rest = name.substr(entry.name.size());
             Numbers numbers{};
-            if (detail::read_numbers(entry.numbers, rest, fallback, numbers))
-                return entry.make(numbers);
+            if (detail::read_numbers(entry.numbers, rest, numbers)) return entry.make(numbers);
             if (entry.around && rest.substr(0, 1) == "-")
-                return entry.around(find_one(rest.substr(1), whole, fallback));
+                return entry.around(find_one(rest.substr(1), whole));
         }
         refuse(whole);
     }

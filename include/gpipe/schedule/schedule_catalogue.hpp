@@ -21,6 +21,9 @@ inline constexpr std::size_t most_cells_per_device = 8;
 
 namespace detail {
 
+// What lists call the number of cells per device, of schedules in loops.
+inline constexpr std::string_view cells_number = "V";
+
 template <class S> constexpr Dynamic made(Numbers const&) { return S{}; }
 GPIPE_INLINE constexpr Dynamic interleaved_by(Numbers const& numbers) {
     return Interleaved1F1B<dynamic>{numbers[0]};
@@ -31,11 +34,14 @@ GPIPE_INLINE constexpr Dynamic breadth_first_by(Numbers const& numbers) {
 
 } // namespace detail
 
-/// Every schedule of the library by its name.
-GPIPE_INLINE constexpr Registry<Dynamic> schedules() {
+/// Every schedule of the library by its name; every number may be left out. Those in loops whose
+/// name ends without theirs have `cells_per_device`.
+GPIPE_INLINE constexpr Registry<Dynamic> schedules(std::size_t cells_per_device = 2) {
     using detail::made;
-    constexpr NamedNumber cells{
-        .name = "V", .low = 1, .high = most_cells_per_device, .fallback = 2};
+    NamedNumber const cells{.name = detail::cells_number,
+                            .low = 1,
+                            .high = most_cells_per_device,
+                            .fallback = cells_per_device};
     Named<Dynamic> const all[] = {
         {GPipe::name, "all forwards, then all backwards, the last first", &made<GPipe>},
         {GPipeAscending::name, "the same, the first backward first", &made<GPipeAscending>},
@@ -60,17 +66,22 @@ GPIPE_INLINE constexpr Registry<Dynamic> schedules() {
     return Registry<Dynamic>("schedule", all);
 }
 
-/// Every schedule of the library: those with one cell per device, those with two in V order, and,
-/// for 1 to 8 `cells_per_device`, those in loops of that many.
+/// Every schedule of the library, as its name alone says: those with one cell per device, those
+/// with two in V order, and, for 1 to 8 `cells_per_device`, those in loops of that many, last.
 GPIPE_INLINE constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
-    Registry<Dynamic> const all = schedules();
+    Registry<Dynamic> const all = schedules(cells_per_device);
+    auto const in_loops = [](Named<Dynamic> const& entry) {
+        return entry.numbers[0].name == detail::cells_number;
+    };
     bool const loops = cells_per_device >= 1 && cells_per_device <= most_cells_per_device;
     std::size_t count = 0;
-    for (auto const& entry : all.entries()) count += loops || entry.numbers[0].name.empty();
+    for (auto const& entry : all.entries()) count += loops || !in_loops(entry);
     Array<Dynamic> result(count);
     std::size_t next = 0;
-    for (auto const& entry : all.entries())
-        if (loops || entry.numbers[0].name.empty()) result[next++] = entry.make({cells_per_device});
+    for (bool const last : {false, true})
+        for (auto const& entry : all.entries())
+            if (in_loops(entry) == last && (loops || !last))
+                result[next++] = entry.make({entry.numbers[0].fallback, entry.numbers[1].fallback});
     return result;
 }
 
@@ -78,7 +89,7 @@ GPIPE_INLINE constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
 /// it. Throws std::invalid_argument, listing what there is, if there is none.
 GPIPE_INLINE constexpr Dynamic find_schedule(std::string_view name,
                                              std::size_t cells_per_device = 2) {
-    return schedules().find(name, cells_per_device);
+    return schedules(cells_per_device).find(name);
 }
 
 } // namespace gpipe::schedule
