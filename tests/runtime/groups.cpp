@@ -106,8 +106,8 @@ TEST_CASE(
 TEST_CASE("parameters that rest keep every bit, decay or not, and the others train on") {
     using Train = toy::Training<toy::Net<float>, toy::MeanSquare<float, 3>,
                                 Grouped<gpipe::optimizer::Dynamic>, Host>;
-    for (char const* const name : {"sgd", "rmsprop", "adam", "adamw"}) {
-        Grouped<gpipe::optimizer::Dynamic> optimizer{gpipe::optimizer::find_optimizer(name)};
+    for (auto const& entry : gpipe::optimizer::optimizers().entries()) {
+        Grouped<gpipe::optimizer::Dynamic> optimizer{gpipe::optimizer::find_optimizer(entry.name)};
         optimizer.visit([](auto& own) { own.weight_decay = 0.5f; });
         optimizer.groups[3] = {.first_layer = 4, .last_layer = 9, .rate = 0};
         toy::Watch watch;
@@ -123,7 +123,7 @@ TEST_CASE("parameters that rest keep every bit, decay or not, and the others tra
         train.parameter<float>(9, 0)[1] = -0.0f; // is 0 after p - 0 * m
         auto const resting = bits(9), carried = bits(4), moving = bits(0);
         for (int step = 0; step < 20; ++step) train.step(data.inputs, data.targets);
-        CAPTURE(name);
+        CAPTURE(entry.name);
         CHECK(bits(9) == resting);
         CHECK(bits(4) == carried);
         CHECK(bits(0) != moving);

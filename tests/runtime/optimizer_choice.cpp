@@ -53,8 +53,7 @@ struct Plain {
         gpipe::apply_to_all(*this, context, tensor);
     }
 };
-using Choice =
-    gpipe::optimizer::OneOf<gpipe::SGD, gpipe::RMSProp, gpipe::Adam, gpipe::AdamW, Lion, Plain>;
+using Choice = gpipe::optimizer::Dynamic::with<Lion, Plain>;
 
 template <class O, class Device, class... More>
 using Train = gpipe::Training<toy::Net<float>, gpipe::Cells<3>, gpipe::MicroBatches<4>,

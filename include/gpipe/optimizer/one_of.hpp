@@ -76,6 +76,9 @@ template <class... Os> class OneOf {
     static constexpr std::size_t states =
         std::max({std::size_t{0}, Os::states...}); ///< the most of any
 
+    /// Chosen from more: of a program's own, beside the library's in optimizer::Dynamic.
+    template <class... More> using with = OneOf<Os..., More...>;
+
     OneOf() = default;
     /// Chooses the optimizer of that type, as it is.
     template <class O>

@@ -9,10 +9,10 @@
 namespace gpipe::optimizer {
 
 /// Every optimizer of the library by its name, with its default numbers, for a Training with
-/// Optimizer<Dynamic>, or with another OneOf that has them and more:
+/// Optimizer<Dynamic>, or with Dynamic::with more:
 ///
-///     using Mine = gpipe::optimizer::OneOf<gpipe::SGD, gpipe::RMSProp, gpipe::Adam, gpipe::AdamW,
-///     Lion>; constexpr gpipe::Named<Mine> lion[] = {
+///     using Mine = gpipe::optimizer::Dynamic::with<Lion>;
+///     constexpr gpipe::Named<Mine> lion[] = {
 ///         {"lion", "signs", [](gpipe::Numbers const&) -> Mine { return Lion{}; }}};
 ///     auto const chosen = gpipe::optimizer::optimizers<Mine>().with(lion).find("lion");
 template <class Choice = Dynamic> Registry<Choice> optimizers() {
