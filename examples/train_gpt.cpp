@@ -129,8 +129,8 @@ struct Settings {
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
                        100);
         options.text("prompt", "TEXT", "what that text is to continue", prompt);
-        options.text("trace", "FILE",
-                     "picture of the last step: .svg, .txt or, for Perfetto, .json", trace);
+        options.text("trace", "FILE", "picture of the last step: " + support::trace_endings(),
+                     trace);
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
     }
 

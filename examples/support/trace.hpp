@@ -10,18 +10,41 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace support {
 
-/// A file that shows the last step of a training. Its ending says how: a figure (.svg), for the
-/// viewers of Perfetto and Chrome (.json), in letters (.txt). It is opened before the training,
-/// which may take hours.
+/// How timelines in milliseconds are written to a file whose name ends so.
+struct TraceFormat {
+    std::string_view ending;
+    std::string_view viewer; ///< what it is for, where the ending does not say
+    std::string (*text)(std::span<gpipe::Timeline const>);
+};
+inline constexpr TraceFormat trace_formats[] = {
+    {".svg", "", [](auto all) { return gpipe::trace::svg(all, {.axis = "milliseconds"}); }},
+    {".txt", "", [](auto all) { return gpipe::trace::text(all, {.width = 160}); }},
+    {".json", " (Perfetto)", [](auto all) { return gpipe::trace::chrome(all, 1e3); }}};
+
+/// ".svg, .txt or .json (Perfetto)"
+inline std::string trace_endings() {
+    std::string result;
+    for (TraceFormat const& format : trace_formats) {
+        if (!result.empty()) result += &format + 1 == std::end(trace_formats) ? " or " : ", ";
+        result.append(format.ending).append(format.viewer);
+    }
+    return result;
+}
+
+/// A file that shows the last step of a training. Its ending says how: see trace_formats. It is
+/// opened before the training, which may take hours.
 class TraceFile {
   public:
     /// Throws UsageError for another ending, std::runtime_error where there can be no such file.
-    explicit TraceFile(std::string const& path) : ending_(checked_ending(path)), file_(path) {}
+    explicit TraceFile(std::string const& path) : format_(format_of(path)), file_(path) {}
 
     /// Writes the last step of a Training that timed its actions, a mini-batch of `samples`, below
     /// what its programs would take by simulation if each kind of action took in each cell what it
@@ -36,9 +59,7 @@ class TraceFile {
             return runs(action, samples) ? durations(action) : 0;
         };
         timelines[0] = train.predicted_timeline(cost, name + ", simulated with its mean durations");
-        file_.write(ending_ == ".svg"    ? gpipe::trace::svg(timelines, {.axis = "milliseconds"})
-                    : ending_ == ".json" ? gpipe::trace::chrome(timelines, 1e3)
-                                         : gpipe::trace::text(timelines, {.width = 160}));
+        file_.write(format_.text(std::span<gpipe::Timeline const>(timelines)));
     }
 
   private:
@@ -47,15 +68,15 @@ class TraceFile {
         return action.micro_batch < samples;
     }
 
-    static std::string checked_ending(std::string const& path) {
+    static TraceFormat const& format_of(std::string const& path) {
         std::string const ending = path.substr(std::min(path.rfind('.'), path.size()));
-        if (ending != ".svg" && ending != ".json" && ending != ".txt")
-            throw UsageError("--trace takes a file that ends in .svg, .json or .txt, not '" + path +
-                             "'");
-        return ending;
+        for (TraceFormat const& format : trace_formats)
+            if (format.ending == ending) return format;
+        throw UsageError("--trace takes a file that ends in " + trace_endings() + ", not '" + path +
+                         "'");
     }
 
-    std::string ending_;
+    TraceFormat const& format_;
     OutputFile file_;
 };
 

@@ -9,6 +9,7 @@
 #include <support/json.hpp>
 #include <support/json_reader.hpp>
 #include <support/options.hpp>
+#include <support/trace.hpp>
 #include <support/xml_reader.hpp>
 
 #include <gpipe/core/registry.hpp>
@@ -562,6 +563,22 @@ TEST_CASE("train_gpt draws its last step below a simulation with the same mean d
     CHECK(rows[16].find("device 3 ") == 0);
     CHECK(rows[17].find("memory ") == 0);
     CHECK(rows[17].find(" MiB of ") != std::string::npos);
+}
+
+TEST_CASE("train_gpt writes its last step in every format, and says which there are") {
+    Folder folder;
+    std::string const text = "--text " + folder.file("text", counting) + " --steps 1 --sample 0";
+    std::string const none = folder.file("last.png", "");
+    std::string const refusal = train_gpt(folder, text + " --trace " + none).err;
+    std::string const help = train_gpt(folder, "--help").out;
+    for (auto const& format : support::trace_formats) {
+        CAPTURE(format.ending);
+        std::string const path = folder.file("last" + std::string(format.ending), "");
+        CHECK(train_gpt(folder, text + " --trace " + path).status == 0);
+        CHECK(content(path).size() > 100);
+        CHECK(refusal.find(format.ending) < refusal.find(", not '" + none));
+        CHECK(help.find(format.ending) != std::string::npos);
+    }
 }
 
 TEST_CASE("train_gpt trains with every optimizer, and plans the state of that one only") {
