@@ -39,6 +39,28 @@ TEST_CASE_TEMPLATE("a device keeps what queue, memory and executor promise", Dev
 
 namespace {
 
+// What lacks one thing is no device: each hides it from another.
+struct NoPolicy : Deferred {
+    using Deferred::Deferred;
+    using policy_kind = void;
+};
+struct NoQueue : Deferred {
+    using Deferred::Deferred;
+    void wait();
+};
+struct NoMemory : Deferred {
+    using Deferred::Deferred;
+    void feeding();
+};
+struct NoExecutor : Deferred {
+    using Deferred::Deferred;
+    void submit();
+};
+static_assert(gpipe::DeviceQueue<NoPolicy> && !gpipe::DeviceRuntime<NoPolicy>);
+static_assert(!gpipe::DeviceQueue<NoQueue> && gpipe::DeviceMemory<NoQueue>);
+static_assert(!gpipe::DeviceMemory<NoMemory> && gpipe::DeviceExecutor<NoMemory>);
+static_assert(!gpipe::DeviceExecutor<NoExecutor> && gpipe::DeviceQueue<NoExecutor>);
+
 // Has every lane of the host walk.
 void walk(Host& host, std::size_t lanes, std::function<void(std::size_t)> each) {
     toy::SomeWalk::Log log;

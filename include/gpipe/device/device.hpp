@@ -4,6 +4,7 @@
 #include <gpipe/device/memory.hpp>
 #include <gpipe/device/queue.hpp>
 
+#include <concepts>
 #include <cstddef>
 
 namespace gpipe {
@@ -12,11 +13,12 @@ namespace policy {
 struct Device;
 } // namespace policy
 
-/// What runs programs: made, with its Options, for K devices of a pipeline. Nothing that uses one
-/// may rely on a call's having finished before the run has.
+/// What runs programs: a policy, made, with its Options, for K devices of a pipeline. Nothing that
+/// uses one may rely on a call's having finished before the run has.
 template <class D>
 concept DeviceRuntime = DeviceQueue<D> && DeviceMemory<D> && DeviceExecutor<D> &&
     requires(typename D::Options options, std::size_t devices) {
+    requires std::same_as<typename D::policy_kind, policy::Device>;
     D(options, devices);
 };
 

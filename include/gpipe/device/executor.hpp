@@ -53,6 +53,18 @@ struct OneRunAtATime {
 
 } // namespace device
 
+namespace detail {
+
+// A walk to ask an executor for.
+struct SomeWalk {
+    void feed() const;
+    void begin(bool) const;
+    bool operator()(std::size_t) const noexcept;
+    std::exception_ptr error() const;
+};
+
+} // namespace detail
+
 /// Who walks programs.
 /// - depth: how many runs may be under way, in slots;
 /// - lanes(): how many walkers a run can have, each for some of the devices; chooses_lanes():
@@ -65,10 +77,12 @@ struct OneRunAtATime {
 /// - launched(): whether of the run that submit() threw for, or that was walked badly, anything may
 ///   have run; spoilt(): whether every call fails now, because of one before.
 template <class D>
-concept DeviceExecutor = requires(D device, D const constant, std::size_t n, void (*f)()) {
+concept DeviceExecutor = requires(D device, D const constant, std::size_t n, void (*f)(),
+                                  Ticket const& ticket, detail::SomeWalk const& walk) {
     { D::depth } -> std::convertible_to<std::size_t>;
     { constant.lanes() } -> std::same_as<std::size_t>;
     { constant.chooses_lanes() } -> std::same_as<bool>;
+    { device.submit(ticket, walk) } -> std::same_as<bool>;
     device.run(f);
     device.finish(n);
     { device.abort() }
