@@ -1,3 +1,9 @@
+// expect GPIPE_NO_DEVICE: gpipe: a device is a queue: see DeviceQueue in gpipe/device/queue.hpp
+// expect GPIPE_NO_QUEUE: gpipe: a device is a queue: see DeviceQueue in gpipe/device/queue.hpp
+// expect GPIPE_NO_QUEUE: CheckDevice<(NoQueue>|.*D=NoQueue)
+// expect GPIPE_NO_MEMORY: gpipe: a device has memory: see DeviceMemory in gpipe/device/memory.hpp
+// expect GPIPE_NO_EXECUTOR: gpipe: a device is an executor: see DeviceExecutor in gpipe/device/exec
+// expect GPIPE_NOT_MADE: gpipe: a device is made of its Options and the number of devices
 // expect GPIPE_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
 // expect GPIPE_TOO_MANY: gpipe: MicroBatches<M> of so many cells are more forwards than programs can
 // expect GPIPE_NO_LOSS: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
@@ -45,6 +51,24 @@ struct NoPass {
     using policy_kind = gpipe::policy::Checkpointing;
 };
 
+// Each hides one thing.
+struct NoQueue : gpipe::device::Host {
+    using gpipe::device::Host::Host;
+    void wait();
+};
+struct NoMemory : gpipe::device::Host {
+    using gpipe::device::Host::Host;
+    void feeding();
+};
+struct NoExecutor : gpipe::device::Host {
+    using gpipe::device::Host::Host;
+    void submit();
+};
+struct NotMade : gpipe::device::Host {};
+struct NoDevice {
+    using policy_kind = gpipe::policy::Device;
+};
+
 #if defined(GPIPE_NO_MICRO_BATCHES)
 using Train = gpipe::Training<Net, Loss, gpipe::MicroBatches<0>>;
 #elif defined(GPIPE_TOO_MANY)
@@ -70,6 +94,16 @@ using Train = gpipe::Training<blank::Linear<4>, Loss>;
 using Train = gpipe::Training<Net, Loss, NoPass>;
 #elif defined(GPIPE_IMMEDIATE_RANKS)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Quiet, gpipe::update::Immediate>;
+#elif defined(GPIPE_NO_DEVICE)
+using Train = gpipe::Training<Net, Loss, NoDevice>;
+#elif defined(GPIPE_NO_QUEUE)
+using Train = gpipe::Training<Net, Loss, NoQueue>;
+#elif defined(GPIPE_NO_MEMORY)
+using Train = gpipe::Training<Net, Loss, NoMemory>;
+#elif defined(GPIPE_NO_EXECUTOR)
+using Train = gpipe::Training<Net, Loss, NoExecutor>;
+#elif defined(GPIPE_NOT_MADE)
+using Train = gpipe::Training<Net, Loss, NotMade>;
 #else
 using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss>;
 #endif

@@ -22,6 +22,24 @@ concept DeviceRuntime = DeviceQueue<D> && DeviceMemory<D> && DeviceExecutor<D> &
     D(options, devices);
 };
 
+/// What a type must offer to be a device.
+template <class D> struct CheckDevice {
+    static consteval bool ok() {
+        constexpr bool queue = DeviceQueue<D>; // the first that is wrong is said
+        constexpr bool memory = !queue || DeviceMemory<D>;
+        constexpr bool executor = !queue || !memory || DeviceExecutor<D>;
+        constexpr bool made = !queue || !memory || !executor || DeviceRuntime<D>;
+        static_assert(queue,
+                      "gpipe: a device is a queue: see DeviceQueue in gpipe/device/queue.hpp");
+        static_assert(memory,
+                      "gpipe: a device has memory: see DeviceMemory in gpipe/device/memory.hpp");
+        static_assert(executor, "gpipe: a device is an executor: see DeviceExecutor in "
+                                "gpipe/device/executor.hpp");
+        static_assert(made, "gpipe: a device is made of its Options and the number of devices");
+        return DeviceRuntime<D>;
+    }
+};
+
 /// What the library itself does in a step: see runtime/device_work.hpp. A device on which the
 /// functions of layers put work on a stream, instead of doing it, has its own.
 template <class Device> struct StepWork;

@@ -52,7 +52,7 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         constexpr bool has_loss = !std::is_same_v<Loss, NoLoss>;
         static_assert(has_loss,
                       "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
-        if constexpr (!has_loss)
+        if constexpr (!has_loss || !CheckDevice<Device>::ok())
             return false;
         else if constexpr (!CheckLoss<Loss, Net>::ok() || !CheckOptimizer<Optimizer>::ok())
             return false;
