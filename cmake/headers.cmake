@@ -109,6 +109,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
     include/gpipe/memory/byte_planner.hpp
+    include/gpipe/memory/cell_call.hpp
     include/gpipe/memory/cell_calls.hpp
     include/gpipe/memory/cell_use.hpp
     include/gpipe/memory/cell_way.hpp
@@ -139,6 +140,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/ended_step.hpp
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp
+    include/gpipe/plan/flaw.hpp
     include/gpipe/plan/happens_before.hpp
     include/gpipe/plan/links.hpp
     include/gpipe/plan/lower.hpp
@@ -157,6 +159,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/channels.hpp
+    include/gpipe/runtime/check_parts.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
     include/gpipe/runtime/debug_calls.hpp
@@ -227,6 +230,7 @@ set(GPIPE_HEADERS
     include/gpipe/search/best_schedule.hpp
     include/gpipe/search/cut_for.hpp
     include/gpipe/search/device_choice.hpp
+    include/gpipe/search/device_rows.hpp
     include/gpipe/search/fit_budget.hpp
     include/gpipe/search/least_budget.hpp
     include/gpipe/search/reversal_choices.hpp

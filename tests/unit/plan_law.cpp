@@ -224,7 +224,7 @@ std::string wrong_ranks(Walked const& walked) {
         std::size_t const what = output || a.kind == Kind::offload ? forward
                                  : a.kind == Kind::fetch           ? reversal
                                                                    : gradient;
-        if (step.rank !=
+        if (step.place !=
             (is_copy(a.kind) ? rank.at({maker, a.micro_batch, what}) : own[step.action]))
             return std::string(name(a.kind));
     }

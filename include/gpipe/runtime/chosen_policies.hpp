@@ -2,7 +2,6 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/check_cut.hpp>
-#include <gpipe/chain/check_loss.hpp>
 #include <gpipe/chain/check_neighbours.hpp>
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/checkpoint/check_checkpointing.hpp>
@@ -11,11 +10,9 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
-#include <gpipe/runtime/device_work.hpp>
-#include <gpipe/runtime/loss_thunk.hpp>
+#include <gpipe/runtime/check_parts.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
-#include <gpipe/schedule/halves.hpp>
 #include <gpipe/search/cut_for.hpp>
 #include <gpipe/search/least_budget.hpp>
 #include <gpipe/transport/local.hpp>
@@ -24,83 +21,6 @@
 #include <type_traits>
 
 namespace gpipe::detail {
-
-struct NoLoss {
-    using Target = Tensors<>;
-};
-// What stands for a loss in a Training with a mistake.
-struct AnyLoss {
-    using Target = Tensor<float>;
-    LossValue<> operator()(auto&, auto, auto, auto) const { return {}; }
-};
-
-// M micro-batches of so many cells; either may be dynamic.
-template <std::size_t count, std::size_t cells> struct CheckMicroBatches {
-    static consteval bool ok() {
-        static_assert(count > 0, "gpipe: MicroBatches<M> needs at least one micro-batch");
-        constexpr bool few =
-            count == dynamic || cells == dynamic || checked_product(count, cells) <= most_forwards;
-        static_assert(few, "gpipe: MicroBatches<M> of so many cells are more forwards than "
-                           "programs can hold: 2^27");
-        return count > 0 && few;
-    }
-};
-
-// That there are a loss and an optimizer, and that the device can work with them.
-template <class Device, class Update, class Loss, class Net, class Optimizer> struct CheckParts {
-    static consteval bool ok() {
-        constexpr bool has_loss = !std::is_same_v<Loss, NoLoss>;
-        static_assert(has_loss,
-                      "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
-        if constexpr (!has_loss || !CheckDevice<Device>::ok())
-            return false;
-        else if constexpr (!CheckLoss<Loss, Net>::ok() || !CheckOptimizer<Optimizer>::ok())
-            return false;
-        else
-            return fits_device();
-    }
-
-  private:
-    static consteval bool fits_device() {
-        constexpr bool has_kernels = requires { sizeof(StepWork<Device>); };
-        constexpr bool loss_enqueues = [] {
-            if constexpr (has_kernels)
-                return !calls_enqueue<Device> || !returns_value<Loss, Net>;
-            else
-                return true;
-        }();
-        constexpr bool is_copied = Device::staged([] { return true; });
-        constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
-        static_assert(has_kernels,
-                      "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
-                      "nvcc");
-        static_assert(!has_kernels || loss_enqueues,
-                      "gpipe: on this device a loss returns nothing: its work writes sum, weight "
-                      "and metrics to context.value()");
-        static_assert(!is_copied || trivial,
-                      "gpipe: an optimizer must be trivially copyable to be copied to this device");
-        static_assert(is_copied || !Update::immediate || trivial,
-                      "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
-                      "step that is under way has its own");
-        constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
-        static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
-                                "commit a step together, before any of them updates");
-        return has_kernels && loss_enqueues && is_alone &&
-               (trivial || (!is_copied && !Update::immediate));
-    }
-};
-
-// That a device might do with the bytes of a policy. The template arguments name the device that
-// needs the most, and at least how much.
-template <class Policy, std::size_t device, std::size_t least_bytes, std::size_t bytes>
-struct CheckBudget {
-    static consteval bool ok() {
-        static_assert(least_bytes <= bytes,
-                      "gpipe: this device does not fit into the bytes of Policy, however often "
-                      "layers run again: it needs least_bytes at least for the samples of Policy");
-        return least_bytes <= bytes;
-    }
-};
 
 // The policies of a Training over the Pipeline Net, whatever their order, with the defaults filled
 // in; checked, and proven as far as they are constants.
@@ -184,18 +104,22 @@ template <class Net, class... Policies> struct ChosenPolicies {
         for (std::size_t c = 0; c < first.size(); ++c) first[c] = ConstantCut::value.first[c];
         return first;
     }
-    // As it runs over the layers, without what runs again.
-    static constexpr Programs schedule_programs() requires constant_schedule {
+    // f(the layers, cut into cells).
+    template <class F> static constexpr auto over_cut(F f) requires constant_cut {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
-        CutChain const chain{layers.data(), layers.size(), first.data()};
-        Programs schedule =
-            with_joined_halves(chain, Schedule::programs(device_count, micro_batch_count));
-        if constexpr (!ReversingPolicy<Checkpointing>)
+        return f(CutChain{layers.data(), layers.size(), first.data()});
+    }
+    // As it runs over the layers, without what runs again.
+    static constexpr Programs schedule_programs() requires constant_schedule {
+        return over_cut([](CutChain const& chain) {
+            Programs schedule =
+                with_joined_halves(chain, Schedule::programs(device_count, micro_batch_count));
+            if constexpr (ReversingPolicy<Checkpointing>)
+                schedule = with_joined_halves(chain, schedule,
+                                              reversals_of<Checkpointing>(chain, schedule));
             return schedule;
-        else
-            return with_joined_halves(chain, schedule,
-                                      reversals_of<Checkpointing>(chain, schedule));
+        });
     }
     static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
         return {layers.data(),
@@ -240,11 +164,6 @@ template <class Net, class... Policies> struct ChosenPolicies {
         }
     };
 
-    static constexpr Array<bool> halved() {
-        Array<LayerInfo> const layers = Net::layers();
-        Array<std::size_t> const first = first_layers();
-        return split_cells({layers.data(), layers.size(), first.data()}, cell_count);
-    }
     // Whether that hangs on the layers.
     static consteval bool joins() {
         if constexpr (reverses_cells<Checkpointing>) return true;
@@ -254,7 +173,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
             Array<bool> halves; // found only if it matters: the layers may be many
             for (std::size_t i = 0; i < programs.begin[device_count]; ++i) {
                 if (programs.actions[i].kind != Kind::weight_gradient) continue;
-                if (halves.empty()) halves = halved();
+                if (halves.empty())
+                    halves = over_cut(
+                        [](CutChain const& chain) { return split_cells(chain, cell_count); });
                 if (!halves[programs.actions[i].cell]) return true;
             }
         }

@@ -56,43 +56,43 @@ struct Failure {
 };
 
 /// The first failure of a run in the linear order of its actions, whatever the timing: all walkers
-/// tell theirs, the lowest rank stays.
+/// tell theirs, the first place stays.
 class FirstFailure {
   public:
     /// No failure yet.
     void reset() {
         failure_.reset();
-        rank_.store(none, std::memory_order_relaxed);
+        place_.store(none, std::memory_order_relaxed);
     }
     /// Whether any has been told.
-    bool exists() const { return rank() != none; }
-    /// Whether an action of this rank comes after it, and need not run.
-    bool precedes(std::uint32_t action_rank) const { return action_rank > rank(); }
+    bool exists() const { return place() != none; }
+    /// Whether the action at this place comes after it, and need not run.
+    bool precedes(std::uint32_t at) const { return at > place(); }
     /// What it is as long as nothing has failed.
     static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
-    /// Its rank, or none.
-    std::uint32_t place() const { return rank(); }
-    /// That elsewhere an action of this rank has failed.
-    void hear(std::uint32_t action_rank) {
+    /// Its place, or none.
+    std::uint32_t place() const { return place_.load(std::memory_order_relaxed); }
+    /// That elsewhere the action at this place has failed.
+    void hear(std::uint32_t at) {
         std::lock_guard const lock(telling_);
-        if (action_rank >= rank()) return;
-        rank_.store(action_rank, std::memory_order_relaxed);
+        if (at >= place()) return;
+        place_.store(at, std::memory_order_relaxed);
         failure_.reset();
     }
     /// What it was, between runs: the first, of all that there are anywhere.
-    void settle(std::uint32_t action_rank, Failure failure) {
-        rank_.store(action_rank, std::memory_order_relaxed);
+    void settle(std::uint32_t at, Failure failure) {
+        place_.store(at, std::memory_order_relaxed);
         failure_ = std::move(failure);
     }
-    /// The rank of what comes behind all actions: updates, say, of which this is the n-th.
+    /// The place of what comes behind all actions: updates, say, of which this is the n-th.
     static constexpr std::uint32_t behind_actions(std::size_t n) {
         return n < most_behind ? none - most_behind + static_cast<std::uint32_t>(n) : none - 1;
     }
-    /// Keeps it if none of a lower rank has been told.
-    void tell(std::uint32_t action_rank, Failure failure) {
+    /// Keeps it if none of an earlier place has been told.
+    void tell(std::uint32_t at, Failure failure) {
         std::lock_guard const lock(telling_);
-        if (action_rank >= rank()) return;
-        rank_.store(action_rank, std::memory_order_relaxed);
+        if (at >= place()) return;
+        place_.store(at, std::memory_order_relaxed);
         failure_ = std::move(failure);
     }
     /// To be read between runs.
@@ -100,9 +100,8 @@ class FirstFailure {
 
   private:
     static constexpr std::uint32_t most_behind = 1u << 20;
-    std::uint32_t rank() const { return rank_.load(std::memory_order_relaxed); }
 
-    std::atomic<std::uint32_t> rank_{none};
+    std::atomic<std::uint32_t> place_{none};
     std::mutex telling_;
     std::optional<Failure> failure_;
 };

@@ -20,7 +20,7 @@ namespace gpipe::detail {
     auto const add = [&](std::uint64_t number) { hash = (hash ^ number) * 0x100000001B3u; };
     for (Step const& step : all.steps)
         for (std::uint32_t const number : {static_cast<std::uint32_t>(step.kind), step.cell,
-                                           step.micro_batch, step.stream, step.rank, step.calls})
+                                           step.micro_batch, step.stream, step.place, step.calls})
             add(number);
     for (Edge const& edge : edges) {
         add(edge.bytes);

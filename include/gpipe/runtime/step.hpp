@@ -65,7 +65,7 @@ struct alignas(64) Step {
     std::uint32_t first_wait = 0;   ///< among StepTable::waits: of this step's
     std::uint16_t waits = 0;        ///< how many: marks of other streams
     std::uint16_t waits_before = 0; ///< behind these, in the step before, if that may be under way
-    std::uint32_t rank = 0;         ///< in the linear order of all actions
+    std::uint32_t place = 0;        ///< in the linear order of all actions
     std::uint32_t action = 0;       ///< index among all actions of the programs
     std::uint32_t device = 0;       ///< whose action it is
     std::uint32_t calls = 0;        ///< which list: see Calls; of a transfer, which edge

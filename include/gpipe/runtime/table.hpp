@@ -55,7 +55,8 @@ struct StepTable {
 
 namespace detail {
 
-GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step, std::size_t rank) {
+GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
+                            std::size_t place) {
     Action const& a = programs[lane_step.action];
     Step step;
     step.kind = a.kind;
@@ -66,7 +67,7 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
     step.position = lane_step.position;
     step.first_wait = lane_step.first_wait;
     step.waits = static_cast<std::uint16_t>(lane_step.waits);
-    step.rank = static_cast<std::uint32_t>(rank);
+    step.place = static_cast<std::uint32_t>(place);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
     step.is_first = computes(a.kind) && a.cell == 0;
@@ -77,29 +78,29 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
 // of a copy, that of the last who made what it brings, of a fetch that of the first action that
 // finds that: whatever fails before, they run or are skipped together. The end is behind all.
-GPIPE_INLINE Array<std::size_t> ranks(Lowered const& lowered, Operands const& operands) {
+GPIPE_INLINE Array<std::size_t> places(Lowered const& lowered, Operands const& operands) {
     Programs const& programs = lowered.programs;
     Programs const actions = lowered.computing();
-    Array<std::size_t> rank(programs.size(), actions.size());
+    Array<std::size_t> place(programs.size(), actions.size());
     auto const order = linear_order(actions);
-    for (std::size_t r = 0; r < order.size(); ++r) rank[order[r]] = r;
+    for (std::size_t r = 0; r < order.size(); ++r) place[order[r]] = r;
     // The first who computes with a value.
     Array<std::size_t> finder(operands.values.size(), no_action);
     for (std::size_t i = 0; i < actions.size(); ++i)
         for (Operand const& operand : operands[i])
             if (operand.use == Use::read)
-                finder[operand.value] = std::min(finder[operand.value], rank[i]);
+                finder[operand.value] = std::min(finder[operand.value], place[i]);
     for (std::uint32_t const i : lowered.order) {
         if (!is_copy(programs[i].kind)) continue;
         bool const fetches = programs[i].kind == Kind::fetch;
-        if (!fetches) rank[i] = 0;
+        if (!fetches) place[i] = 0;
         for (Operand const& operand : operands[i])
             if (fetches && operand.use != Use::read)
-                rank[i] = std::min(rank[i], finder[operand.value]);
+                place[i] = std::min(place[i], finder[operand.value]);
             else if (!fetches && operand.use == Use::read)
-                rank[i] = std::max(rank[i], rank[operands.values[operand.value].writer]);
+                place[i] = std::max(place[i], place[operands.values[operand.value].writer]);
     }
-    return rank;
+    return place;
 }
 
 // How many addresses an action has, and which way its cell goes.
@@ -141,7 +142,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                   Operands const& operands, Placement const& placement,
                                   Lanes const& lanes, Array<std::byte*> const& arenas,
                                   std::byte* host, bool evaluation = false) {
-    auto const rank = detail::ranks(lowered, operands);
+    auto const place = detail::places(lowered, operands);
     Located const located(plan, operands, evaluation);
     StepTable table;
     table.begin = lanes.begin;
@@ -166,7 +167,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
         std::uint32_t const action = lanes.steps[i].action;
         Step& step = table.steps[i] =
-            detail::base_step(lowered.programs, lanes.steps[i], rank[action]);
+            detail::base_step(lowered.programs, lanes.steps[i], place[action]);
         auto const tensors = detail::tensors_of(plan, lowered.programs[action], evaluation);
         step.first_address = static_cast<std::uint32_t>(addresses);
         addresses += tensors.addresses;

@@ -183,7 +183,7 @@ template <DeviceRuntime Device> class Walker {
     template <bool timed>
     void execute(Run& run, StepTable const& table, Tables const& tables, Step const& step,
                  std::size_t lane) noexcept {
-        if (run.failure.precedes(step.rank)) return;
+        if (run.failure.precedes(step.place)) return;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         Frame const frame = frame_of(run, table, tables, step);
         double const start = timed ? seconds_in(run) : 0;
@@ -202,8 +202,8 @@ template <DeviceRuntime Device> class Walker {
 
     void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
         if (run.failed() && device_.spoilt()) return; // a consequence of the first
-        run.failure.tell(step.rank, {layer, tables_.layer_names[layer], step.cell, step.micro_batch,
-                                     kind, std::current_exception()});
+        run.failure.tell(step.place, {layer, tables_.layer_names[layer], step.cell,
+                                      step.micro_batch, kind, std::current_exception()});
     }
 
     static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <gpipe/chain/check_loss.hpp>
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/dynamic.hpp>
+#include <gpipe/device/device.hpp>
+#include <gpipe/optimizer/optimizer.hpp>
+#include <gpipe/runtime/device_work.hpp>
+#include <gpipe/runtime/loss_thunk.hpp>
+#include <gpipe/schedule/programs.hpp>
+#include <gpipe/transport/local.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe::detail {
+
+struct NoLoss {
+    using Target = Tensors<>;
+};
+// What stands for a loss in a Training with a mistake.
+struct AnyLoss {
+    using Target = Tensor<float>;
+    LossValue<> operator()(auto&, auto, auto, auto) const { return {}; }
+};
+
+// M micro-batches of so many cells; either may be dynamic.
+template <std::size_t count, std::size_t cells> struct CheckMicroBatches {
+    static consteval bool ok() {
+        static_assert(count > 0, "gpipe: MicroBatches<M> needs at least one micro-batch");
+        constexpr bool few =
+            count == dynamic || cells == dynamic || checked_product(count, cells) <= most_forwards;
+        static_assert(few, "gpipe: MicroBatches<M> of so many cells are more forwards than "
+                           "programs can hold: 2^27");
+        return count > 0 && few;
+    }
+};
+
+// That there are a loss and an optimizer, and that the device can work with them.
+template <class Device, class Update, class Loss, class Net, class Optimizer> struct CheckParts {
+    static consteval bool ok() {
+        constexpr bool has_loss = !std::is_same_v<Loss, NoLoss>;
+        static_assert(has_loss,
+                      "gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies");
+        if constexpr (!has_loss || !CheckDevice<Device>::ok())
+            return false;
+        else if constexpr (!CheckLoss<Loss, Net>::ok() || !CheckOptimizer<Optimizer>::ok())
+            return false;
+        else
+            return fits_device();
+    }
+
+  private:
+    static consteval bool fits_device() {
+        constexpr bool has_kernels = requires { sizeof(StepWork<Device>); };
+        constexpr bool loss_enqueues = [] {
+            if constexpr (has_kernels)
+                return !calls_enqueue<Device> || !returns_value<Loss, Net>;
+            else
+                return true;
+        }();
+        constexpr bool is_copied = Device::staged([] { return true; });
+        constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
+        static_assert(has_kernels,
+                      "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
+                      "nvcc");
+        static_assert(!has_kernels || loss_enqueues,
+                      "gpipe: on this device a loss returns nothing: its work writes sum, weight "
+                      "and metrics to context.value()");
+        static_assert(!is_copied || trivial,
+                      "gpipe: an optimizer must be trivially copyable to be copied to this device");
+        static_assert(is_copied || !Update::immediate || trivial,
+                      "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
+                      "step that is under way has its own");
+        constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
+        static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
+                                "commit a step together, before any of them updates");
+        return has_kernels && loss_enqueues && is_alone &&
+               (trivial || (!is_copied && !Update::immediate));
+    }
+};
+
+// That a device might do with the bytes of a policy. The template arguments name the device that
+// needs the most, and at least how much.
+template <class Policy, std::size_t device, std::size_t least_bytes, std::size_t bytes>
+struct CheckBudget {
+    static consteval bool ok() {
+        static_assert(least_bytes <= bytes,
+                      "gpipe: this device does not fit into the bytes of Policy, however often "
+                      "layers run again: it needs least_bytes at least for the samples of Policy");
+        return least_bytes <= bytes;
+    }
+};
+
+} // namespace gpipe::detail
