@@ -11,10 +11,10 @@
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
-
 namespace detail {
 
-// Builds that. Who reads a tensor decides how long it lives, and nothing else.
+// Builds the calls of a cell in a way. Who reads a tensor decides how long it lives, and nothing
+// else.
 class CellCallBuilder {
   public:
     constexpr CellCallBuilder(ChainShape const& chain, std::size_t first, std::size_t last,
@@ -24,7 +24,6 @@ class CellCallBuilder {
           evaluates_((way & way_evaluates) != 0), last_cell_(last == chain.size),
           learner_(chain.lowest_learner <= first ? 0
                                                  : std::min(chain.lowest_learner - first, count_)),
-          has_lowest_(chain.lowest_learner >= first && chain.lowest_learner < last),
           stored_(count_ + 1, tensor::none), x_of_(count_, tensor::none),
           y_of_(count_, tensor::none), saved_of_(count_, tensor::none),
           deferred_of_(count_, tensor::none), gradient_of_(count_, tensor::none),
@@ -261,7 +260,7 @@ class CellCallBuilder {
     // The gradient of the input of the lowest layer that learns here.
     constexpr std::uint32_t lowest_gradient(std::size_t i) {
         LayerInfo const& layer = layers_[i];
-        if (has_lowest_)
+        if (first_ + i == chain_.lowest_learner)
             return layer.accepts_none || !writes_gradients(i) ? tensor::none
                                                               : add(layer.input_gradient);
         if (!use_.holds_gradient) return tensor::input_gradient;
@@ -270,33 +269,26 @@ class CellCallBuilder {
 
     ChainShape const& chain_;
     LayerInfo const* layers_;
-    std::size_t first_;
-    std::size_t count_;
+    std::size_t first_, count_;
     CellUse const& use_;
     Reversal const& reversal_;
-    bool recomputes_, evaluates_;
-    bool last_cell_;
+    bool recomputes_, evaluates_, last_cell_;
     bool weighs_ = false;      // whether the second half is being built
     Array<WeightHalf> halves_; // none: whole
     Array<ReversalStep> weight_steps_;
     std::size_t learner_;   // the lowest layer of the cell that has a backward; count_ if none
-    bool has_lowest_;       // whether that is the chain's
     std::size_t again_ = 0; // steps in front of the first backward
     CellCalls all_;
     std::uint32_t calls_ = 0, tensors_ = 0, skips_ = 0; // built so far
     std::uint32_t restart_from_ = tensor::input; // what the first layer reads that runs again
     Array<std::uint32_t> stored_;                // by layer: where its input can be read again
     // Of the forward that kept a layer whole last.
-    Array<std::uint32_t> x_of_;
-    Array<std::uint32_t> y_of_;
-    Array<std::uint32_t> saved_of_;
-    Array<std::uint32_t> deferred_of_;
+    Array<std::uint32_t> x_of_, y_of_, saved_of_, deferred_of_;
     Array<std::uint32_t> gradient_of_; // of its output
     Array<CellSkip> skip_of_;          // by skip of the chain
 };
 
 } // namespace detail
-
 /// The calls of layers [first, last) of a chain, reversed so, in one of their ways.
 [[gnu::cold]] GPIPE_INLINE constexpr CellCalls
 cell_calls(ChainShape const& chain, std::size_t first, std::size_t last, CellUse const& use,
