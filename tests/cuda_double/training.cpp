@@ -573,9 +573,10 @@ TEST_CASE("P3 a step on GPUs makes nothing and allocates nothing, not even the f
 
 TEST_CASE("GPUs that are not there are refused by name") {
     toy::Watch watch;
-    auto const made = [&](std::vector<int> gpus) {
+    auto const made = [&](std::vector<int> gpus, gpipe::Link link = gpipe::Link::shared) {
         auto o = options(8, 2, 2, 1);
         o.device.gpus = std::move(gpus);
+        o.device.link = link;
         Train train(make_net(watch), {}, Adam{1e-2f}, o);
         return train.cells();
     };
@@ -591,6 +592,11 @@ TEST_CASE("GPUs that are not there are refused by name") {
                              std::invalid_argument);
         CHECK_THROWS_AS(made({-1, 0}), std::invalid_argument);
         CHECK(made({0, 0}) == 2);
+        // It would be copied by nobody.
+        CHECK_THROWS_WITH_AS(made({0, 0}, gpipe::Link::sent),
+                             "gpipe: GPUs of one process are linked by Link::shared, copied or "
+                             "staged, not by messages",
+                             std::invalid_argument);
     }
 }
 

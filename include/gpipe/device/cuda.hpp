@@ -74,8 +74,7 @@ class Cuda : public OwnMemory {
         bool blocking = false;
     };
 
-    /// Throws cuda::NoDevice, cuda::TooFewDevices, and std::invalid_argument for GPUs that are not
-    /// there.
+    /// Throws as cuda::Links does.
     Cuda(Options options, std::size_t devices)
         : links_(std::move(options.gpus), devices, options.link), blocking_(options.blocking),
           hub_(links_.gpu(0), cuda::Priority::high, blocking_), fork_(links_.gpu(0)),

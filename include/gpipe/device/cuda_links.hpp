@@ -24,10 +24,13 @@ class Links {
   public:
     /// `gpus`: by device, at least `devices` of them; empty: all that CUDA sees. `fastest`: the
     /// fastest link that may be taken. Throws NoDevice, TooFewDevices, and std::invalid_argument
-    /// for GPUs that are not there.
+    /// for GPUs that are not there, and for Link::sent.
     Links(std::vector<int> gpus, std::size_t devices, Link fastest)
         : gpus_(chosen(std::move(gpus), devices)), fastest_(fastest),
           natural_(devices * devices, Link::shared) {
+        if (fastest > Link::staged)
+            throw std::invalid_argument("gpipe: GPUs of one process are linked by Link::shared, "
+                                        "copied or staged, not by messages");
         for (std::size_t from = 0; from < devices; ++from)
             for (std::size_t to = 0; to < devices; ++to)
                 if (from != to) natural_[from * devices + to] = natural(gpus_[from], gpus_[to]);
