@@ -270,6 +270,13 @@ TEST_CASE("P6 of several failures on several ranks the first in the programs' or
         REQUIRE(crew.errors[r]);
         CHECK(crew[r].failure()->layer == 2);
     }
+    // There nothing comes back to the first rank: two ranks know a failure each.
+    watch.faults = {{0, 5, Phase::evaluate}, {3, 0, Phase::evaluate}};
+    crew.each([&](std::size_t r) { crew[r].evaluate(data.inputs, data.targets); });
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        REQUIRE(crew.errors[r]);
+        CHECK(crew[r].failure()->layer == 3);
+    }
     watch.faults.clear();
     CHECK(crew.step(data.inputs, data.targets).loss > 0);
 }
