@@ -59,14 +59,6 @@ struct Reversal {
     constexpr std::size_t layers() const { return forward.size(); }
 };
 
-/// Whether a cell's forward keeps anything but the cell's input.
-GPIPE_INLINE constexpr bool keeps_anything(Reversal const& reversal) {
-    for (std::size_t l = 0; l < reversal.layers(); ++l)
-        if (reversal.forward[l] == Keep::all || (l > 0 && reversal.forward[l] == Keep::input))
-            return true;
-    return false;
-}
-
 /// When layer 0 runs again.
 struct FirstLayerAgain {
     bool at_all = false;      ///< whether it does
