@@ -19,6 +19,7 @@ set(GPIPE_HEADERS
     include/gpipe/chain/chain.hpp
     include/gpipe/chain/chain_skips.hpp
     include/gpipe/chain/chain_ties.hpp
+    include/gpipe/chain/check_chain.hpp
     include/gpipe/chain/check_layer.hpp
     include/gpipe/chain/check_loss.hpp
     include/gpipe/chain/check_neighbours.hpp
@@ -29,6 +30,7 @@ set(GPIPE_HEADERS
     include/gpipe/chain/info.hpp
     include/gpipe/chain/item.hpp
     include/gpipe/chain/layer_fits.hpp
+    include/gpipe/chain/layer_functions.hpp
     include/gpipe/chain/skip_pairs.hpp
     include/gpipe/chain/thunk.hpp
     include/gpipe/check_gradients.hpp

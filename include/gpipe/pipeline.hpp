@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/chain/chain.hpp>
+#include <gpipe/chain/check_chain.hpp>
 
 #include <array>
 #include <cstddef>
@@ -142,16 +142,5 @@ class Pipeline<Items...> : public detail::AnyPipeline<Items...>::type {
     template <std::size_t> using Layer = detail::AnyLayer;
 };
 /// @endcond
-
-namespace detail {
-
-// Whether Net is a Pipeline, and one without a mistake.
-template <class Net> inline constexpr bool is_pipeline = false;
-template <class... Items> inline constexpr bool is_pipeline<Pipeline<Items...>> = true;
-template <class Net> inline constexpr bool is_sound = false;
-template <class... Items>
-inline constexpr bool is_sound<Pipeline<Items...>> = check_chain<Items...>();
-
-} // namespace detail
 
 } // namespace gpipe

@@ -2,39 +2,17 @@
 
 #include <gpipe/chain/chain_skips.hpp>
 #include <gpipe/chain/chain_ties.hpp>
-#include <gpipe/chain/check_layer.hpp>
-#include <gpipe/chain/check_neighbours.hpp>
-#include <gpipe/chain/check_skip.hpp>
-#include <gpipe/chain/check_tie.hpp>
 #include <gpipe/chain/info.hpp>
 #include <gpipe/chain/item.hpp>
-#include <gpipe/chain/thunk.hpp>
+#include <gpipe/chain/layer_fits.hpp>
+#include <gpipe/chain/layer_functions.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/checked.hpp>
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <type_traits>
 
-namespace gpipe {
-
-/// The functions of one layer type as the engine needs them, for one kind of stream.
-struct LayerFunctions {
-    CallFunction forward = nullptr;         ///< in training and in evaluation
-    CallFunction backward = nullptr;        ///< writes the gradient of its input
-    CallFunction lowest_backward = nullptr; ///< where nobody wants that gradient
-    /// The halves; of a layer that has none, its backward and nothing.
-    CallFunction input_gradient = nullptr;
-    CallFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
-    CallFunction weight_gradient = nullptr;       ///< the second half
-    /// Writes the parameters of layer `index` of `layers`.
-    void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
-                       std::size_t index, std::size_t layers) = nullptr;
-    HandleSpecs handles; ///< that the layer declares
-};
-
-namespace detail {
+namespace gpipe::detail {
 
 // Whether what A gives is what B takes; true where CheckLayer says what is missing.
 template <class A, class B> consteval bool layers_fit() {
@@ -67,42 +45,6 @@ struct FitsInside
 template <class Item>
     requires(ItemOf<Item>::count == 1 && ItemOf<Item>::Group::size == 1)
 struct FitsInside<Item> : FitsAlone {};
-
-template <class L>
-[[gnu::cold]] void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
-                                    std::size_t index, std::size_t layers) {
-    if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0) {
-        InitializeContextOf<L> context{parameters, seed, index, layers};
-        static_cast<L const*>(layer)->initialize(context);
-    }
-}
-
-template <class L, class Stream> constexpr LayerFunctions layer_functions() {
-    LayerFunctions functions;
-    functions.forward = &forward_thunk<L, Stream>;
-    functions.initialize = &initialize_thunk<L>;
-    functions.handles = handle_specs<L, Stream>();
-    if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
-        constexpr bool unwanted = !accepts_none<L>; // it has to write that all the same
-        if constexpr (!splits_backward<L> || names_backward<L>) {
-            functions.backward = &backward_thunk<L, Stream, true>;
-            functions.lowest_backward = &backward_thunk<L, Stream, unwanted>;
-        } else {
-            functions.backward = &halves_thunk<L, Stream, true>;
-            functions.lowest_backward = &halves_thunk<L, Stream, false>;
-        }
-        if constexpr (splits_backward<L>) {
-            functions.input_gradient = &input_gradient_thunk<L, Stream, true>;
-            if constexpr (LayerTraits<L>::defers)
-                functions.lowest_input_gradient = &input_gradient_thunk<L, Stream, unwanted>;
-            functions.weight_gradient = &weight_gradient_thunk<L, Stream>;
-        } else {
-            functions.input_gradient = functions.backward;
-            functions.lowest_input_gradient = functions.lowest_backward;
-        }
-    }
-    return functions;
-}
 
 // One value per layer of an item's group, written behind `out`. Items are visited through an array
 // of such functions: no recursion and no fold over the list, whatever its length.
@@ -260,80 +202,4 @@ template <class Chain, std::size_t layer, class... Items>
 using LayerAt = typename ItemOf<typename List<Items...>::template at<Chain::position(layer).item>>::
     Group::template at<Chain::position(layer).place>;
 
-template <std::size_t layers> struct CheckNotEmpty {
-    static consteval bool ok() {
-        static_assert(layers > 0, "gpipe: a Pipeline needs at least one layer");
-        return layers > 0;
-    }
-};
-
-template <std::size_t layers> struct CheckLayerCount {
-    static consteval bool ok() {
-        static_assert(layers <= 0xFFFFFFFF, "gpipe: the layers of this Pipeline, with all that "
-                                            "Repeat repeats, are more than 2^32");
-        return layers <= 0xFFFFFFFF;
-    }
-};
-
-// The fault of a skip, whose ends are leaves.
-template <class Shape, class... Items> consteval bool check_skip() {
-    constexpr SkipFault fault = Shape::skip_fault();
-    constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
-    constexpr std::size_t other_index = layer_of(fault.other, Shape::extents);
-    using L = LayerAt<Shape, index, Items...>;
-    using Other = LayerAt<Shape, other_index, Items...>;
-    using S = SkipAt<L, fault.end>;
-    return CheckSkip<fault.kind, index, L, typename SkipOf<S>::tag, other_index, Other,
-                     typename SkipOf<S>::Tensor>::ok();
-}
-
-// The same of a tie.
-template <class Shape, class... Items> consteval bool check_tie() {
-    constexpr TieFault fault = Shape::tie_fault();
-    constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
-    constexpr std::size_t first = layer_of(fault.first, Shape::extents);
-    using L = LayerAt<Shape, index, Items...>;
-    using End = typename ties_of<L>::template at<fault.end>;
-    return CheckTie<fault.kind, index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
-                    typename End::Tensor>::ok();
-}
-
-// Turns the first fault into its sentence. Whether there is none.
-template <class... Items> consteval bool check_layers() {
-    using Shape = Chain<Items...>;
-    constexpr auto verdict = Shape::check();
-    if constexpr (verdict.layer < Shape::layers())
-        return CheckLayer<verdict.layer, LayerAt<Shape, verdict.layer, Items...>>::ok();
-    else if constexpr (verdict.neighbours < Shape::layers())
-        return CheckNeighbours<verdict.neighbours, LayerAt<Shape, verdict.neighbours, Items...>,
-                               LayerAt<Shape, verdict.neighbours + 1, Items...>>::ok();
-    else if constexpr (Shape::skip_fault().kind != SkipFault::Kind::nothing)
-        return check_skip<Shape, Items...>();
-    else if constexpr (Shape::tie_fault().kind != TieFault::Kind::nothing)
-        return check_tie<Shape, Items...>();
-    else if constexpr (verdict.cost < Shape::layers())
-        return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
-    else
-        return true;
-}
-template <class... Items> consteval bool check_chain() {
-    if constexpr (sizeof...(Items) == 0)
-        return CheckNotEmpty<sizeof...(Items)>::ok();
-    else if constexpr (Chain<Items...>::repeats_nothing())
-        return false;
-    else if constexpr (!CheckLayerCount<Chain<Items...>::layers()>::ok())
-        return false;
-    else
-        return check_layers<Items...>();
-}
-
-// What stands for a layer of a list that is none.
-struct AnyLayer {
-    using Input = Tensor<float>;
-    using Output = Input;
-    void forward(auto&, auto, auto) const {}
-    void backward(auto&, auto, auto, auto) const {}
-};
-
-} // namespace detail
-} // namespace gpipe
+} // namespace gpipe::detail

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <gpipe/call/handle_specs.hpp>
-#include <gpipe/chain/chain.hpp>
+#include <gpipe/chain/chain_ties.hpp>
+#include <gpipe/chain/info.hpp>
+#include <gpipe/chain/layer_functions.hpp>
+#include <gpipe/chain/skip_pairs.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/runtime/device_work.hpp>
