@@ -161,9 +161,12 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/channels.hpp
+    include/gpipe/runtime/check_batches.hpp
     include/gpipe/runtime/check_parts.hpp
+    include/gpipe/runtime/check_training.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
+    include/gpipe/runtime/constant_plan.hpp
     include/gpipe/runtime/debug_calls.hpp
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
@@ -177,6 +180,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
+    include/gpipe/runtime/machine_of.hpp
     include/gpipe/runtime/machine_plan.hpp
     include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
@@ -201,6 +205,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/tied_parameters.hpp
+    include/gpipe/runtime/training_options.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/walker.hpp
     include/gpipe/runtime/work.hpp

@@ -242,14 +242,6 @@ template <class Device> class LayerCheck {
     std::vector<Gradients> gradients_; ///< the first of them: of the whole backward
 };
 
-struct GradientAccess {
-    template <class Train> static auto& machine(Train& train) { return train.settled(); }
-    template <class Train, class... Batches>
-    static std::size_t samples(Train&, Batches const&... batches) {
-        return Train::checked_batch(batches..., "targets");
-    }
-};
-
 template <class Device>
 GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const& elements,
                             std::span<TensorPointer const> inputs,
@@ -315,9 +307,11 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Input> inputs,
                                Batch<typename Training<Net, Policies...>::Target> targets,
                                GradientCheckOptions const& options = {}) {
-    std::size_t const samples = detail::GradientAccess::samples(train, inputs, targets);
-    return detail::check_layers(detail::GradientAccess::machine(train), elements_of<Net>(),
-                                inputs.tensors(), targets.tensors(), samples, options);
+    std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
+    auto& machine = detail::MachineAccess::of(train);
+    machine.finish();
+    return detail::check_layers(machine, elements_of<Net>(), inputs.tensors(), targets.tensors(),
+                                samples, options);
 }
 
 } // namespace gpipe

@@ -5,9 +5,11 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
 #include <gpipe/schedule/verify.hpp>
+#include <gpipe/search/cut_for.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -44,12 +46,39 @@ GPIPE_INLINE std::size_t checked_samples(std::size_t samples) {
     return samples;
 }
 
-/// The largest norm of the gradients, or 0.
-GPIPE_INLINE double checked_clip(double norm) {
+/// What is to be looked at before a commit. `norm`: the largest of the gradients, or 0;
+/// `immediate`: see update::Immediate. Throws std::invalid_argument where that could not be done.
+GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFinite not_finite,
+                                      bool immediate) {
     if (!(norm >= 0))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
-    return norm;
+    if (immediate && norm > 0)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::clip_norm is %g, but with update::Immediate devices update their "
+            "parameters before the norm of all gradients is known",
+            norm);
+    if (immediate && finite_gradients && not_finite == NotFinite::go_on)
+        throw std::invalid_argument(
+            "gpipe: Options::finite_gradients with NotFinite::go_on drops steps whose gradients "
+            "are not finite, but with update::Immediate devices update their parameters before "
+            "all gradients are known");
+    return {norm, finite_gradients, not_finite};
+}
+
+/// What a cut that can weigh cells sees, see cut_for(): at so many micro-batches at most. None
+/// where there is nothing to be weighed, or if the programs are wrong, which is said later.
+GPIPE_INLINE Programs weighed_programs(schedule::Dynamic const& schedule,
+                                       checkpoint::Dynamic const& checkpointing,
+                                       std::size_t devices, std::size_t micro_batches) {
+    if (checkpointing.reverses()) return {};
+    std::size_t const cells = devices * schedule.cells_per_device();
+    std::size_t const weighed =
+        weighed_micro_batches(micro_batches, cells, schedule.least_micro_batches(devices));
+    if (weighed == 0) return {};
+    Programs const plain = schedule.programs(devices, weighed);
+    if (plain.cells() != cells || plain.devices() != devices || !verify(plain)) return {};
+    return checkpointing.lower(plain);
 }
 
 namespace detail {

@@ -53,6 +53,9 @@ template <DeviceRuntime Device> class Machine {
     Array<Reversal> const& reversals() const { return planned_.reversals; }
     MemoryPlan const& plan() const { return planned_.plan; }
     Model const& model() const { return planned_.model; }
+    CutChain chain() const {
+        return {model().infos.data(), model().infos.size(), plan().first.data()};
+    }
     ///@}
     /// Who has the devices.
     Ranks const& ranks() const { return planned_.ranks; }
@@ -210,6 +213,15 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);
+
+namespace detail {
+
+// That of a Training, for who needs more than its public members.
+struct MachineAccess {
+    template <class Training> static auto& of(Training& train) { return train.machine_; }
+};
+
+} // namespace detail
 
 } // namespace gpipe
 GPIPE_RUNS_ONCE_END

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/runtime/machine.hpp>
+#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <cstddef>
@@ -50,6 +52,22 @@ Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
     result.preemptions(machine.engine().preemptions());
     result.memory(used_memory(machine));
     return result;
+}
+
+// As if every device ran by itself, and copies took no time.
+template <class Device, class Cost>
+Timeline predicted_timeline(Machine<Device> const& machine, Cost const& cost,
+                            std::string_view title) {
+    auto const times = simulate<double>(machine.programs(), cost);
+    Timeline result = timeline(machine.programs(), times, title);
+    result.memory(memory_usage(machine.plan(), times));
+    return result;
+}
+
+// Of the lanes' time.
+GPIPE_INLINE double idle_share(Lanes const& lanes) {
+    double const available = lanes.makespan * static_cast<double>(lanes.lanes());
+    return available > 0 ? 1 - lanes.busy / available : 0;
 }
 
 } // namespace gpipe::detail

@@ -75,8 +75,8 @@ class StepOutcome {
 
 namespace detail {
 
-template <std::size_t metrics>
-StepResult<metrics> mean(std::array<double, 3 + metrics> const& sums) {
+// Of the loss's sum, its weight, the metrics and the norm of the gradients.
+template <std::size_t metrics> StepResult<metrics> mean(std::span<double const> sums) {
     double const weight = sums[1];
     if (!(weight > 0) || std::isinf(weight))
         detail::throw_error<std::domain_error>(

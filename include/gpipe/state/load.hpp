@@ -186,8 +186,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
-    return detail::load(detail::StateAccess::machine(train), detail::StateAccess::state(train),
-                        path, options);
+    return detail::load(detail::MachineAccess::of(train), detail::state_of(train), path, options);
 }
 
 /// What a file says beside its tensors, for who needs that to make a training. Throws as load().

@@ -89,9 +89,9 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// keys, and StateError with the path and the system's words if a call fails.
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path, StateMetadata metadata = {}) {
-    auto& machine = detail::StateAccess::machine(train);
+    auto& machine = detail::MachineAccess::of(train);
     PendingSave::finish(machine.saving());
-    detail::save(machine, detail::StateAccess::state(train), path, std::move(metadata));
+    detail::save(machine, detail::state_of(train), path, std::move(metadata));
 }
 
 /// The same, but returns as soon as the state is copied to host memory that Options::snapshot has
@@ -101,10 +101,9 @@ void save(Training<Net, Policies...>& train, std::string const& path, StateMetad
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,
                        StateMetadata metadata = {}) {
-    auto& machine = detail::StateAccess::machine(train);
+    auto& machine = detail::MachineAccess::of(train);
     PendingSave::finish(machine.saving());
-    return detail::start_save(machine, detail::StateAccess::state(train), path,
-                              std::move(metadata));
+    return detail::start_save(machine, detail::state_of(train), path, std::move(metadata));
 }
 
 } // namespace gpipe

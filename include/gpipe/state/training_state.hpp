@@ -43,61 +43,46 @@ inline std::string in_words(TensorTypes types) {
     return words;
 }
 
-/// What a state needs of a Training beside its public members.
-struct StateAccess {
-    template <class Net, class... Policies>
-    static auto& machine(Training<Net, Policies...>& train) {
-        return train.machine_;
-    }
-    template <class Net, class... Policies>
-    static TrainingState state(Training<Net, Policies...>& train) {
-        using Optimizer = typename Training<Net, Policies...>::OptimizerFunctor_;
-        auto const leaves = Net::template leaf_table<StateOfLayer>();
-        std::vector<LayerState> layers(Net::size);
-        Net::for_each_layer(
-            [&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
-        std::string_view optimizer = type_name<Optimizer>;
-        if constexpr (requires { train.optimizer().chosen_name(); })
-            optimizer = train.optimizer().chosen_name();
-        return state(machine(train), layers, bare_name(optimizer));
-    }
-
-  private:
-    // Waits for all steps.
-    template <class Device>
-    static TrainingState state(Machine<Device>& machine, std::vector<LayerState> const& layers,
-                               std::string optimizer) {
-        machine.engine().check_whole();
-        TrainingState state{
-            {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
-        std::size_t const states = machine.model().states;
-        for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
-            LayerState const& layer = layers[i];
-            state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
-                                   in_words(layer.output()));
-            for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-                if (machine.engine().tied().is_repeated(i, t)) continue;
-                TensorType const& type = layer.parameters.first[t];
-                UpdateRow const& row = machine.tensor(next++);
-                safetensors::Entry entry{tensor_name(i, layer, t),
-                                         type.dtype,
-                                         {type.extents, type.extents + type.rank},
-                                         0,
-                                         0,
-                                         row.parameter};
-                std::string const name = entry.name;
+// Waits for all steps.
+template <class Device>
+TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& layers,
+                       std::string optimizer) {
+    machine.engine().check_whole();
+    TrainingState state{
+        {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
+    std::size_t const states = machine.model().states;
+    for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
+        LayerState const& layer = layers[i];
+        state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
+                               in_words(layer.output()));
+        for (std::size_t t = 0; t < layer.parameters.count; ++t) {
+            if (machine.engine().tied().is_repeated(i, t)) continue;
+            TensorType const& type = layer.parameters.first[t];
+            UpdateRow const& row = machine.tensor(next++);
+            safetensors::Entry entry{tensor_name(i, layer, t),
+                                     type.dtype,
+                                     {type.extents, type.extents + type.rank},
+                                     0,
+                                     0,
+                                     row.parameter};
+            std::string const name = entry.name;
+            state.tensors.push_back(entry);
+            for (std::size_t s = 0; s < states; ++s) {
+                entry.name = "optimizer." + std::to_string(s) + '.' + name;
+                entry.memory = row.state + s * slot_bytes(row.elements * type.element.bytes);
                 state.tensors.push_back(entry);
-                for (std::size_t s = 0; s < states; ++s) {
-                    entry.name = "optimizer." + std::to_string(s) + '.' + name;
-                    entry.memory = row.state + s * slot_bytes(row.elements * type.element.bytes);
-                    state.tensors.push_back(entry);
-                }
             }
         }
-        safetensors::arrange(state.tensors);
-        return state;
     }
-};
+    safetensors::arrange(state.tensors);
+    return state;
+}
+template <class Net, class... Policies> TrainingState state_of(Training<Net, Policies...>& train) {
+    auto const leaves = Net::template leaf_table<StateOfLayer>();
+    std::vector<LayerState> layers(Net::size);
+    Net::for_each_layer([&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
+    return state_of(MachineAccess::of(train), layers, bare_name(chosen_name(train.optimizer())));
+}
 
 } // namespace detail
 } // namespace gpipe

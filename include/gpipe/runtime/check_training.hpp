@@ -1,0 +1,83 @@
+#pragma once
+
+#include <gpipe/chain/check_chain.hpp>
+#include <gpipe/runtime/chosen_policies.hpp>
+
+#include <cstddef>
+
+namespace gpipe {
+
+template <class Net, class... Policies> class Training;
+
+namespace detail {
+
+template <class Net, bool is_pipeline> struct CheckModel {
+    static consteval bool ok() {
+        static_assert(is_pipeline,
+                      "gpipe: the first argument of Training is the model: a gpipe::Pipeline");
+        return is_pipeline;
+    }
+};
+
+// Whether a Training is what it should be; says what is not.
+template <class Net, class... Policies> consteval bool check_training() {
+    if constexpr (!CheckModel<Net, is_pipeline<Net>>::ok())
+        return false;
+    else if constexpr (!is_sound<Net>) // has been said
+        return false;
+    else
+        return ChosenPolicies<Net, Policies...>::check();
+}
+
+// A value that goes with everything.
+struct Anything {
+    template <class T> constexpr operator T() const { return T(); }
+    float& operator[](auto const&) const;
+    float& operator()(auto const&...) const;
+    friend constexpr bool operator==(Anything, auto const&) { return true; }
+    friend constexpr bool operator<(Anything, auto const&) { return true; }
+    friend constexpr bool operator<=(Anything, auto const&) { return true; }
+    friend constexpr bool operator>(Anything, auto const&) { return true; }
+    friend constexpr bool operator>=(Anything, auto const&) { return true; }
+};
+// A Training in which nothing is wrong: of a parameter, so that it is made only where it is wanted.
+template <class> struct AnyTraining { using type = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>; };
+
+} // namespace detail
+
+/// @cond
+// What a Training with a mistake is, once the sentence about it has been said: it takes and gives
+// everything, so that this sentence is the only error, whatever is written with the Training.
+template <class Net, class... Policies>
+    requires(!detail::check_training<Net, Policies...>())
+class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
+    using Base = typename detail::AnyTraining<Net>::type;
+    using Anything = detail::Anything;
+    template <class Kind, class Default>
+    using Functor = typename detail::policy_or<Kind, Default, Policies...>::functor;
+
+  public:
+    static constexpr Anything layer_count{}, device_count{}, cell_count{}, micro_batch_count{};
+    static constexpr Anything first_layers() { return {}; }
+    static constexpr Anything bubble(auto const&...) { return {}; }
+    static constexpr Anything action_costs(auto const&...) { return {}; }
+    static constexpr Anything peak_micro_batches(std::size_t) { return {}; }
+    static constexpr Anything peak_bytes(std::size_t, std::size_t) { return {}; }
+
+    using typename Base::Options;
+    using typename Base::Pending;
+    using typename Base::Result;
+
+    Training(auto&&, auto&&, auto&&, Options);
+    ~Training();
+    Result step(auto const&, auto const&);
+    Pending start(auto const&, auto const&, auto const&...);
+    Result evaluate(auto const&, auto const&);
+    void predict(auto const&, auto const&);
+    Functor<policy::Optimizer, Optimizer<SGD>>& optimizer();
+    template <std::size_t> Anything parameters();
+    template <std::size_t> Anything gradients();
+};
+/// @endcond
+
+} // namespace gpipe

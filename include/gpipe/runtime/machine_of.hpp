@@ -1,0 +1,109 @@
+#pragma once
+
+#include <gpipe/balance/validate.hpp>
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/plan/edge_costs.hpp>
+#include <gpipe/runtime/choices.hpp>
+#include <gpipe/runtime/chosen_policies.hpp>
+#include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/model_of.hpp>
+#include <gpipe/runtime/training_options.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe::detail {
+
+template <class Schedule> schedule::Dynamic chosen_schedule(schedule::Dynamic const& option) {
+    if constexpr (!std::is_same_v<Schedule, schedule::Dynamic>)
+        return Schedule{};
+    else if (!option)
+        return schedule::GPipe{};
+    else
+        return option;
+}
+template <class Checkpointing>
+checkpoint::Dynamic chosen_checkpointing(checkpoint::Dynamic const& option) {
+    if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
+        return Checkpointing{};
+    else if (!option)
+        return checkpoint::ExceptLast{};
+    else
+        return option;
+}
+// K. `cells_per_device`: of the schedule.
+template <class Cut, bool knows_schedule>
+std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
+    if constexpr (!knows_schedule && cuts_by_hand<Cut>)
+        if (Cut::cells % cells_per_device != 0)
+            throw_error<std::invalid_argument>(
+                "gpipe: the schedule has %zu cells on each device, and the %zu entries of the "
+                "balance are no multiple of it",
+                cells_per_device, Cut::cells);
+    return chosen_number("cells", devices_of<Cut>(cells_per_device), option, 0);
+}
+
+// The Machine of a Training, whose functors must outlive it: what Chosen, its ChosenPolicies,
+// leaves open is in its options. Throws std::invalid_argument where one does not fit.
+template <class Chosen, class Net, class Device = typename Chosen::Device>
+Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& loss,
+                           typename Chosen::OptimizerFunctor const& optimizer,
+                           TrainingOptions<Device> const& options) {
+    using Cut = typename Chosen::Cut;
+    using Checkpointing = typename Chosen::Checkpointing;
+    Model model = model_of<Device>(net, loss, optimizer);
+    auto const schedule = chosen_schedule<typename Chosen::Schedule>(options.schedule);
+    auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
+        return chosen_checkpointing<Checkpointing>(options.checkpointing);
+    };
+    std::size_t const devices =
+        chosen_devices<Cut, Chosen::knows_schedule>(schedule.cells_per_device(), options.cells);
+    std::size_t const micro_batches =
+        chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
+                      checked_product(4, devices));
+
+    check_cells(Net::size, devices); // each has one at least
+    std::size_t const cells = checked_product(devices, schedule.cells_per_device());
+    check_cells(Net::size, cells);
+    check_costs(model.costs.data(), model.costs.size());
+    Array<std::size_t> first = [&] {
+        if constexpr (Chosen::constant_cut)
+            return Chosen::first_layers();
+        else if constexpr (WeighsCells<Cut>)
+            return Chosen::cut(cells, model.costs,
+                               weighed_programs(schedule, checkpointing(), devices, micro_batches));
+        else
+            return Chosen::cut(cells, model.costs);
+    }();
+    check_micro_batches(micro_batches, cells);
+
+    MachineWork work;
+    work.snapshot = options.snapshot;
+    work.debug = options.debug;
+    if constexpr (Chosen::proven)
+        static_cast<Checkpointed&>(work) =
+            Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));
+    else
+        static_cast<Checkpointed&>(work) =
+            proven_programs(schedule, checkpointing(), devices, micro_batches,
+                            {model.infos.data(), model.infos.size(), first.data()});
+    constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+    if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
+    if constexpr (any || reverses_cells<Checkpointing>) work.choose = &choose_offloads;
+
+    constexpr bool immediate = Chosen::Update::immediate;
+    StepChecks const checks =
+        chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite, immediate);
+    typename Device::Options device = options.device;
+    if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
+    return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
+            options.seed,     checks,           immediate,       std::move(device)};
+}
+
+} // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END

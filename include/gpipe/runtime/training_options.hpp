@@ -1,0 +1,52 @@
+#pragma once
+
+#include <gpipe/checkpoint/dynamic_policy.hpp>
+#include <gpipe/runtime/work.hpp>
+#include <gpipe/schedule/schedule.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// What is chosen when a Training is constructed: its Options. `cells` (the K of Cells<K>),
+/// `micro_batches`, `schedule` and `checkpointing` are for the policies that are dynamic.
+template <class Device> struct TrainingOptions {
+    std::size_t samples = 0;       ///< largest mini-batch that memory is planned for
+    std::uint64_t seed = 0;        ///< of all random numbers: the first parameters, dropout masks
+    std::size_t cells = 0;         ///< k of Cells<dynamic>
+    std::size_t micro_batches = 0; ///< 0: 4 K
+    /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu, Mikolov
+    /// and Bengio, 2013), which must be finite. 0: neither. On a device that cannot read the host's
+    /// memory it takes some.
+    double clip_norm = 0;
+    /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
+    /// With update::Immediate each device looks at its own: those that find no fault update, and
+    /// unless none did the object is then of no use, and says so.
+    bool finite_gradients = false;
+    /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
+    NotFinite not_finite = NotFinite::fail;
+    /// For schedule::Dynamic; none: GPipe.
+    schedule::Dynamic schedule{};
+    /// For checkpoint::Dynamic; none: ExceptLast.
+    checkpoint::Dynamic checkpointing{};
+    /// What the device lets one choose, e.g. which GPUs.
+    typename Device::Options device{};
+    /// Whether there is room in the host's memory for a copy of parameters and optimizer state,
+    /// from which start_save() writes while training goes on: MemoryPlan::snapshot bytes.
+    bool snapshot = false;
+    /// Whether every call of a layer, or the loss, is looked at. What it has to write holds NaNs
+    /// before (of integers large numbers), and so does its scratch. Memory is planned for one
+    /// sample more in each micro-batch, whatever the bytes of checkpoint::Optimal, and for
+    /// something behind the gradients of each layer: nobody may write that. What is left unwritten,
+    /// or written beyond its end, is a std::logic_error that names tensor, place, function and
+    /// layer; the step fails as if that had thrown. All results are those without it, in every bit.
+    /// Not noticed are copies of what was unwritten; fewer than eight bytes in a row of integers of
+    /// one or two; and a parameter's gradient that is written on in the next one's, if its bytes
+    /// are a multiple of 256. On a GPU every call is waited for, so that a kernel's fault has its
+    /// layer's name, but not in steps that are kept as graphs, which are not looked at; and see
+    /// device::Cuda::Options::blocking.
+    bool debug = false;
+};
+
+} // namespace gpipe
