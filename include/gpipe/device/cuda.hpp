@@ -32,28 +32,7 @@ class Cuda : public OwnMemory {
     using CallersStream = cudaStream_t;
 
     /// What a layer's work goes on; to be written where a cudaStream_t is expected.
-    class Stream : public cuda::StreamRef {
-      public:
-        /// Work may be run again in later steps without the layer's being called.
-        static constexpr bool replays = true;
-
-        /// One that this device captures, or, without that, any.
-        explicit Stream(cudaStream_t stream, cuda::CaptureWatch* capture = nullptr)
-            : StreamRef(stream), capture_(capture) {}
-        /// For calls of CUDA. Notes, in a capture, whether one before was refused.
-        operator cudaStream_t() const noexcept {
-            if (capture_) capture_->look();
-            return stream_;
-        }
-        /// Throws cuda::Error if a kernel could not be launched, and cuda::CannotCapture.
-        void check_launch() const {
-            if (capture_) capture_->check(*this);
-            cuda::check("a kernel launch", cudaGetLastError());
-        }
-
-      private:
-        cuda::CaptureWatch* capture_;
-    };
+    using Stream = cuda::WatchedStream;
     /// Which GPUs, and how tensors pass between them.
     struct Options {
         /// By device of the pipeline; at least as many as there are devices. Empty: all GPUs that

@@ -74,6 +74,30 @@ class CaptureWatch {
     cudaError_t refused_ = cudaSuccess;
 };
 
+/// A stream that a layer puts its work on: whenever it is asked for, its watch looks.
+class WatchedStream : public StreamRef {
+  public:
+    /// Work may be run again in later steps without the layer's being called.
+    static constexpr bool replays = true;
+
+    /// One that a device captures, which has the watch; or, without that, any.
+    explicit WatchedStream(cudaStream_t stream, CaptureWatch* capture = nullptr)
+        : StreamRef(stream), capture_(capture) {}
+    /// For calls of CUDA. Notes, in a capture, whether one before was refused.
+    operator cudaStream_t() const noexcept {
+        if (capture_) capture_->look();
+        return stream_;
+    }
+    /// Throws Error if a kernel could not be launched, and CannotCapture.
+    void check_launch() const {
+        if (capture_) capture_->check(*this);
+        cuda::check("a kernel launch", cudaGetLastError());
+    }
+
+  private:
+    CaptureWatch* capture_;
+};
+
 /// Whether this is the error of a call that failed because the capture had been spoilt before.
 inline bool is_spoilt_capture(std::exception_ptr const& error) {
     try {
