@@ -176,6 +176,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
+    include/gpipe/runtime/layer_check.hpp
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loss_thunk.hpp
