@@ -195,6 +195,8 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
+    include/gpipe/runtime/probe_inputs.hpp
+    include/gpipe/runtime/probe_memory.hpp
     include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp

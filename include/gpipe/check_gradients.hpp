@@ -28,11 +28,10 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     std::vector<std::vector<std::byte>> skips(Probe::parts * model.skips.size());
     for (std::size_t i = 0; i <= layers; ++i) {
         bool const loss = i == layers;
-        auto probe =
-            std::make_unique<Probe>(machine, i, loss ? elements[i - 1].output() : elements[i].takes,
-                                    loss ? TensorTypes{} : elements[i].gives,
-                                    loss ? TensorTypes{} : elements[i].parameters, sizes);
-        if (before) probe->give(*before);
+        LayerElements of_loss;
+        if (loss) of_loss = {elements[i - 1].output(), {}, {}, elements[i - 1].outputs, 0};
+        auto probe = std::make_unique<Probe>(machine, i, loss ? of_loss : elements[i], sizes);
+        if (before) probe->give_output(*before);
         for (std::size_t s = 0; s < model.skips.size(); ++s)
             for (std::size_t p = 0; p < Probe::parts; ++p) {
                 SkipPair const& skip = model.skips[s];

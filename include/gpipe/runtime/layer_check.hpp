@@ -41,7 +41,8 @@ template <class Device> class LayerCheck {
         for (Way const way : {Way::backward, Way::halves, Way::without_input})
             if (probe_.has(way)) add_gradients(way);
         for (bool const input : {true, false})
-            for (std::size_t t = 0; t < (input ? probe_.inputs() : probe_.parameters()).count; ++t)
+            for (std::size_t t = 0;
+                 t < (input ? probe_.elements().takes : probe_.elements().parameters).count; ++t)
                 if (Place const place{input, t}; probe_.size(place) > 0)
                     report.rows.push_back(row_of(place));
     }
@@ -74,9 +75,9 @@ template <class Device> class LayerCheck {
         probe_.clear_gradients();
         for (Gradients* const to : {&first, &second}) {
             probe_.backward(way);
-            for (std::size_t t = 0; t < probe_.parameters().count; ++t)
+            for (std::size_t t = 0; t < probe_.elements().parameters.count; ++t)
                 to->parameters.push_back(probe_.gradients({false, t}));
-            for (std::size_t t = 0; t < probe_.inputs().count; ++t)
+            for (std::size_t t = 0; t < probe_.elements().takes.count; ++t)
                 to->inputs.push_back(way != Way::without_input && probe_.size({true, t}) > 0
                                          ? probe_.gradients({true, t})
                                          : std::vector<double>());
@@ -132,7 +133,7 @@ template <class Device> class LayerCheck {
     }
 
     GradientRow row_of(Place place) {
-        std::size_t const inputs = probe_.own_inputs();
+        std::size_t const inputs = probe_.elements().inputs;
         bool const popped = place.input && place.tensor >= inputs;
         GradientRow row = empty_row((popped        ? "popped "
                                      : place.input ? "input "
@@ -203,7 +204,7 @@ template <class Device> class LayerCheck {
     std::string name_of(Place place) const {
         if (place.entry == Probe::whole) return "a sum over all";
         if (!place.input) return std::to_string(place.entry);
-        std::size_t const count = probe_.inputs().first[place.tensor].count;
+        std::size_t const count = probe_.elements().takes.first[place.tensor].count;
         return std::to_string(place.entry % count) + " of sample " +
                std::to_string(place.entry / count);
     }

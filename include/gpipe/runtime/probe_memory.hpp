@@ -1,0 +1,85 @@
+#pragma once
+
+#include <gpipe/chain/element.hpp>
+#include <gpipe/runtime/machine.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace gpipe::detail {
+
+/// Memory of a device with its image in the host's.
+template <class Device> class ProbeMemory {
+  public:
+    ProbeMemory() = default;
+    ProbeMemory(Machine<Device>& machine, std::size_t device, std::size_t bytes)
+        : machine_(&machine), there_(machine.allocate(device, bytes)), here_(bytes) {}
+
+    std::byte* there() const { return machine_ ? there_.data() : nullptr; }
+    std::byte* here() { return here_.data(); }
+    std::byte const* here() const { return here_.data(); }
+    std::size_t size() const { return here_.size(); }
+    void upload(std::size_t first, std::size_t bytes) {
+        if (bytes > 0) machine_->copy(there() + first, here() + first, bytes);
+    }
+    void upload() { upload(0, size()); }
+    void download() {
+        if (size() > 0) machine_->copy(here(), there(), size());
+    }
+    void fill(int value) {
+        std::fill(here_.begin(), here_.end(), static_cast<std::byte>(value));
+        upload();
+    }
+
+  private:
+    Machine<Device>* machine_ = nullptr;
+    decltype(std::declval<Device&>().allocate(0, 0)) there_;
+    std::vector<std::byte> here_;
+};
+
+/// A group of tensors in such memory, one behind the other as layers find them.
+template <class Device> class ProbeTensors : public ProbeMemory<Device> {
+  public:
+    ProbeTensors() = default;
+    /// With room for so many samples. `gradients`: of those that carry one.
+    ProbeTensors(Machine<Device>& machine, std::size_t device, TensorTypes types,
+                 std::size_t samples, bool gradients = false)
+        : ProbeMemory<Device>(machine, device, begin(types, types.count, samples, gradients)),
+          types_(types), samples_(samples), gradients_(gradients) {}
+
+    /// Where a tensor begins, or, of the one past the last, all end.
+    std::size_t begin(std::size_t tensor) const {
+        return begin(types_, tensor, samples_, gradients_);
+    }
+    /// Calls f(element type, where) for so many samples of a tensor, element by element, if it
+    /// carries a gradient.
+    template <class F> void each(std::size_t tensor, std::size_t samples, F f) {
+        TensorType const& type = types_.first[tensor];
+        if (!type.element.get) return;
+        std::byte* at = this->here() + begin(tensor);
+        for (std::size_t i = 0; i < type.count * samples; ++i, at += type.element.bytes)
+            f(type.element, at);
+    }
+    /// The same of all tensors.
+    template <class F> void each(std::size_t samples, F f) {
+        for (std::size_t t = 0; t < types_.count; ++t) each(t, samples, f);
+    }
+
+  private:
+    static std::size_t begin(TensorTypes types, std::size_t tensor, std::size_t samples,
+                             bool gradients) {
+        std::size_t total = 0;
+        for (std::size_t t = 0; t < tensor; ++t)
+            if (TensorType const& type = types.first[t]; !gradients || type.element.get)
+                total += slot_bytes(type.element.bytes * type.count * samples);
+        return total;
+    }
+
+    TensorTypes types_;
+    std::size_t samples_ = 0;
+    bool gradients_ = false;
+};
+
+} // namespace gpipe::detail
