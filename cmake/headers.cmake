@@ -161,7 +161,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/channels.hpp
-    include/gpipe/runtime/check_batches.hpp
     include/gpipe/runtime/check_parts.hpp
     include/gpipe/runtime/check_training.hpp
     include/gpipe/runtime/choices.hpp

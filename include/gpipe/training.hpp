@@ -4,7 +4,6 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
-#include <gpipe/runtime/check_batches.hpp>
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
 #include <gpipe/runtime/machine_of.hpp>
@@ -283,9 +282,9 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     }
     std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
         std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
-        detail::check_room(samples, machine_.samples());
+        check_room(samples, machine_.samples());
         if constexpr (requires { optimizer_.chosen_name(); })
-            detail::check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
+            check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
         return samples;
     }
 

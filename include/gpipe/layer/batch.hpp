@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/layer/tensor.hpp>
 
@@ -86,4 +87,24 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     std::array<std::size_t, count> elements_;
 };
 
+namespace detail {
+
+GPIPE_INLINE void check_samples(std::size_t samples, std::size_t others, char const* what) {
+    if (samples != others)
+        throw_error<std::invalid_argument>("gpipe: %zu inputs, but %zu %s", samples, others, what);
+    if (samples == 0) throw_error<std::invalid_argument>("gpipe: the mini-batch is empty");
+}
+
+// The samples of a mini-batch and of what goes with it.
+template <class Inputs, class Others>
+std::size_t checked_batch(Inputs const& inputs, Others const& others, char const* what) {
+    std::size_t const samples = inputs.samples("inputs");
+    if constexpr (Others::count > 0) // a loss may have no targets
+        check_samples(samples, others.samples(what), what);
+    else
+        check_samples(samples, samples, what);
+    return samples;
+}
+
+} // namespace detail
 } // namespace gpipe

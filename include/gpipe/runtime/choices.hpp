@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace gpipe {
 
@@ -44,6 +45,23 @@ GPIPE_INLINE std::size_t checked_samples(std::size_t samples) {
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::samples, the largest mini-batch that memory is planned for, is zero");
     return samples;
+}
+
+/// Throws std::invalid_argument if a step has more samples than were chosen.
+GPIPE_INLINE void check_room(std::size_t samples, std::size_t planned) {
+    if (samples > planned)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples, planned);
+}
+
+/// Throws std::invalid_argument if the optimizer is another one, which would take the state for its
+/// own.
+GPIPE_INLINE void check_optimizer(std::string_view chosen, std::string_view planned) {
+    if (chosen != planned)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the optimizer is %.*s now, but state was planned for %.*s",
+            static_cast<int>(chosen.size()), chosen.data(), static_cast<int>(planned.size()),
+            planned.data());
 }
 
 /// What is to be looked at before a commit. `norm`: the largest of the gradients, or 0;
