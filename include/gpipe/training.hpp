@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
@@ -21,7 +20,6 @@
 #include <string_view>
 #include <utility>
 
-GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Trains a Pipeline. Net is the Pipeline; the policies stand in any order, each with a default:
@@ -95,8 +93,9 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     /// throws what step() does.
     Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_step(inputs, targets);
-        return detail::mean<metrics>(
-            machine_.engine().gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_));
+        auto const sums =
+            machine_.engine().gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+        return detail::mean<metrics>(sums.data());
     }
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
@@ -108,7 +107,7 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
                                       double* to = total.data();
                                       for (double const sum : sums) *to++ += sum;
                                   });
-        return detail::mean<metrics>(total);
+        return detail::mean<metrics>(total.data());
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
@@ -296,4 +295,3 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
 };
 
 } // namespace gpipe
-GPIPE_RUNS_ONCE_END

@@ -76,14 +76,14 @@ class StepOutcome {
 namespace detail {
 
 // Of the loss's sum, its weight, the metrics and the norm of the gradients.
-template <std::size_t metrics> StepResult<metrics> mean(std::span<double const> sums) {
+template <std::size_t metrics> StepResult<metrics> mean(double const* sums) {
     double const weight = sums[1];
     if (!(weight > 0) || std::isinf(weight))
         detail::throw_error<std::domain_error>(
             "gpipe: the loss's total weight over the mini-batch is %g, not %s", weight,
             std::isfinite(weight) ? "positive" : "finite");
     StepResult<metrics> result{sums[0] / weight, weight, sums[2 + metrics], {}};
-    double const* sum = sums.data() + 2;
+    double const* sum = sums + 2;
     for (double& metric : result.metric) metric = *sum++ / weight;
     return result;
 }
@@ -113,7 +113,7 @@ template <std::size_t metrics> class PendingStep {
     StepResult<metrics> result() {
         if (outcome_.waits()) finish_(engine_, outcome_);
         outcome_.check();
-        return detail::mean<metrics>(totals_);
+        return detail::mean<metrics>(totals_.data());
     }
     /// As result(), so that `float loss = pending` reads as it should.
     template <std::floating_point T> operator T() { return result(); }
