@@ -83,7 +83,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/step_work.cuh
     include/gpipe/cuda/thrust.cuh
-    include/gpipe/device/counter.hpp
+    include/gpipe/device/bell.hpp
     include/gpipe/device/cuda.hpp
     include/gpipe/device/cuda_error.hpp
     include/gpipe/device/cuda_feeds.hpp

@@ -2,17 +2,35 @@
 
 #include "tiny_model.hpp"
 
-#include <gpipe/device/counter.hpp>
+#include <gpipe/device/bell.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
 
 namespace benchmark {
 
+/// A count that only grows, with one writer, and that another thread waits for.
+class alignas(128) Counter {
+  public:
+    void publish(std::uint64_t value) noexcept {
+        value_.store(value, std::memory_order_release);
+        bell_.ring();
+    }
+    void wait(std::uint64_t value) noexcept {
+        auto const reached = [&] { return value_.load(std::memory_order_acquire) >= value; };
+        if (!reached()) bell_.wait(reached);
+    }
+
+  private:
+    std::atomic<std::uint64_t> value_{0};
+    gpipe::detail::Bell bell_;
+};
+
 /// GPipe as one would write it by hand for exactly K cells on one or two threads: the caller runs
-/// the first half of the cells, the other thread the rest, and the order is in the code. They meet
-/// at the library's own counters, so that what differs is the walking of tables alone.
+/// the first half of the cells, the other thread the rest, and the order is in the code. They wait
+/// as the library's threads do, so that what differs is the walking of tables alone.
 template <std::size_t K, std::size_t threads> class Handwritten {
     static_assert(threads == 1 || threads == 2);
     static constexpr std::size_t middle = threads == 1 ? K : K / 2;
@@ -78,11 +96,11 @@ template <std::size_t K, std::size_t threads> class Handwritten {
     gpipe::SGD optimizer_;
     std::uint32_t steps_ = 0;
     bool stopping_ = false;
-    gpipe::detail::Counter begin_;
-    gpipe::detail::Counter forward_;
-    gpipe::detail::Counter backward_;
-    gpipe::detail::Counter committed_;
-    gpipe::detail::Counter updated_;
+    Counter begin_;
+    Counter forward_;
+    Counter backward_;
+    Counter committed_;
+    Counter updated_;
     std::thread second_;
 };
 

@@ -254,8 +254,8 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
         return detail::predicted_timeline(machine_, cost, title);
     }
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
-    /// action takes: the programs merged as they are walked, with needs and nothing else to wait
-    /// for.
+    /// action takes: the programs of neighbouring devices merged for each walker, with needs and
+    /// nothing else to wait for.
     template <class Cost> double predicted_bubble(Cost cost) const {
         return detail::idle_share(machine_.merged(cost));
     }

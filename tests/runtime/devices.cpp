@@ -1,4 +1,5 @@
-// The two devices by themselves: the host's counters and pool, and the device for tests.
+// The two devices by themselves: the host's pool and what its threads wait at, and the device for
+// tests.
 
 #include "support/deferred.hpp"
 #include "support/device_law.hpp"
@@ -20,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-using gpipe::detail::Counter;
+using gpipe::detail::Bell;
 using gpipe::device::Host;
 using toy::Deferred;
 
@@ -61,7 +62,32 @@ static_assert(!gpipe::DeviceQueue<NoQueue> && gpipe::DeviceMemory<NoQueue>);
 static_assert(!gpipe::DeviceMemory<NoMemory> && gpipe::DeviceExecutor<NoMemory>);
 static_assert(!gpipe::DeviceExecutor<NoExecutor> && gpipe::DeviceQueue<NoExecutor>);
 
-// Has every lane of the host walk.
+// A count that is waited for.
+class Counter {
+  public:
+    void publish(std::uint32_t value) {
+        value_.store(value, std::memory_order_release);
+        bell_.ring();
+    }
+    void wait(std::uint32_t value) {
+        bell_.wait([&] { return value_.load(std::memory_order_acquire) >= value; });
+    }
+
+  private:
+    std::atomic<std::uint32_t> value_{0};
+    Bell bell_;
+};
+
+// Has every lane of the host walk on until it has come to its end.
+void go_on(Host& host, std::size_t lanes,
+           std::function<bool(std::size_t lane, std::size_t& at)> each) {
+    toy::SomeWalk::Log log;
+    log.go_on = std::move(each);
+    gpipe::Ticket ticket;
+    ticket.lanes = lanes;
+    CHECK(host.submit(ticket, toy::SomeWalk{&log}));
+}
+// The same of lanes that wait for nobody.
 void walk(Host& host, std::size_t lanes, std::function<void(std::size_t)> each) {
     toy::SomeWalk::Log log;
     log.walk = std::move(each);
@@ -72,7 +98,7 @@ void walk(Host& host, std::size_t lanes, std::function<void(std::size_t)> each) 
 
 } // namespace
 
-TEST_CASE("a counter wakes every sleeper, however long it slept") {
+TEST_CASE("a bell wakes every sleeper, however long it slept") {
     for (int round = 0; round < 5; ++round) {
         Counter counter;
         std::atomic<int> woken{0};
@@ -91,7 +117,7 @@ TEST_CASE("a counter wakes every sleeper, however long it slept") {
     }
 }
 
-TEST_CASE("a counter hands over what was written before it was published") {
+TEST_CASE("who was rung for finds what was written before") {
     // Two threads take turns; each reads what the other wrote.
     Counter there, back;
     std::uint32_t const rounds = 20000;
@@ -116,82 +142,84 @@ TEST_CASE("a counter hands over what was written before it was published") {
     CHECK(right);
 }
 
-TEST_CASE("a counter goes on beyond every power of two, polled or slept for, and no mark is so old "
-          "that it seems to be ahead") {
-    for (int bit = 0; bit < 64; ++bit) {
-        std::uint64_t const power = std::uint64_t{1} << bit;
-        for (std::uint64_t const first : {std::uint64_t{0}, power / 2, power - 1}) {
-            Counter counter;
-            counter.publish(first);
-            CHECK(counter.reached(first));
-            for (std::uint64_t const later : {power, power + 1, power + power / 2})
-                CHECK(counter.reached(later) == (later <= first));
-            std::atomic<bool> returned{false};
-            std::thread waiter([&] {
-                counter.wait(power + 2);
-                returned = true;
-            });
-            // Now and then it has given up polling, and sleeps when the low half of the count is
-            // the same again.
-            if (bit % 8 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            counter.publish(power + 1);
-            CHECK(!returned);
-            counter.publish(power + 2);
-            waiter.join();
-            CHECK(counter.load() == power + 2);
-        }
-    }
-}
-
-TEST_CASE("the host walks every lane once per run, each on a thread of its own, the caller first") {
-    for (std::size_t lanes : {1, 2, 3, 8}) {
-        Host host({lanes}, 8);
-        CHECK(host.lanes() == lanes);
-        std::vector<std::thread::id> first(lanes);
-        for (int run = 0; run < 50; ++run) {
-            std::vector<std::thread::id> walked(lanes);
-            walk(host, lanes, [&](std::size_t lane) { walked[lane] = std::this_thread::get_id(); });
-            if (run == 0) first = walked;
-            CHECK(walked == first); // a lane stays on its thread
-            CHECK(walked[0] == std::this_thread::get_id());
-            CHECK(std::set<std::thread::id>(walked.begin(), walked.end()).size() == lanes);
-        }
-    }
-}
-
-TEST_CASE("the host has at most as many lanes as devices, and as many as cores if left alone") {
-    CHECK(Host({8}, 3).lanes() == 3);
-    CHECK(Host({1}, 3).lanes() == 1);
-    CHECK(Host({0}, 1).lanes() == 1);
-    unsigned const cores = std::max(1u, std::thread::hardware_concurrency());
-    CHECK(Host({0}, 64).lanes() == std::min(cores, 64u));
-}
-
-TEST_CASE("lanes of the host wait for each other's marks, with many more threads than cores") {
-    constexpr std::size_t lanes = 16;
-    Host host({lanes}, lanes);
-    std::uint64_t last = 0;
-    std::uint32_t base = 0;
-    for (int run = 0; run < 100; ++run) {
-        // A value passes through all lanes in turn, twice.
-        std::uint64_t value = static_cast<std::uint64_t>(run);
-        walk(host, lanes, [&](std::size_t lane) {
-            for (std::uint32_t round = 1; round <= 2; ++round) {
-                if (lane > 0)
-                    host.wait(lane, lane - 1, base + round);
-                else if (round > 1)
-                    host.wait(lane, lanes - 1, base + round - 1);
-                host.launch(lane, [&]() noexcept { value = value * 3 + lane; });
-                host.record(lane, base + round);
+TEST_CASE("the host walks every lane once per run, on as many threads as asked for at the most") {
+    for (std::size_t threads : {1, 2, 3, 8})
+        for (std::size_t lanes : {1, 2, 3, 8}) {
+            Host host({threads}, lanes);
+            std::set<std::thread::id> all;
+            for (int run = 0; run < 50; ++run) {
+                std::vector<std::thread::id> walked(host.lanes());
+                std::vector<int> times(host.lanes());
+                walk(host, host.lanes(), [&](std::size_t lane) {
+                    walked[lane] = std::this_thread::get_id();
+                    ++times[lane];
+                });
+                CHECK(times == std::vector<int>(host.lanes(), 1));
+                all.insert(walked.begin(), walked.end());
             }
-            if (lane + 1 == lanes) last = value; // the others may still see it change
-        });
-        std::uint64_t expected = static_cast<std::uint64_t>(run);
-        for (int round = 0; round < 2; ++round)
-            for (std::size_t lane = 0; lane < lanes; ++lane) expected = expected * 3 + lane;
-        CHECK(value == expected);
-        CHECK(last == expected);
-        base += 3;
+            CHECK(all.size() <= host.walkers());
+            if (host.walkers() == 1) CHECK(*all.begin() == std::this_thread::get_id());
+        }
+}
+
+TEST_CASE("a thread that does not come on holds up no lane but the one it is in") {
+    // One lane ends when all others have: whoever is in it, the other thread walks these.
+    for (std::size_t slow = 0; slow < 4; ++slow) {
+        Host host({2}, 4);
+        for (int run = 0; run < 20; ++run) {
+            std::atomic<int> ended{0};
+            walk(host, 4, [&](std::size_t lane) {
+                while (lane == slow && ended < 3) std::this_thread::yield();
+                ++ended;
+            });
+            CHECK(ended == 4);
+        }
+    }
+}
+
+TEST_CASE("the host has a lane for each device, and as many threads as cores if left alone, but "
+          "no more than devices") {
+    auto const has = [](Host const& host, std::size_t walkers, std::size_t lanes) {
+        CHECK(host.walkers() == walkers);
+        CHECK(host.lanes() == lanes);
+    };
+    has(Host({8}, 3), 3, 3);
+    has(Host({2}, 3), 2, 3);
+    has(Host({1}, 3), 1, 1); // all in one
+    has(Host({0}, 1), 1, 1);
+    std::size_t const cores = std::max(1u, std::thread::hardware_concurrency());
+    has(Host({0}, 64), std::min<std::size_t>(cores, 64), cores == 1 ? 1 : 64);
+}
+
+TEST_CASE("lanes of the host wait for each other's marks, with many more of them than threads, or "
+          "of these than cores") {
+    constexpr std::size_t lanes = 16;
+    for (std::size_t const threads : {std::size_t{2}, lanes}) {
+        Host host({threads}, lanes);
+        std::uint64_t last = 0;
+        std::uint32_t base = 0;
+        for (int run = 0; run < 100; ++run) {
+            // A value passes through all lanes in turn, twice.
+            std::uint64_t value = static_cast<std::uint64_t>(run);
+            go_on(host, lanes, [&](std::size_t lane, std::size_t& done) {
+                for (; done < 2; ++done) {
+                    std::uint32_t const round = static_cast<std::uint32_t>(done) + 1;
+                    if (lane > 0 && !host.wait(lane, lane - 1, base + round)) return false;
+                    if (lane == 0 && round > 1 && !host.wait(0, lanes - 1, base + round - 1))
+                        return false;
+                    host.launch(lane, [&]() noexcept { value = value * 3 + lane; });
+                    host.record(lane, base + round);
+                }
+                if (lane + 1 == lanes) last = value; // the others may still see it change
+                return true;
+            });
+            std::uint64_t expected = static_cast<std::uint64_t>(run);
+            for (int round = 0; round < 2; ++round)
+                for (std::size_t lane = 0; lane < lanes; ++lane) expected = expected * 3 + lane;
+            CHECK(value == expected);
+            CHECK(last == expected);
+            base += 3;
+        }
     }
 }
 

@@ -133,13 +133,14 @@ class Deferred : public gpipe::device::SharedMemory, public gpipe::device::OneRu
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         launch(stream, [=] { std::memset(to, 0, bytes); });
     }
-    void wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
+    bool wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
         // As cudaStreamWaitEvent: a wait for an event that nobody has recorded waits for nothing.
         if (!recorded_.at(producer).count(position) && fault_.empty())
             fault_ = "stream " + std::to_string(stream) + " waits for mark " +
                      std::to_string(position) + " of stream " + std::to_string(producer) +
                      ", which has not been recorded";
         queues_.at(stream).push_back({Entry::Kind::wait, {}, producer, position});
+        return true;
     }
     void record(std::size_t stream, std::uint64_t position) {
         recorded_.at(stream).insert(position);

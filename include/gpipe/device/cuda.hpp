@@ -109,8 +109,9 @@ class Cuda : public OwnMemory {
         make_current(streams_[stream].device());
         work();
     }
-    void wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
+    bool wait(std::size_t stream, std::size_t producer, std::uint64_t position) {
         names_[stream].wait(mark(producer, position));
+        return true;
     }
     void record(std::size_t stream, std::uint64_t position) {
         mark(stream, position).record(names_[stream]);
@@ -131,6 +132,7 @@ class Cuda : public OwnMemory {
     ///@{
     static constexpr std::size_t depth = 2;
     static constexpr std::size_t lanes() { return 1; }
+    static constexpr std::size_t walkers() { return 1; }
     static constexpr bool chooses_lanes() { return false; }
     template <class F> void run(F&& f) {
         cuda::DeviceGuard const before;

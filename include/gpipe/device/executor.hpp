@@ -19,19 +19,31 @@ struct Ticket {
     std::size_t reader = 0;     ///< the lane that reads the caller's arrays
 };
 
+/// How far a lane has been walked.
+struct Progress {
+    bool begun = false;     ///< whether anything has been done
+    std::size_t at = 0;     ///< the walk's own count of what has
+    std::size_t walker = 0; ///< who goes on
+};
+
 /// What an executor runs. Small, and trivially copied.
 /// - feed(): puts what the caller gives on the queues; called first;
 /// - begin(follows): before its lanes are walked; of one that is walked once more, again.
 ///   `follows`: whether the run before, over the same work, may be under way;
-/// - (lane): walks a lane. Never throws. False: what the lane has put on queues is of no use;
-/// - error(): what was wrong with that.
+/// - (lane): walks a lane, where no wait is refused. Never throws. False: what the lane has put on
+///   queues is of no use;
+/// - error(): what was wrong with that;
+/// - go_on(lane, progress): walks a lane from there on. Never throws. False: before its end, for a
+///   wait was refused, see DeviceQueue; to be called again.
 template <class W>
-concept DeviceWalk = requires(W const walk, std::size_t lane) {
+concept DeviceWalk = requires(W const walk, std::size_t lane, Progress& progress) {
     walk.feed();
     walk.begin(false);
     { walk(lane) }
     noexcept->std::same_as<bool>;
     { walk.error() } -> std::same_as<std::exception_ptr>;
+    { walk.go_on(lane, progress) }
+    noexcept->std::same_as<bool>;
 };
 
 namespace device {
@@ -42,6 +54,7 @@ struct OneRunAtATime {
     ///@{
     static constexpr std::size_t depth = 1;
     static constexpr std::size_t lanes() { return 1; }
+    static constexpr std::size_t walkers() { return 1; }
     static constexpr bool chooses_lanes() { return false; }
     static void finish(std::size_t) {}
     static void abort() noexcept {}
@@ -61,15 +74,18 @@ struct SomeWalk {
     void begin(bool) const;
     bool operator()(std::size_t) const noexcept;
     std::exception_ptr error() const;
+    bool go_on(std::size_t, Progress&) const noexcept;
 };
 
 } // namespace detail
 
 /// Who walks programs.
 /// - depth: how many runs may be under way, in slots;
-/// - lanes(): how many walkers a run can have, each for some of the devices; chooses_lanes():
-///   whether one will do where handing over costs more than it saves;
-/// - submit(ticket, walk): has all lanes walked, concurrently. True if all that they put on queues
+/// - lanes(): how many a run can have, each for some of the devices; walkers(): how many can be
+///   walked at a time; chooses_lanes(): whether one will do where handing over costs more than it
+///   saves;
+/// - submit(ticket, walk): has all lanes walked, concurrently, but no lane by two at a time. True
+/// if all that they put on queues
 ///   is done when it returns; else finish(slot) returns when it is;
 /// - run(f): calls f() and returns when what that put on queues is done;
 /// - abort(): waits for all there is, whatever was wrong with it;
@@ -81,6 +97,7 @@ concept DeviceExecutor = requires(D device, D const constant, std::size_t n, voi
                                   Ticket const& ticket, detail::SomeWalk const& walk) {
     { D::depth } -> std::convertible_to<std::size_t>;
     { constant.lanes() } -> std::same_as<std::size_t>;
+    { constant.walkers() } -> std::same_as<std::size_t>;
     { constant.chooses_lanes() } -> std::same_as<bool>;
     { device.submit(ticket, walk) } -> std::same_as<bool>;
     device.run(f);

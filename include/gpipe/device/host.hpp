@@ -2,10 +2,11 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
-#include <gpipe/device/counter.hpp>
+#include <gpipe/device/bell.hpp>
 #include <gpipe/device/device.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -44,10 +45,11 @@ class HostBuffer {
 };
 
 /// The CPU. A fixed pool of at most as many threads as cores walks the programs of all K devices:
-/// with fewer threads than devices, each walks the merged programs of several neighbouring ones.
-/// The caller of submit() is the first thread, so one lane needs no other. Tensors are handed from
-/// lane to lane without a copy; a mark is a counter. Work is done when the call returns. No thread
-/// outlives the object.
+/// each is a lane of its own, in order, which any thread goes on with that has nothing to do; a
+/// thread keeps to its share of neighbouring ones while it can. So a thread that has lost its core
+/// holds up no more than the actions that need the one it is in. The caller of submit() is the
+/// first thread, so one lane needs no other. Tensors are handed from lane to lane without a copy; a
+/// mark is a count. Work is done when the call returns. No thread outlives the object.
 class Host : public SharedMemory {
   public:
     using policy_kind = policy::Device;
@@ -63,13 +65,15 @@ class Host : public SharedMemory {
 
     /// Starts the threads. Throws std::system_error if the system has none left.
     Host(Options options, std::size_t devices)
-        : lanes_(std::clamp<std::size_t>(
+        : walkers_(std::clamp<std::size_t>(
               options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
-          chooses_(options.threads == 0), marks_(std::make_unique<detail::Counter[]>(lanes_)),
-          finished_(std::make_unique<detail::Counter[]>(lanes_)), threads_(lanes_ - 1) {
+          chooses_(options.threads == 0), lanes_(walkers_ > 1 ? devices : 1),
+          threads_(walkers_ - 1) {
         try {
-            for (std::size_t lane = 1; lane < lanes_; ++lane)
-                threads_[lane - 1] = std::thread([this, lane] { work(lane); });
+            for (std::size_t walker = 1; walker < walkers_; ++walker)
+                threads_[walker - 1] = std::thread([this, walker] {
+                    work(walker, true, [this] { return stops_.load(std::memory_order_relaxed); });
+                });
         } catch (...) { // the system has no further thread: those that run must end first
             stop();
             throw;
@@ -79,7 +83,8 @@ class Host : public SharedMemory {
     Host& operator=(Host const&) = delete;
     ~Host() { stop(); }
 
-    /// As DeviceQueue says. Nothing throws: other lanes wait for the marks behind.
+    /// As DeviceQueue says, of a stream for each lane. Nothing throws: other lanes wait for the
+    /// marks behind.
     ///@{
     static constexpr std::size_t streams(std::size_t lanes, std::size_t) { return lanes; }
     static void prepare(Array<std::size_t> const&, std::size_t, Array<std::size_t> const&) {}
@@ -92,11 +97,15 @@ class Host : public SharedMemory {
         std::memcpy(to, from, bytes);
     }
     void fill(std::size_t, std::byte* to, std::size_t bytes) noexcept { std::memset(to, 0, bytes); }
-    void wait(std::size_t, std::size_t producer, std::uint64_t position) noexcept {
-        marks_[producer].wait(position);
+    bool wait(std::size_t stream, std::size_t producer, std::uint64_t position) noexcept {
+        if (reached(producer, position)) return true;
+        lanes_[stream].producer.store(producer, std::memory_order_relaxed);
+        lanes_[stream].position.store(position, std::memory_order_relaxed);
+        return false;
     }
     void record(std::size_t stream, std::uint64_t position) noexcept {
-        marks_[stream].publish(position);
+        lanes_[stream].mark.store(position, std::memory_order_release);
+        bell_.ring();
     }
     ///@}
 
@@ -117,33 +126,37 @@ class Host : public SharedMemory {
     /// As DeviceExecutor says.
     ///@{
     static constexpr std::size_t depth = 2;
-    std::size_t lanes() const { return lanes_; }
+    std::size_t lanes() const { return lanes_.size(); }
+    std::size_t walkers() const { return walkers_; }
     bool chooses_lanes() const { return chooses_; }
     template <class F> void run(F&& f) { f(); }
-    /// Of a run that overlaps with the next, the caller waits for its own lane and the reader's.
+    /// Of a run that overlaps with the next, the caller waits for the reader's lane, and walks none
+    /// but its share: else it may be in an action of the last device when the first could begin
+    /// the next run.
     template <DeviceWalk Walk> bool submit(Ticket const& ticket, Walk walk) {
         static_assert(sizeof(Walk) <= sizeof(Job::room) && std::is_trivially_copyable_v<Walk>);
-        std::size_t const lanes = ticket.lanes;
         walk.feed();
         walk.begin(overlapping_ && overlapping_ == ticket.work);
-        overlapping_ = ticket.overlaps && lanes > 1 ? ticket.work : nullptr;
-        if (lanes > 1) {
-            Job& job = next_job();
-            job.walk = &call<Walk>;
-            new (job.room) Walk(walk);
-            begin_.publish(epoch_);
-        }
-        ends_[ticket.slot] = {epoch_, lanes};
-        walk(std::size_t{0});
-        if (!overlapping_)
-            finish(ticket.slot);
-        else if (ticket.reader > 0)
-            finished_[ticket.reader].wait(epoch_);
-        return !overlapping_;
+        overlapping_ = ticket.overlaps && ticket.lanes > 1 ? ticket.work : nullptr;
+        if (ticket.lanes == 1) return walk(std::size_t{0}), true;
+        std::uint64_t const run = begun_.load(std::memory_order_relaxed) + 1;
+        Job& job = jobs_[run % depth];
+        job.lanes = ticket.lanes;
+        job.walk = &call<Walk>;
+        new (job.room) Walk(walk);
+        begun_.store(run, std::memory_order_release);
+        bell_.ring();
+        runs_[ticket.slot] = run;
+        if (!overlapping_) return finish(ticket.slot), true;
+        work(0, false, [&] { return lanes_[ticket.reader].runs() >= run; });
+        bell_.ring(); // for who has found a lane taken by this thread
+        return false;
     }
     void finish(std::size_t slot) {
-        for (std::size_t lane = 1; lane < ends_[slot].lanes; ++lane)
-            finished_[lane].wait(ends_[slot].epoch);
+        work(0, true, [this, run = runs_[slot]] {
+            return std::all_of(lanes_.begin(), lanes_.end(),
+                               [&](Lane const& lane) { return lane.runs() >= run; });
+        });
     }
     static void abort() noexcept {}
     static void forget() {}
@@ -152,48 +165,100 @@ class Host : public SharedMemory {
     ///@}
 
   private:
-    // What the other lanes do in a run: written by the caller before it publishes begin_, read by
-    // them after. Nobody is more than one run behind.
+    // What lanes do in a run: written by the caller before the run has begun, read by who has taken
+    // a lane that is to walk it, and no lane is further behind.
     struct Job {
-        void (*walk)(void const*, std::size_t) = nullptr;
+        bool (*walk)(void const*, std::size_t, Progress&) = nullptr;
+        std::size_t lanes = 0;
         alignas(void*) std::byte room[4 * sizeof(void*)];
     };
-    struct End {
-        std::uint64_t epoch = 0;
-        std::size_t lanes = 0;
-    };
-    template <class Walk> static void call(void const* walk, std::size_t lane) {
-        (*static_cast<Walk const*>(walk))(lane);
-    }
-    Job& next_job() { return jobs_[++epoch_ % depth]; }
+    struct alignas(128) Lane {
+        std::atomic<std::uint64_t> state{0}; // twice the runs it has walked; odd: somebody has it
+        Progress progress;                   // in the next one
+        // What that is held up by: a mark of another lane.
+        std::atomic<std::size_t> producer{0};
+        std::atomic<std::uint64_t> position{0};
+        std::atomic<std::uint64_t> mark{0}; // how far it has come
 
+        std::uint64_t runs() const { return state.load(std::memory_order_acquire) / 2; }
+    };
+    template <class Walk> static bool call(void const* walk, std::size_t lane, Progress& progress) {
+        return static_cast<Walk const*>(walk)->go_on(lane, progress);
+    }
+
+    bool reached(std::size_t producer, std::uint64_t position) const {
+        return lanes_[producer].mark.load(std::memory_order_acquire) >= position;
+    }
+    // Whether there is anything to walk that nobody walks. Who has a lane may change the mark that
+    // it waits for meanwhile: then that thread looks again.
+    bool runnable(std::size_t lane) const {
+        Lane const& it = lanes_[lane];
+        std::uint64_t const state = it.state.load(std::memory_order_acquire);
+        return state % 2 == 0 && state / 2 < begun_.load(std::memory_order_acquire) &&
+               reached(it.producer.load(std::memory_order_relaxed),
+                       it.position.load(std::memory_order_relaxed));
+    }
+    // Goes on with a lane, unless another thread was faster.
+    void go_on(std::size_t lane, std::size_t walker) {
+        Lane& it = lanes_[lane];
+        std::uint64_t state = it.state.load(std::memory_order_relaxed);
+        if (state % 2 == 1 || state / 2 == begun_.load(std::memory_order_acquire) ||
+            !it.state.compare_exchange_strong(state, state + 1, std::memory_order_acquire))
+            return;
+        Job const& job = jobs_[(state / 2 + 1) % depth];
+        it.progress.walker = walker;
+        if (lane < job.lanes && !job.walk(job.room, lane, it.progress))
+            return it.state.store(state, std::memory_order_release);
+        it.progress = {};
+        it.position.store(0, std::memory_order_relaxed);
+        it.state.store(state + 2, std::memory_order_release);
+        bell_.ring();
+    }
+    // A lane to go on with; if there is none, one past the last. Of several the last: that is the
+    // one that others wait for.
+    std::size_t find(std::size_t walker, bool of_all) const {
+        std::size_t const begin = walker * lanes_.size() / walkers_;
+        std::size_t const end = (walker + 1) * lanes_.size() / walkers_;
+        for (std::size_t lane = end; lane-- > begin;)
+            if (runnable(lane)) return lane;
+        for (std::size_t lane = of_all ? lanes_.size() : 0; lane-- > 0;)
+            if (runnable(lane)) return lane;
+        return lanes_.size();
+    }
+    // Has this thread walk what can be walked, of all lanes or of its share, until done() says that
+    // it is enough.
+    template <class Done> void work(std::size_t walker, bool of_all, Done done) {
+        for (;;) {
+            std::size_t lane = lanes_.size();
+            int looks = 0;
+            bell_.wait([&] {
+                return done() ||
+                       (lane = find(walker, of_all && ++looks > own_looks)) < lanes_.size();
+            });
+            if (lane == lanes_.size()) return;
+            go_on(lane, walker);
+        }
+    }
     void stop() {
-        next_job().walk = nullptr;
-        begin_.publish(epoch_);
+        stops_.store(true, std::memory_order_release);
+        bell_.ring();
         for (std::thread& thread : threads_)
             if (thread.joinable()) thread.join();
     }
-    void work(std::size_t lane) {
-        for (std::uint64_t epoch = 1;; ++epoch) {
-            begin_.wait(epoch);
-            Job const& job = jobs_[epoch % depth];
-            if (!job.walk) return;
-            job.walk(job.room, lane);
-            finished_[lane].publish(epoch);
-        }
-    }
 
-    Job jobs_[depth];
-    End ends_[depth];
-    std::uint64_t epoch_ = 0;
-    void const* overlapping_ = nullptr; // the work of the last run, if that may be under way
+    // For so many looks, about a microsecond, a lane is left to the thread whose caches know it.
+    static constexpr int own_looks = 16;
 
-    std::size_t lanes_;
+    std::size_t walkers_;
     bool chooses_;
     Stream stream_;
-    detail::Counter begin_;
-    std::unique_ptr<detail::Counter[]> marks_;    // by lane: how far it has come
-    std::unique_ptr<detail::Counter[]> finished_; // by lane: the last run it has finished
+    Job jobs_[depth];
+    std::uint64_t runs_[depth] = {};    // by slot: which it is of those that lanes have walked
+    void const* overlapping_ = nullptr; // the work of the last run, if that may be under way
+    std::atomic<std::uint64_t> begun_{0};
+    std::atomic<bool> stops_{false};
+    detail::Bell bell_;
+    Array<Lane> lanes_;
     Array<std::thread> threads_;
 };
 

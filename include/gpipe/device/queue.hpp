@@ -21,7 +21,9 @@ namespace gpipe {
 /// - copy(stream, to, from, bytes), from or to the host's memory or any device's, and
 ///   fill(stream, to, bytes) with zeros, in the order of the stream;
 /// - record(stream, position) marks how far a stream has come, wait(stream, producer, position)
-///   holds it back until another has come that far; positions are 64-bit counts that only grow.
+///   holds it back until another has come that far; positions are 64-bit counts that only grow. A
+///   wait that returns false is refused: the other has not come that far yet, and work would not be
+///   held back, being done at once.
 template <class D>
 concept DeviceQueue = requires(D device, D const constant, Array<std::size_t> const& devices,
                                std::size_t n, std::uint64_t position, void (*work)() noexcept,
@@ -34,7 +36,7 @@ concept DeviceQueue = requires(D device, D const constant, Array<std::size_t> co
     device.copy(n, to, from, n);
     device.fill(n, to, n);
     device.record(n, position);
-    device.wait(n, n, position);
+    { device.wait(n, n, position) } -> std::same_as<bool>;
 };
 
 } // namespace gpipe

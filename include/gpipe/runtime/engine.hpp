@@ -99,8 +99,8 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t steps() const { return steps_; }
     /// For all ranks, see LanePlan::hash.
     std::uint64_t plan_hash() const { return plans_[plans_.size() - 1].hash; }
-    /// The most that a step may use, see DeviceExecutor.
-    std::size_t lanes() const { return plans_[plans_.size() - 1].training.lanes(); }
+    /// That can be walked at a time, see DeviceExecutor.
+    std::size_t lanes() const { return device_.walkers(); }
     /// That a device computes on.
     std::size_t stream_of(std::size_t device) const {
         return plans_[0].training.stream_of_device[device];

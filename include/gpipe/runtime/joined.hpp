@@ -44,7 +44,9 @@ class Joined : public Inner {
           transport_(options.transport), first_(transport_->ranks() + 1),
           lanes_(transport_->ranks()) {
         auto const devices_of = transport_->gather(options.devices);
-        auto const lanes_of = transport_->gather(Inner::lanes());
+        // One for each that can be walked at a time: a message is waited for within an action, and
+        // the lane that has what the other rank waits for must have somebody, too.
+        auto const lanes_of = transport_->gather(Inner::walkers());
         for (std::size_t r = 0; r < lanes_.size(); ++r) {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);

@@ -29,8 +29,8 @@ struct LaneStep {
     std::uint32_t first_wait = 0; ///< index of the first
 };
 
-/// The programs of all devices merged for the walkers of a run: one linear program per lane, the
-/// hand-written loop of that thread. Every program keeps its order; waits remain only where what is
+/// The programs of all devices merged for a run: one linear program per lane, the hand-written loop
+/// of one thread. Every program keeps its order; waits remain only where what is
 /// needed runs on another stream, marks only where somebody waits.
 struct Lanes {
     Array<std::size_t> begin; ///< by lane; one more at the end

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <utility>
 
 namespace gpipe {
 
@@ -33,10 +34,16 @@ template <DeviceRuntime Device> class Walker {
         void feed() const { walker->feed(*run); }
         /// Nothing has happened yet.
         void begin(bool follows) const { run->begin(follows); }
+        /// Walks a lane on; false before its end.
+        bool go_on(std::size_t lane, Progress& progress) const noexcept {
+            return run->times.empty() ? walker->template walk<false>(*run, *table, lane, progress)
+                                      : walker->template walk<true>(*run, *table, lane, progress);
+        }
         /// A lane of it; false if something in it has failed by then.
         bool operator()(std::size_t lane) const noexcept {
-            return run->times.empty() ? walker->template walk<false>(*run, *table, lane)
-                                      : walker->template walk<true>(*run, *table, lane);
+            Progress whole;
+            go_on(lane, whole);
+            return !run->failed();
         }
         /// What that was.
         std::exception_ptr error() const { return run->failure.get()->error; }
@@ -50,28 +57,36 @@ template <DeviceRuntime Device> class Walker {
                          mail_.batch(run.arguments.slot) + copy.pinned);
     }
 
-    template <bool timed> bool walk(Run& run, StepTable const& table, std::size_t lane) noexcept {
-        Step const* step = table.steps.data() + table.begin[lane];
+    template <bool timed>
+    bool walk(Run& run, StepTable const& table, std::size_t lane, Progress& progress) noexcept {
+        Step const* const first = table.steps.data() + table.begin[lane];
+        Step const* step = first + progress.at;
         Step const* const end = table.steps.data() + table.begin[lane + 1];
         RunArguments const& arguments = run.arguments;
         Tables const& tables = tables_; // in a register
+        std::size_t const walker = progress.walker;
         [[maybe_unused]] std::uint64_t const preempted = timed ? detail::preemptions() : 0;
         Step const* near = step; // for the handler, so that `step` may stay in a register
+        bool ended = true;
         try {
-            end_.begin(run, table, lane);
+            if (!std::exchange(progress.begun, true)) end_.begin(run, table, lane);
             for (; step != end; ++step) {
                 near = step;
-                if (step->waits | step->waits_before) wait(run, table, *step);
+                if ((step->waits | step->waits_before) && !wait(run, table, *step)) {
+                    ended = false;
+                    break;
+                }
                 if (!computes(step->kind)) [[unlikely]]
-                    put_other<timed>(run, table, *step, lane);
+                    put_other<timed>(run, table, *step, walker);
                 else if (run.ranges[step->micro_batch].count > 0)
                     device_.launch(step->stream,
-                                   [this, &run, &table, &tables, step, lane]() noexcept {
-                                       execute<timed>(run, table, tables, *step, lane);
+                                   [this, &run, &table, &tables, step, walker]() noexcept {
+                                       execute<timed>(run, table, tables, *step, walker);
                                    });
                 if (step->more) do_more(run, table, *step);
             }
-            if (lane == table.sums_up && arguments.measures &&
+            progress.at = static_cast<std::size_t>(step - first);
+            if (ended && lane == table.sums_up && arguments.measures &&
                 !StepWork<Device>::stops(run.failed()))
                 end_.commit(run, table.stream_of_device[tables_.last_device]);
         } catch (...) { // a device refuses: near this action; there is no other lane
@@ -79,15 +94,18 @@ template <DeviceRuntime Device> class Walker {
         }
         if constexpr (timed)
             run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
-        return !run.failed();
+        return ended;
     }
 
-    void wait(Run const& run, StepTable const& table, Step const& step) {
+    // Whether the step may go on: see DeviceQueue.
+    bool wait(Run const& run, StepTable const& table, Step const& step) {
         for (Wait const& wait : table.waits_of(step))
-            device_.wait(step.stream, wait.stream, run.base + wait.position);
-        if (!run.follows) return;
+            if (!device_.wait(step.stream, wait.stream, run.base + wait.position)) return false;
+        if (!run.follows) return true;
         for (Wait const& wait : table.waits_before(step))
-            device_.wait(step.stream, wait.stream, run.base - table.longest + wait.position);
+            if (!device_.wait(step.stream, wait.stream, run.base - table.longest + wait.position))
+                return false;
+        return true;
     }
     // What few steps have behind their action, in this order.
     void do_more(Run const& run, StepTable const& table, Step const& step) {
@@ -99,21 +117,21 @@ template <DeviceRuntime Device> class Walker {
     // What is no call of layers: a copy, or what ends a step.
     template <bool timed>
     [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
-                                     std::size_t lane) {
+                                     std::size_t walker) {
         if (!ends_step(step.kind)) {
-            if (run.ranges[step.micro_batch].count > 0) copy<timed>(run, table, step, lane);
+            if (run.ranges[step.micro_batch].count > 0) copy<timed>(run, table, step, walker);
         } else if (!StepWork<Device>::stops(run.failed())) {
             end_.end(run, step);
         }
     }
     template <bool timed>
-    void copy(Run& run, StepTable const& table, Step const& step, std::size_t lane) {
+    void copy(Run& run, StepTable const& table, Step const& step, std::size_t walker) {
         [[maybe_unused]] auto const note = [&](double ActionTime::*when) {
-            device_.launch(step.stream, [&run, &step, lane, when]() noexcept {
+            device_.launch(step.stream, [&run, &step, walker, when]() noexcept {
                 ActionTime& time = run.times[step.action];
                 time.action = {step.kind, step.cell, step.micro_batch,
                                is_transfer(step.kind) ? step.calls : 0};
-                time.lane = lane;
+                time.lane = walker;
                 time.*when = seconds_in(run);
                 time.ran = true;
             });
@@ -182,7 +200,7 @@ template <DeviceRuntime Device> class Walker {
     // the timing.
     template <bool timed>
     void execute(Run& run, StepTable const& table, Tables const& tables, Step const& step,
-                 std::size_t lane) noexcept {
+                 std::size_t walker) noexcept {
         if (run.failure.precedes(step.place)) return;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         Frame const frame = frame_of(run, table, tables, step);
@@ -197,7 +215,7 @@ template <DeviceRuntime Device> class Walker {
         }
         if constexpr (timed)
             run.times[step.action] = {
-                {step.kind, step.cell, step.micro_batch}, lane, start, seconds_in(run), true};
+                {step.kind, step.cell, step.micro_batch}, walker, start, seconds_in(run), true};
     }
 
     void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <gpipe/core/version.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#if defined(__linux__)
+#include <ctime>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <chrono>
+#endif
+
+namespace gpipe::detail {
+
+/// Who waits for what others do looks for a while whether it is there, and then sleeps until it is
+/// rung for. Ringing is one relaxed load while nobody sleeps: a sleeper pays for the order between
+/// what was done before and that load, with a process-wide barrier between announcing itself and
+/// its last look (membarrier(2)); where that is refused it sleeps for a short time at most.
+class alignas(128) Bell {
+  public:
+    /// Whoever sleeps looks again, and finds what this thread has done before by atomic stores.
+    void ring() noexcept {
+        if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
+    }
+
+    /// Returns once there() says so, which is asked again and again.
+    template <class There> void wait(There there) noexcept {
+        for (int look = 0; look < looks; ++look) {
+            if (there()) return;
+            if (look >= hot_looks) pause();
+            // Two threads may share a core, woken there by each other: then only the one that waits
+            // can let the other run, and both must look busy for the scheduler to part them.
+            if (look % looks_per_yield == looks_per_yield - 1) std::this_thread::yield();
+        }
+        while (!there()) sleep(there);
+    }
+
+  private:
+    // About 60 ns each on current x86: some tens of microseconds before the first sleep.
+    static constexpr int looks = 1000;
+    static constexpr int hot_looks = 16;
+    static constexpr int looks_per_yield = 64;
+
+    static void pause() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        asm volatile("yield");
+#endif
+    }
+
+#if defined(__linux__)
+    template <class There> void sleep(There& there) {
+        // Registering again does nothing, and a sleeper has the time: no state to keep.
+        bool const barrier =
+            syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+        timespec const nap{0, barrier ? 100'000'000 : 500'000};
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        if (barrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+        // A ring between the look and the call has changed the count, unless there were 2^32 of
+        // them; then the nap ends.
+        std::uint32_t const seen = rung_.load(std::memory_order_acquire);
+        if (!there())
+            syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rung_), FUTEX_WAIT_PRIVATE, seen,
+                    &nap, nullptr, 0);
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    [[gnu::noinline]] void wake() {
+        rung_.fetch_add(1, std::memory_order_release);
+        syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rung_), FUTEX_WAKE_PRIVATE, 0x7FFFFFFF,
+                nullptr, nullptr, 0);
+    }
+#else
+    template <class There> void sleep(There&) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    void wake() {}
+#endif
+
+    std::atomic<std::uint32_t> rung_{0};
+    static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+    std::atomic<std::uint32_t> sleepers_{0};
+};
+
+} // namespace gpipe::detail
