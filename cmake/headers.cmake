@@ -124,6 +124,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/memory_plan.hpp
     include/gpipe/memory/offload_times.hpp
     include/gpipe/memory/place_parts.hpp
+    include/gpipe/memory/place_values.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/optimizer/adam.hpp

@@ -196,12 +196,10 @@ template <class N> double worst_ratio(double near) {
                         std::size_t const slot =
                             d > 0 ? train.plan().pools.pool(gpipe::Holds::input, d - 1).bytes : 0;
                         CHECK(planned.boundary <= least[d].boundary + (values.discards ? slot : 0));
-                        // With one micro-batch a gradient of the boundary lies inside, too.
-                        bool const held =
-                            d > 0 && train.plan().lowered.edges[d - 1].gradient_inside;
+                        // In a room that both share, only the sum says anything.
                         CHECK(double(planned.activations) <=
                               near * double(least[d].inside) +
-                                  double(held ? least[d].boundary : 0));
+                                  double(train.plan().has_room(d) ? least[d].boundary : 0));
                         // The boundary is fullest when the cell is nearly done.
                         double const ratio = double(planned.total()) / double(least[d].total);
                         bool const checkpoints = checkpointing.name != "never";

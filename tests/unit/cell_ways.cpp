@@ -1,4 +1,5 @@
 // What a cell calls, and the parts in which its tensors come and go.
+#include <support/live_bytes.hpp>
 #include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
@@ -91,7 +92,7 @@ TEST_CASE("in every way of every cell tensors that live at once lie apart, and p
         bool const reversed = n % 3 == 0;
         gpipe::Reversal const reversal = reversed ? toy::some_reversal(random, last - first)
                                                   : gpipe::equal_segments(last - first, 1);
-        CellUse const use{1 + random() % 2, random() % 2 == 0, random() % 2 == 0, false};
+        CellUse const use{1 + random() % 2, random() % 2 == 0, random() % 2 == 0};
         for (std::size_t w = 0; w < gpipe::way_count; ++w) {
             if (reversed && (w & gpipe::way_halves)) continue;
             if ((w & gpipe::way_recomputes) && !begins_again(reversal)) continue;
@@ -134,7 +135,7 @@ TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once")
         auto const programs =
             toy::lowerings[random() % 3](toy::mixed_by_chance(cells, m, 40, random));
         std::size_t const length = cells + random() % (2 * cells + 4);
-        auto const chain = toy::random_chain(random, length, {.percent_skips = 10});
+        auto const chain = toy::random_chain(random, length, {.percent_skips = n % 2 * 10});
         gpipe::PlanRequest request{chain.shape(), toy::some_cut(random, cells, length), 1, 1};
         MemoryPlan plans[3];
         for (auto const tightness :
@@ -142,56 +143,34 @@ TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once")
             request.tightness = tightness;
             plans[static_cast<std::size_t>(tightness)] = plan_bytes(request, programs);
         }
-        for (std::size_t d = 0; d < programs.devices(); ++d) {
+        for (std::size_t d = 0; d < programs.devices(); ++d)
             for (std::size_t i : {0u, 1u}) {
                 CHECK(plans[i].devices[d].total() >= plans[i + 1].devices[d].total());
                 lower[i] += plans[i].devices[d].total() > plans[i + 1].devices[d].total();
             }
-            // What lives in each slice of the device's program.
-            auto const& parts = plans[2].parts;
-            std::vector<std::size_t> live;
-            for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
-                gpipe::Action const& a = programs[i];
-                std::size_t const begin = live.size();
-                CellWay const& way = parts.of(a.cell, parts.way(a.cell, a.micro_batch));
-                auto const stage = gpipe::stage_of(a.kind);
-                live.resize(begin + way.parts.slices[static_cast<std::size_t>(stage)]);
-                for (std::size_t j = programs.begin(d); j <= i; ++j) {
-                    gpipe::Action const& b = programs[j];
-                    CellWay const& other = parts.of(b.cell, parts.way(b.cell, b.micro_batch));
-                    for (TensorPart const& part : other.parts.parts) {
-                        if (part.first != gpipe::stage_of(b.kind)) continue;
-                        std::size_t end = j; // the action that reads it last
-                        while (end < programs.end(d) &&
-                               (programs[end].cell != b.cell ||
-                                programs[end].micro_batch != b.micro_batch ||
-                                gpipe::stage_of(programs[end].kind) != part.last))
-                            ++end;
-                        bool const gradient = &part - other.parts.parts.data() ==
-                                              static_cast<std::ptrdiff_t>(other.gradient);
-                        for (std::size_t s = 0; s < live.size() - begin; ++s)
-                            if ((j < i || part.from <= s) &&
-                                (gradient || i < end || (i == end && s <= part.to)))
-                                live[begin + s] += part.bytes;
-                    }
-                }
-            }
-            std::size_t const most = live.empty() ? 0 : *std::max_element(live.begin(), live.end());
-            REQUIRE(parts.height[d] >= most);
-            if (most > 0) ratios.push_back(double(parts.height[d]) / double(most));
+        if (n % 2 > 0) continue; // the bound knows no skips
+        auto const live = toy::live_bytes(programs, {chain.layers,
+                                                     {request.first.begin(), request.first.end()},
+                                                     chain.loss_scratch,
+                                                     request.states,
+                                                     request.capacity});
+        for (std::size_t d = 0; d < programs.devices(); ++d) {
+            REQUIRE(plans[2].devices[d].total() >= live[d].total);
+            if (live[d].total > 0)
+                ratios.push_back(double(plans[2].devices[d].total()) / double(live[d].total));
         }
     }
     std::sort(ratios.begin(), ratios.end());
     auto const quantile = [&](double q) {
         return ratios[std::size_t(q * double(ratios.size() - 1))];
     };
-    MESSAGE(ratios.size() << " rooms over what lives at once: median " << quantile(0.5) << ", 95 % "
-                          << quantile(0.95) << ", 99 % " << quantile(0.99) << ", worst "
-                          << ratios.back());
+    MESSAGE(ratios.size() << " devices over what lives at once: median " << quantile(0.5)
+                          << ", 95 % " << quantile(0.95) << ", 99 % " << quantile(0.99)
+                          << ", worst " << ratios.back());
     CHECK(lower[0] > 0);
     CHECK(lower[1] > 0);
-    CHECK(quantile(0.99) <= 1.05);
-    CHECK(ratios.back() <= 1.2);
+    CHECK(quantile(0.5) == 1);
+    CHECK(quantile(0.99) <= 1.6);
 }
 
 TEST_CASE(

@@ -176,20 +176,14 @@ class BytePlanner {
         plan_.lowered =
             put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
                           linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));
-        // One micro-batch: nothing follows that would need the room. But for devices of two cells.
-        bool alone = micro_batches_ == 1;
-        for (std::size_t c = 1; c < cells_; ++c)
-            for (std::size_t b = 0; b < c && alone; ++b)
-                alone = programs_.device_of(b) != programs_.device_of(c);
         for (std::size_t c = 0; c < cells_; ++c) {
             CellValues& cell = plan_.cells[c];
             cell.retained = moves(c);
             if (c == 0) continue;
             Edge& edge = plan_.lowered.edges[c - 1];
-            edge.gradient_inside = edge.gradient && alone && halves_[c].empty();
             // The output of a recompute, where it needs room at all, goes where the gradient will.
-            cell.discards = edge.gradient && !edge.gradient_inside && recomputes_[c] &&
-                            c + 1 < cells_ && top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
+            cell.discards = edge.gradient && recomputes_[c] && c + 1 < cells_ &&
+                            top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
                             top(c).output.slots(plan_.capacity) <= slot_bytes_of(edge);
         }
         assign();
@@ -213,7 +207,7 @@ class BytePlanner {
         return false;
     }
     constexpr std::size_t slot_bytes_of(Edge const& edge) const {
-        return edge.gradient_inside ? edge.bytes : std::max(edge.bytes, edge.gradient_bytes);
+        return std::max(edge.bytes, edge.gradient_bytes);
     }
     constexpr void assign() {
         plan_.operands = find_operands(plan_.lowered, plan_.cells);

@@ -62,8 +62,6 @@ struct CellCalls {
         Array<std::uint32_t>(stage_count + 1); ///< by stage: where its calls begin
     /// Behind these the forward's calls are those that run again first, if any does.
     std::uint32_t restart = 0;
-    /// The gradient of the input, if that lies inside and others read it.
-    std::uint32_t input_gradient = tensor::none;
 
     /// Whose calls these are.
     constexpr Stage stage_of(std::size_t call) const {

@@ -263,8 +263,7 @@ class CellCallBuilder {
         if (first_ + i == chain_.lowest_learner)
             return layer.accepts_none || !writes_gradients(i) ? tensor::none
                                                               : add(layer.input_gradient);
-        if (!use_.holds_gradient) return tensor::input_gradient;
-        return all_.input_gradient = add(layer.input_gradient);
+        return tensor::input_gradient;
     }
 
     ChainShape const& chain_;

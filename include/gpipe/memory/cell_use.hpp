@@ -32,7 +32,6 @@ struct CellUse {
     bool discards = false;
     bool rewrites_output = false;
     ///@}
-    bool holds_gradient = false; ///< whether the gradient of its input lies here, too
 };
 
 } // namespace gpipe

@@ -31,8 +31,6 @@ struct CellWay {
         Array<std::uint32_t>(stage_count + 1); ///< by stage: where its part of `ends` begins
     Array<std::uint32_t> starts_at =
         Array<std::uint32_t>(stage_count + 1); ///< likewise, of parts that begin
-    /// The part of the input's gradient, if that lies inside: it is there to the end of the step.
-    std::uint32_t gradient = static_cast<std::uint32_t>(-1);
 };
 
 namespace detail {
@@ -104,10 +102,9 @@ class PartBuilder {
             }
             std::uint32_t const begin = slice_[one.begin];
             std::uint32_t const end = slice_[one.end];
-            bool const alone = t == all.input_gradient;
             std::uint32_t p = count_;
-            while (p > 0 && begin_[p - 1] == begin && (alone || end_[p - 1] != end)) --p;
-            if (p == 0 || begin_[p - 1] != begin || alone || p - 1 == way_.gradient) {
+            while (p > 0 && begin_[p - 1] == begin && end_[p - 1] != end) --p;
+            if (p == 0 || begin_[p - 1] != begin) {
                 p = count_++;
                 begin_[p] = begin;
                 end_[p] = end;
@@ -115,7 +112,6 @@ class PartBuilder {
                 parts[p].last = stage_of(end);
                 parts[p].from = in_stage(begin);
                 parts[p].to = in_stage(end);
-                if (alone) way_.gradient = p;
             } else {
                 --p;
             }
@@ -141,7 +137,7 @@ class PartBuilder {
             now = slice_[c];
             for (; t < all.tensors.size() && all.tensors[t].begin == c; ++t) {
                 std::uint32_t const p = way_.places[t].part;
-                if (p == TensorPlace::retained || end_[p] != now || p == way_.gradient) continue;
+                if (p == TensorPlace::retained || end_[p] != now) continue;
                 way_.places[t].offset = room.take(all.tensors[t].bytes);
                 way_.parts.parts[p].bytes = room.height();
                 more[t] = ends[all.tensors[t].end];
@@ -166,9 +162,9 @@ class PartBuilder {
             for (std::size_t c = all.begin[s]; c < all.begin[s + 1]; ++c) {
                 std::uint32_t const slice = slice_[c] - first_slice_[s];
                 each_tensor(all, all.calls[c], [&](std::uint32_t t) {
-                    if (t >= way_.places.size()) return;
+                    if (t >= way_.places.size()) return use_other(s, t, slice);
                     std::uint32_t const p = way_.places[t].part;
-                    if (p == TensorPlace::retained || p == way_.gradient) return;
+                    if (p == TensorPlace::retained) return;
                     if (stage[p] != s) {
                         stage[p] = s;
                         at[p] = size;
@@ -181,6 +177,17 @@ class PartBuilder {
         parts.begin[stage_count] = size;
         if (size > most_uses)
             throw std::length_error("gpipe: a cell has more tensors than a plan can hold");
+    }
+    constexpr void use_other(std::uint32_t stage, std::uint32_t t, std::uint32_t slice) {
+        if (t == tensor::none) return;
+        std::uint32_t const other = t == tensor::input             ? 0
+                                    : t == tensor::output          ? 1
+                                    : t == tensor::output_gradient ? 2
+                                                                   : 3;
+        PartUse& use = way_.parts.others[stage * WayParts::other_count + other];
+        auto const at = static_cast<std::uint16_t>(slice);
+        if (use.to == PartUse{}.to) use.from = at;
+        use.to = at;
     }
     constexpr void list_ends() {
         Array<std::uint32_t> at(first_slice_[stage_count] + 1u); // a counting sort

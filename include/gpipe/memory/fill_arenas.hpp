@@ -80,6 +80,8 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
                 put(pools.pool(Holds::input, e), bytes.boundary);
         }
         plan.evaluation_at[d] = at;
+        bool const has_room = plan.has_room(d);
+        if (has_room) at += plan.room.height[d];
         for (std::size_t c = 0; c < cells; ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::uint32_t const e : plan.lowered.edges.into(c))
@@ -88,8 +90,9 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         }
         // An evaluation has all that for itself.
         plan.parts_at[d] = at;
-        at = std::max(at + plan.parts.height[d],
-                      plan.evaluation_at[d] + plan.parts.evaluation_height[d]);
+        at = std::max(at + (has_room ? 0 : plan.parts.height[d]),
+                      plan.evaluation_at[d] + (has_room ? plan.evaluation_room.height[d]
+                                                        : plan.parts.evaluation_height[d]));
         bytes.activations = at - plan.evaluation_at[d];
 
         std::size_t const staged = at;

@@ -66,82 +66,89 @@ struct Lifetime {
 // the height there are no bytes that nobody ever has.
 class LifetimePlacer {
   public:
-    constexpr LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices)
-        : all_(all), heads_(all.size() / 8 + 1), per_bucket_(slices / heads_.size() + 1),
-          seen_(all.size()), near_(all.size()), nodes_(2 * all.size() + 16) {}
+    // apart(a, b): whether two of them may lie in the same bytes though their slices overlap.
+    template <class Apart>
+    LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, Apart const& apart)
+        : all_(all), begin_(all.size() + 1), placed_(all.size()), near_(all.size()) {
+        Array<std::uint32_t> starts(slices + 1); // by slice: where those stand that begin in it
+        Array<std::uint32_t> by_start(all.size());
+        for (Lifetime const& one : all) ++starts[one.begin + 1];
+        for (std::uint32_t s = 0; s < slices; ++s) starts[s + 1] += starts[s];
+        Array<std::uint32_t> next = starts;
+        for (std::uint32_t v = 0; v < all.size(); ++v) by_start[next[all[v].begin]++] = v;
+        // Each pair is found by the one that begins first.
+        Array<std::uint32_t> pairs(std::min(most_pairs, all.size() * all.size()));
+        std::size_t count = 0, looks = 0;
+        for (std::uint32_t n = 0; n < all.size() && !too_many_; ++n) {
+            std::uint32_t const v = by_start[n];
+            std::uint32_t const last = starts[std::min(all[v].end + 1, slices)];
+            for (std::uint32_t other = n + 1; other < last; ++other) {
+                std::uint32_t const o = by_start[other];
+                too_many_ = ++looks > 4 * most_pairs || count + 2 > pairs.size();
+                if (too_many_) break;
+                if (apart(v, o)) continue;
+                pairs[count++] = v;
+                pairs[count++] = o;
+                ++begin_[v + 1], ++begin_[o + 1];
+            }
+        }
+        for (std::size_t v = 0; v < all.size(); ++v) begin_[v + 1] += begin_[v];
+        others_ = Array<std::uint32_t>(count);
+        next = begin_;
+        for (std::size_t p = 0; p < count; p += 2) {
+            others_[next[pairs[p]]++] = pairs[p + 1];
+            others_[next[pairs[p + 1]]++] = pairs[p];
+        }
+    }
 
-    // The height of all at `at`, in that order. Takes from `work` what it looks at; too_much if
-    // that does not do.
-    constexpr std::size_t place(Array<std::uint32_t> const& order, Array<std::size_t>& at,
-                                std::size_t& work) {
+    // Whether it would take too long.
+    bool too_many() const { return too_many_; }
+    // The height of all at `at`, in that order.
+    std::size_t place(Array<std::uint32_t> const& order, Array<std::size_t>& at) {
         std::size_t height = 0;
-        node_count_ = 0;
-        for (std::uint32_t& head : heads_) head = none;
-        for (std::uint32_t& seen : seen_) seen = none;
+        ++round_;
         for (std::uint32_t const v : order) {
-            Lifetime const& one = all_[v];
-            std::size_t const first = one.begin / per_bucket_, last = one.end / per_bucket_;
             std::size_t near = 0;
-            for (std::size_t b = first; b <= last; ++b)
-                for (std::uint32_t n = heads_[b]; n != none; n = nodes_[n].next) {
-                    std::uint32_t const o = nodes_[n].lifetime;
-                    if (work == 0) return too_much;
-                    --work;
-                    if (seen_[o] == v || all_[o].begin > one.end || one.begin > all_[o].end)
-                        continue;
-                    seen_[o] = v;
+            for (std::uint32_t n = begin_[v]; n < begin_[v + 1]; ++n)
+                if (std::uint32_t const o = others_[n]; placed_[o] == round_)
                     near_[near++] = {at[o], at[o] + all_[o].bytes}; // where it begins, and ends
-                }
             sort_keyed(near_.data(), near);
             std::size_t low = 0;
-            for (std::size_t k = 0; k < near && near_[k].key < low + one.bytes; ++k)
+            for (std::size_t k = 0; k < near && near_[k].key < low + all_[v].bytes; ++k)
                 low = std::max<std::size_t>(low, near_[k].rest);
             at[v] = low;
-            height = std::max(height, low + one.bytes);
-            for (std::size_t b = first; b <= last; ++b) add(b, v);
+            placed_[v] = round_;
+            height = std::max(height, low + all_[v].bytes);
         }
         return height;
     }
-    static constexpr std::size_t too_much = static_cast<std::size_t>(-1);
+    // What place() looks at.
+    std::size_t work() const { return all_.size() + others_.size(); }
 
   private:
-    static constexpr std::uint32_t none = 0xFFFFFFFF;
-    struct Node {
-        std::uint32_t lifetime = 0;
-        std::uint32_t next = none;
-    };
-    constexpr void add(std::size_t bucket, std::uint32_t lifetime) {
-        if (node_count_ == nodes_.size()) {
-            Array<Node> more(2 * nodes_.size());
-            for (std::size_t n = 0; n < node_count_; ++n) more[n] = nodes_[n];
-            nodes_ = static_cast<Array<Node>&&>(more);
-        }
-        nodes_[node_count_] = {lifetime, heads_[bucket]};
-        heads_[bucket] = static_cast<std::uint32_t>(node_count_++);
-    }
-
+    static constexpr std::size_t most_pairs = std::size_t{1} << 20;
     Array<Lifetime> const& all_;
-    Array<std::uint32_t> heads_; // by bucket, each some slices: a list of who lives then
-    std::size_t per_bucket_;
-    Array<std::uint32_t> seen_; // by lifetime: for whom it has been looked at
+    Array<std::uint32_t> begin_;  // by lifetime: where its part of others_ begins
+    Array<std::uint32_t> others_; // that it must not lie over
+    Array<std::uint32_t> placed_; // by lifetime: in which round
     Array<Keyed> near_;
-    Array<Node> nodes_;
-    std::size_t node_count_ = 0;
+    std::uint32_t round_ = 0;
+    bool too_many_ = false;
 };
 
-// Looks for a lower placement than the one at `at`, of that height, and returns the best: first
-// what has the most bytes for the longest time, then what has the most bytes; of each whoever comes
-// to lie on top is placed first the next time. (Of the orders that the literature has these two
-// were best on the networks of benchmarks/plan, and 60 tries found nearly all that more did.)
-[[gnu::cold]] GPIPE_INLINE constexpr std::size_t lower(Array<Lifetime> const& all,
-                                                       std::uint32_t slices, Array<std::size_t>& at,
-                                                       std::size_t height) {
-    constexpr std::size_t most = std::size_t{1} << 17; // lifetimes
-    constexpr int tries = 60;
-    std::size_t work = std::size_t{1} << 20;
-    std::size_t const bound = live_bytes(all, slices);
-    if (height <= bound || all.size() > most) return height;
-    LifetimePlacer placer(all, slices);
+// Looks for a lower placement than the one at `at`, of that height, until one is as low as `bound`,
+// and returns the best: first what has the most bytes for the longest time, then what has the most
+// bytes; of each whoever comes to lie on top is placed first the next time, `tries` times or until
+// that has not helped for a while. (Of the orders that the literature has these two were best on
+// the networks of benchmarks/plan.)
+template <class Apart>
+[[gnu::cold]] std::size_t lower(Array<Lifetime> const& all, std::uint32_t slices, std::size_t bound,
+                                Array<std::size_t>& at, std::size_t height, int tries,
+                                Apart const& apart) {
+    if (height <= bound || all.empty()) return height;
+    LifetimePlacer placer(all, slices, apart);
+    if (placer.too_many()) return height;
+    constexpr int patience = 12;
     Array<std::uint32_t> order(all.size());
     Array<std::size_t> other(all.size());
     Array<Keyed> keyed(all.size());
@@ -154,9 +161,14 @@ class LifetimePlacer {
         sort_keyed(keyed.data(), keyed.size());
         for (std::size_t v = 0; v < order.size(); ++v)
             order[v] = static_cast<std::uint32_t>(keyed[v].rest);
-        for (int n = 0; n <= tries && height > bound; ++n) {
-            std::size_t const found = placer.place(order, other, work);
-            if (found == LifetimePlacer::too_much) break;
+        std::size_t work = std::size_t{1} << 19;
+        std::size_t best = static_cast<std::size_t>(-1);
+        for (int n = 0, vain = 0; n < tries && vain < patience && height > bound; ++n) {
+            if (work < placer.work() && n > 0) break;
+            work -= std::min(work, placer.work());
+            std::size_t const found = placer.place(order, other);
+            vain = found < best ? 0 : vain + 1;
+            best = std::min(best, found);
             if (found < height) {
                 height = found;
                 at = other;

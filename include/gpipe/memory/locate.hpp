@@ -43,39 +43,40 @@ class Located {
     /// Of the plan's own table.
     [[gnu::cold]] constexpr explicit Located(MemoryPlan const& plan)
         : Located(plan, plan.operands, false) {}
-    /// Of that, or of an `evaluation` over the same memory: there what crosses an edge lies where
+    /// Of that, or of an `evaluation` over the same memory: there what has a slot lies where
     /// it does in the plan.
     [[gnu::cold]] constexpr Located(MemoryPlan const& plan, Operands const& operands,
                                     bool evaluation)
-        : plan_(&plan), locations_(operands.values.size()) {
+        : locations_(operands.values.size()) {
         PartTable const parts = plan.part_table(evaluation);
+        Room const& room = evaluation ? plan.evaluation_room : plan.room;
         std::size_t const all = plan.lowered.programs.micro_batches();
         for (std::size_t v = 0; v < locations_.size(); ++v) {
             Value const& value = operands.values[v];
             if (!has_bytes(value.holds)) continue;
             std::size_t const c = value.owner, m = value.micro_batch;
+            std::size_t const d = plan.lowered.programs.device_of(
+                is_of_edge(value.holds) ? plan.lowered.edges[c].to : c);
+            bool const has_room = is_placed(value.holds) && plan.has_room(d);
             if (value.holds == Holds::part) {
                 std::size_t const p = v - parts.begin[c * all + m];
                 std::size_t const at =
-                    evaluation ? plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
-                               : plan.parts.at[v];
-                locations_[v] = in_room(evaluation ? plan.evaluation_at : plan.parts_at, c, at,
-                                        parts.of(c, m)->parts[p].bytes);
-                continue;
-            }
-            Edge const* const edge = is_of_edge(value.holds) ? &plan.lowered.edges[c] : nullptr;
-            if (value.holds == Holds::gradient && edge->gradient_bytes == 0) continue;
-            if (value.holds == Holds::gradient && edge->gradient_inside) {
-                std::size_t const p = parts.begin[edge->to * all + m] +
-                                      plan.parts.of(edge->to, plan.parts.way(edge->to, m)).gradient;
-                locations_[v] =
-                    in_room(plan.parts_at, edge->to, plan.parts.at[p], edge->gradient_bytes);
+                    has_room     ? plan.evaluation_at[d] + room.at[v]
+                    : evaluation ? plan.evaluation_at[d] +
+                                       plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
+                                 : plan.parts_at[d] + plan.parts.at[v];
+                locations_[v] = {d, at, at + parts.of(c, m)->parts[p].bytes};
                 continue;
             }
             std::size_t const slot = !evaluation ? plan.pools.of(v)
-                                     : edge ? plan.pools.of(plan.operands.number(value.holds, c, m))
-                                            : 0;
-            locations_[v] = detail::in_pool(plan, value, slot);
+                                     : is_of_edge(value.holds)
+                                         ? plan.pools.of(plan.operands.number(value.holds, c, m))
+                                         : 0;
+            Location& at = locations_[v] = detail::in_pool(plan, value, slot);
+            if (!has_room || at.begin == at.end) continue;
+            std::size_t const bytes = at.end - at.begin;
+            at.begin = plan.evaluation_at[d] + room.at[v];
+            at.end = at.begin + bytes;
         }
     }
     /// Of a value, by its number.
@@ -87,13 +88,6 @@ class Located {
     }
 
   private:
-    constexpr Location in_room(Array<std::size_t> const& rooms, std::size_t cell, std::size_t at,
-                               std::size_t bytes) const {
-        std::size_t const device = plan_->lowered.programs.device_of(cell);
-        std::size_t const begin = rooms[device] + at;
-        return {device, begin, begin + bytes};
-    }
-    MemoryPlan const* plan_;
     Array<Location> locations_;
 };
 

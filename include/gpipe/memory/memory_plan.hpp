@@ -3,6 +3,7 @@
 #include <gpipe/memory/place_parts.hpp>
 #include <gpipe/plan/pools.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,8 +14,8 @@ struct DeviceBytes {
     std::size_t parameters = 0;  ///< of all layers on the device
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
-    std::size_t boundary = 0;    ///< slots of tensors between cells
-    std::size_t activations = 0; ///< tensors inside of cells, and what of them moves
+    std::size_t boundary = 0;    ///< tensors between cells, where these have slots
+    std::size_t activations = 0; ///< tensors inside of cells, what of them moves, and those without
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
 
@@ -56,6 +57,19 @@ struct PlanRequest {
     std::size_t guard = 0; ///< bytes behind the gradients of each layer that has any
 };
 
+/// In which inputs of cells, their gradients and parts have a place each.
+struct Room {
+    Array<std::size_t> height; ///< by device; 0 where inputs and gradients have slots
+    Array<std::size_t> at;     ///< by value: its offset
+
+    /// What a device has, and where.
+    constexpr void set(std::size_t device, std::size_t bytes, Array<std::uint32_t> const& values,
+                       Array<std::size_t> const& offsets) {
+        height[device] = bytes;
+        for (std::size_t n = 0; n < values.size(); ++n) at[values[n]] = offsets[n];
+    }
+};
+
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
 /// tensor of every action.
 struct MemoryPlan {
@@ -68,6 +82,8 @@ struct MemoryPlan {
     PlacedParts parts;             ///< tensors that stay inside of cells
     Array<std::size_t> parts_at;   ///< by device: offset of the room that they share
     Array<std::size_t> evaluation_at; ///< likewise, in an evaluation
+    Room room;                        ///< of a step, at evaluation_at
+    Room evaluation_room;             ///< of an evaluation, likewise, by that table's values
     std::size_t capacity = 0;         ///< samples in a micro-batch
     std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
     std::size_t targets_at = 0;       ///< of the staged targets in the last cell's
@@ -92,6 +108,10 @@ struct MemoryPlan {
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;
 
+    /// Whether inputs, gradients and parts have places of their own on a device.
+    constexpr bool has_room(std::size_t device) const {
+        return !room.height.empty() && room.height[device] > 0;
+    }
     /// Whether a recompute writes the cell's output again, for its backward: what was sent is gone.
     constexpr bool rewrites_output(std::size_t cell) const {
         for (std::uint32_t const e : lowered.edges.out_of(cell))
@@ -104,8 +124,7 @@ struct MemoryPlan {
     }
     /// What the calls of a cell depend on.
     constexpr CellUse use_of(std::size_t cell) const {
-        bool const inside = cell > 0 && lowered.edges[cell - 1].gradient_inside;
-        return {capacity, cells[cell].discards, rewrites_output(cell), inside};
+        return {capacity, cells[cell].discards, rewrites_output(cell)};
     }
     /// Of what a cell offloads of a micro-batch.
     constexpr std::size_t offloaded_bytes(std::size_t cell) const {

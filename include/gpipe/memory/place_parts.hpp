@@ -2,7 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/cell_way.hpp>
-#include <gpipe/memory/lifetimes.hpp>
+#include <gpipe/memory/gap_list.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -80,7 +80,7 @@ struct CellMaker {
 enum class Tightness : std::uint8_t {
     constant, ///< as constants do: calls of an action are hardly told apart
     quick,    ///< each call by itself, but no search
-    full,
+    full,     ///< with the tensors between cells, see ValuePlacer
 };
 
 namespace detail {
@@ -99,8 +99,7 @@ GPIPE_INLINE constexpr void take_turns(GapList& room, CellWay const& way, Stage 
         for (; begin < way.starts_at[s + 1] && parts[begin].from == slice; ++begin)
             at[begin] = room.take(parts[begin].bytes);
         for (; end < way.ends_at[s + 1] && parts[way.ends[end]].to == slice; ++end)
-            if (std::uint32_t const p = way.ends[end]; p != way.gradient)
-                room.give_back(at[p], parts[p].bytes);
+            room.give_back(at[way.ends[end]], parts[way.ends[end]].bytes);
     }
 }
 
@@ -113,7 +112,7 @@ struct DeviceParts {
     std::size_t evaluation_height = 0;
 };
 
-// Places the parts of one device, in the order of its program and then, perhaps, better.
+// Places the parts of one device, in the order of its program.
 class DevicePlacer {
   public:
     constexpr DevicePlacer(Programs const& programs, Ways const& ways, std::size_t device,
@@ -132,11 +131,6 @@ class DevicePlacer {
         each_action(
             [&](Action const& a) { uses += way_of(fine, a).parts[stage_of(a.kind)].size(); });
         if (uses > most_uses) return coarse;
-        if (tightness == Tightness::full) {
-            std::uint32_t slices = 0;
-            Array<Lifetime> const all = lifetimes(fine, slices);
-            fine.height = lower(all, slices, fine.at, fine.height);
-        }
         bool const finer = fine.height <= coarse.height;
         DeviceParts& best = finer ? fine : coarse;
         take_evaluation(best, finer ? coarse : fine);
@@ -191,27 +185,6 @@ class DevicePlacer {
         result.height = room.height();
         return result;
     }
-    constexpr Array<Lifetime> lifetimes(DeviceParts const& of, std::uint32_t& slices) const {
-        Array<Lifetime> all(of.at.size());
-        Array<std::uint32_t> stays(all.size());
-        each_action([&](Action const& a) {
-            CellWay const& way = way_of(of, a);
-            Stage const stage = stage_of(a.kind);
-            for (std::size_t p = 0; p < way.parts.parts.size(); ++p) {
-                TensorPart const& part = way.parts.parts[p];
-                Lifetime& one = all[first_of(a) + p];
-                one.bytes = part.bytes;
-                if (part.first == stage) one.begin = slices + part.from;
-                if (part.last == stage) one.end = slices + part.to;
-                stays[first_of(a) + p] = p == way.gradient;
-            }
-            slices += way.parts.slices[static_cast<std::size_t>(stage)];
-        });
-        for (std::size_t v = 0; v < all.size(); ++v)
-            if (stays[v]) all[v].end = slices - 1;
-        return all;
-    }
-
     Programs const& programs_;
     Ways const& way_;
     std::size_t device_;

@@ -5,6 +5,7 @@
 #include <gpipe/memory/countable.hpp>
 #include <gpipe/memory/fill_arenas.hpp>
 #include <gpipe/memory/locate.hpp>
+#include <gpipe/memory/place_values.hpp>
 
 #include <cstddef>
 #include <stdexcept>
@@ -17,11 +18,6 @@ namespace detail {
 
 // All that actions use, where the plan has found it out for edges only.
 [[gnu::cold]] GPIPE_INLINE constexpr void add_parts(MemoryPlan& plan) {
-    for (std::size_t c = 0; c < plan.cells.size(); ++c) {
-        CellWay const& way = plan.parts.of(c, plan.parts.way(c, 0));
-        if (way.gradient < way.parts.parts.size())
-            plan.cells[c].gradient_from = way.parts.parts[way.gradient].from;
-    }
     plan.operands = find_operands(plan.lowered, plan.cells, plan.part_table(false));
     plan.pools.put_in_front(plan.parts.at.size());
 }
@@ -31,6 +27,10 @@ namespace detail {
 plan_with(PlanRequest const& request, Programs const& programs, Array<Reversal> const& reversals,
           ChooseOffloads choose, Array<bool> const& stays = {}) {
     MemoryPlan plan = BytePlanner(request, programs, reversals, choose, stays).take();
+    if (request.tightness == Tightness::full && !std::is_constant_evaluated()) {
+        add_parts(plan);
+        place_values(plan);
+    }
     fill_arenas(plan, request, programs);
     return plan;
 }
@@ -68,7 +68,8 @@ plan_bytes(PlanRequest const& request, Programs const& programs,
 plan_memory(PlanRequest const& request, Programs const& programs,
             Array<Reversal> const& reversals = {}, ChooseOffloads choose = &choose_offloads) {
     MemoryPlan plan = plan_bytes(request, programs, reversals, choose);
-    detail::add_parts(plan);
+    if (request.tightness != Tightness::full || std::is_constant_evaluated())
+        detail::add_parts(plan);
     plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
     return plan;
 }

@@ -33,13 +33,16 @@ template <class Times> class ActionSpans {
                 if (operand.use == Use::read && first_reader_[operand.value] == none)
                     first_reader_[operand.value] = i;
     }
-    // When a slice of it begins.
+    // When a slice of it begins, or the action has ended.
     constexpr double begin(std::size_t i, std::size_t slice) const {
         Action const& a = plan_.lowered.programs[i];
-        auto const slices =
-            static_cast<double>(plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch))
-                                    .parts.slices[static_cast<std::size_t>(stage_of(a.kind))]);
-        return begin(i) + (end(i) - begin(i)) * static_cast<double>(slice) / slices;
+        if (slice == 0) return begin(i);
+        if (!computes(a.kind)) return end(i);
+        std::size_t const slices = plan_.parts.of(a.cell, plan_.parts.way(a.cell, a.micro_batch))
+                                       .parts.slices[static_cast<std::size_t>(stage_of(a.kind))];
+        if (slice >= slices) return end(i);
+        return begin(i) +
+               (end(i) - begin(i)) * static_cast<double>(slice) / static_cast<double>(slices);
     }
     // Not where its micro-batch was empty.
     constexpr bool has_run(std::size_t i) const {
@@ -132,19 +135,17 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
     ActionSpans<Times> const spans(plan, times);
     Located const located(plan);
     // Whether it is no slot of a pool.
-    auto const is_inside = [&](Value const& value) {
-        return value.holds == Holds::part ||
-               (value.holds == Holds::gradient && plan.lowered.edges[value.owner].gradient_inside);
+    auto const is_inside = [&](std::size_t v) {
+        Holds const holds = plan.operands.values[v].holds;
+        return holds == Holds::part || (is_placed(holds) && plan.has_room(located[v].space));
     };
     Array<double> begin(plan.operands.values.size()), end(begin.size());
     for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
         for (Operand const& operand : plan.operands[i]) {
             std::size_t const v = operand.value;
-            Value const& value = plan.operands.values[v];
-            if (operand.use == Use::write)
-                begin[v] = is_inside(value) ? spans.begin(i, operand.from) : spans.begin(i);
-            end[v] = std::max(end[v], value.holds == Holds::part ? spans.begin(i, operand.to + 1u)
-                                                                 : spans.end(i));
+            bool const inside = is_inside(v);
+            if (operand.use == Use::write) begin[v] = spans.begin(i, inside ? operand.from : 0);
+            end[v] = std::max(end[v], inside ? spans.begin(i, operand.to + 1u) : spans.end(i));
         }
     Array<Array<Occupation>> result(plan.devices.size());
     for (std::size_t d = 0; d < result.size(); ++d) {
@@ -154,7 +155,7 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
             Value const& value = plan.operands.values[v];
             Location const& at = located[v];
             if (at.space != d || at.begin == at.end || begin[v] >= end[v]) continue;
-            bool const inside = is_inside(value);
+            bool const inside = is_inside(v);
             all[size++] = {begin[v], end[v],
                            inside ? at.end - at.begin // else the whole slot
                                   : plan.pools.pool_of(value, plan.lowered.edges).bytes,
@@ -182,13 +183,13 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
 /// The bytes that are in use on each device over time, where the actions of a plan's programs start
 /// at times.start and end at times.end, by index: those of simulate(), or of a run. What is
 /// always in use are parameters, their gradients, the optimizer's states, what is staged for a
-/// step, and handles. A slot of a boundary is in use from the begin of the action that writes it to
-/// the end of the last that reads it, and in whole: what it has room for. A tensor inside of a cell
-/// from the begin of the call that writes it to the end of the last that reads it, an action's
-/// calls sharing its time equally. So the peak is never above what is planned, and equals it where
-/// everything that is planned is in use at once. Actions that take no time count for nothing. A
-/// transfer of which there is no time, as of programs without transfers, lasts from the end of what
-/// it sends to the start of what reads that, but no longer than until its slot is written again.
+/// step, and handles. A tensor is in use from the begin of the call that writes it to the end of
+/// the last that reads it, an action's calls sharing its time equally; where tensors between cells
+/// have slots, these are from the begin of the action to the end of the last, and in whole. So the
+/// peak is never above what is planned, and equals it where everything that is planned is in use at
+/// once. Actions that take no time count for nothing. A transfer of which there is no time, as of
+/// programs without transfers, lasts from the end of what it sends to the start of what reads that,
+/// but no longer than until its slot is written again.
 template <class Times>
 [[gnu::cold]] constexpr Array<MemoryCurve> memory_usage(MemoryPlan const& plan,
                                                         Times const& times) {

@@ -34,8 +34,6 @@ struct Edge {
     bool giver_reverses = false;
     bool giver_weighs = false;
     ///@}
-    /// Whether the gradient lies among the tensors of the backward that makes it.
-    bool gradient_inside = false;
     /// By which addresses layers know them: a skip has two, for the tensor and for its gradient; 0
     /// of what are inputs and outputs, else counted from 1.
     ///@{

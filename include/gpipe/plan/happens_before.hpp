@@ -49,6 +49,11 @@ class HappensBefore {
         return clocks_[b * streams_ + stream_[a]] >= position_[a];
     }
 
+    /// How many actions of a stream have run before this one starts, in every execution.
+    constexpr std::uint32_t count(std::size_t stream, std::size_t action) const {
+        return clocks_[action * streams_ + stream];
+    }
+
   private:
     static constexpr std::uint32_t nobody = 0xFFFFFFFF;
     constexpr void join(std::uint32_t* clock, std::uint32_t earlier) {

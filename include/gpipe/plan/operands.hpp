@@ -17,8 +17,7 @@ struct CellValues {
     bool retained = false;    ///< what the forward leaves, in a place from where it can be moved
     bool discards = false;    ///< the output of a recompute, in a place of an edge
     bool input_moves = false; ///< whether what is offloaded includes the input
-    std::uint16_t gradient_from = 0; ///< the slice in which Edge::gradient_inside is written
-    std::uint16_t skips = 0;         ///< ends of skips to other cells, see Edge::giver_slot
+    std::uint16_t skips = 0;  ///< ends of skips to other cells, see Edge::giver_slot
 };
 
 /// The first address of an action's own parts.
@@ -132,7 +131,6 @@ class OperandBuilder {
     }
     // Whole, or one half.
     constexpr void add_backward() {
-        CellValues const& cell = cells_[now_.cell];
         bool const first = now_.kind != Kind::weight_gradient;
         read_input(false);
         read_retained();
@@ -151,36 +149,47 @@ class OperandBuilder {
                                     : Region::output_gradient);
         }
         add_turn();
-        std::size_t from = 0;
         for (std::uint32_t const e : edges_.into(now_.cell)) {
             Edge const& edge = edges_[e];
             // Of no bytes where none crosses: cells take their turns all the same.
             if (!first || (edge.is_skip() && !edge.gradient)) continue;
-            if (edge.gradient_inside) add_parts(0, from = cell.gradient_from);
             write(Holds::gradient, e,
                   edge.is_skip() ? skip_address(edge.taker_slot, true) : Region::input_gradient);
-            if (edge.gradient_inside) all_[size_ - 1].from = cell.gradient_from;
         }
-        add_parts(from);
+        add_parts();
     }
-    // Those that are used first in slices [from, to).
-    constexpr void add_parts(std::size_t from = 0, std::size_t to = end_of_parts) {
+    // And in which slices the action uses what it has said before, which then stands among them.
+    constexpr void add_parts() {
         if (parts_.ways.empty()) return;
         WayParts const& way = *parts_of(now_);
         Stage const stage = stage_of(now_.kind);
+        std::size_t const own = size_;
         std::uint32_t const begin = parts_.begin[pair_of(now_)];
         auto address = static_cast<std::uint16_t>(first_part_address(cells_[now_.cell]));
         for (PartUse const& use : way[stage]) {
-            std::uint16_t const at = address++;
-            if (use.from < from || use.from >= to) continue;
             Operand& operand = all_[size_++];
             operand.value = begin + use.part;
-            operand.address = at;
+            operand.address = address++;
             operand.from = use.from;
             operand.to = use.to;
             if (way.parts[use.part].first != stage) continue;
             operand.use = Use::write;
             values_[operand.value] = {action_, now_.cell, now_.micro_batch, Holds::part};
+        }
+        for (std::size_t n = own; n-- > result_.begin[action_];) {
+            auto const region = static_cast<Region>(all_[n].address);
+            if (region < Region::input || region > Region::input_gradient) continue;
+            PartUse const& use =
+                way.others[static_cast<std::size_t>(stage) * WayParts::other_count +
+                           static_cast<std::size_t>(region) -
+                           static_cast<std::size_t>(Region::input)];
+            all_[n].from = use.from;
+            all_[n].to = use.to;
+            for (std::size_t at = n; at + 1 < size_ && all_[at + 1].from < use.from; ++at) {
+                Operand const later = all_[at];
+                all_[at] = all_[at + 1];
+                all_[at + 1] = later;
+            }
         }
     }
     constexpr void add_transfer() {
@@ -283,8 +292,6 @@ class OperandBuilder {
         operand.use = Use::write;
         values_[operand.value].writer = action_;
     }
-
-    static constexpr std::size_t end_of_parts = 0x10000;
 
     Lowered const& lowered_;
     Programs const& programs_;

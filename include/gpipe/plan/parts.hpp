@@ -77,9 +77,9 @@ struct TensorPart {
 
 /// That an action uses a part.
 struct PartUse {
-    std::uint32_t part = 0; ///< its number among those of the way
-    std::uint16_t from = 0; ///< the first slice that does
-    std::uint16_t to = 0;   ///< the last
+    std::uint32_t part = 0;    ///< its number among those of the way
+    std::uint16_t from = 0;    ///< the first slice that does
+    std::uint16_t to = 0xFFFF; ///< the last
 };
 
 /// The parts of one way of a cell.
@@ -90,6 +90,10 @@ struct WayParts {
         Array<std::uint32_t>(stage_count + 1); ///< by stage: where its uses begin
     Array<std::uint32_t> slices =
         Array<std::uint32_t>(stage_count); ///< by stage: how many there are
+    /// By stage: in which slices it uses the cell's input and output and their gradients, which lie
+    /// in no part.
+    Array<PartUse> others = Array<PartUse>(stage_count * other_count);
+    static constexpr std::size_t other_count = 4; ///< of these, in this order
 
     /// Those of an action.
     constexpr Part<PartUse> operator[](Stage stage) const {

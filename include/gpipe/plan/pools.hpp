@@ -46,8 +46,7 @@ class Pools {
         return pools_[number(holds, owner)];
     }
     constexpr Pool const& pool_of(Value const& value, Edges const& edges) const {
-        return value.holds == Holds::discarded ? pool(Holds::input, edges.into(value.owner)[0])
-                                               : pool(value.holds, value.owner);
+        return pools_[number_of(value, edges)];
     }
     ///@}
     /// In which slot a value lies.
@@ -68,6 +67,11 @@ class Pools {
     ///@}
     /// How many there are.
     constexpr std::size_t size() const { return pools_.size(); }
+    /// The number of a value's pool.
+    constexpr std::size_t number_of(Value const& value, Edges const& edges) const {
+        return value.holds == Holds::discarded ? number(Holds::input, edges.into(value.owner)[0])
+                                               : number(value.holds, value.owner);
+    }
     /// The number of a pool.
     constexpr std::size_t number(Holds holds, std::size_t owner) const {
         switch (holds) {
@@ -139,19 +143,15 @@ class SlotChooser {
             ++free_count_[pool];
         }
     }
-    // The pool of what is discarded is that of an edge.
     constexpr std::size_t pool_of(std::uint32_t v) const {
-        Value const& value = operands_.values[v];
-        return value.holds == Holds::discarded
-                   ? result_.number(Holds::input, lowered_.edges.into(value.owner)[0])
-                   : result_.number(value.holds, value.owner);
+        return result_.number_of(operands_.values[v], lowered_.edges);
     }
     constexpr void take(std::uint32_t writer, std::uint32_t v) {
         Value const& value = operands_.values[v];
         if (value.holds == Holds::turn) return;
         if (value.holds == Holds::gradient) {
             Edge const& edge = lowered_.edges[value.owner];
-            if (!edge.gradient || edge.gradient_inside) return;
+            if (!edge.gradient) return;
         }
         std::size_t const p = pool_of(v);
         std::uint32_t before = none; // in the list of free slots

@@ -49,6 +49,12 @@ GPIPE_INLINE constexpr bool is_of_edge(Holds holds) {
 GPIPE_INLINE constexpr bool has_bytes(Holds holds) {
     return holds != Holds::turn && holds <= Holds::part;
 }
+/// Whether they may have a place of their own in a device's memory, rather than take turns with
+/// others of their kind.
+GPIPE_INLINE constexpr bool is_placed(Holds holds) {
+    return holds == Holds::input || holds == Holds::gradient || holds == Holds::discarded ||
+           holds == Holds::part;
+}
 /// Whether it is there from step to step: what a step reads the one before has written.
 GPIPE_INLINE constexpr bool is_lasting(Holds holds) { return holds >= Holds::state; }
 

@@ -140,9 +140,7 @@ class CellCallMaker {
             break;
         }
         auto const [part, offset] = way.places[tensor];
-        return {offset, part == TensorPlace::retained ? Region::retained
-                        : part == way.gradient        ? Region::input_gradient
-                                                      : address_[part]};
+        return {offset, part == TensorPlace::retained ? Region::retained : address_[part]};
     }
     // Within the cell, or of those to other cells what nobody wants; else where the action has
     // them.

@@ -125,11 +125,12 @@ GPIPE_INLINE Phase phase_of(Kind kind, bool evaluation) {
                                           : Phase::weight_gradient;
 }
 // Of the chain, in an evaluation: what its loss reads.
-GPIPE_INLINE std::byte* own_output(MemoryPlan const& plan, Step const& step, std::byte* arena) {
+GPIPE_INLINE std::size_t own_output(MemoryPlan const& plan, Located const& located,
+                                    PartTable const& parts, Step const& step) {
     CellWay const& way = plan.parts.of(step.cell, way_evaluates);
     TensorPlace const place = way.places[way.calls.calls[way.calls.calls.size() - 1].y];
-    return arena + plan.evaluation_at[step.device] +
-           plan.parts.evaluation_at[plan.parts.evaluation_begin[step.cell] + place.part] +
+    std::size_t const micro_batches = plan.lowered.programs.micro_batches();
+    return located[parts.begin[step.cell * micro_batches + step.micro_batch] + place.part].begin +
            place.offset;
 }
 
@@ -144,6 +145,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                   std::byte* host, bool evaluation = false) {
     auto const place = detail::places(lowered, operands);
     Located const located(plan, operands, evaluation);
+    PartTable const parts = plan.part_table(evaluation);
     StepTable table;
     table.begin = lanes.begin;
     table.waits = lanes.waits;
@@ -190,7 +192,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
                                                 call_list(tensors.way, stage_of(step.kind)));
         if (!evaluation || !step.is_last) continue;
         at[static_cast<std::size_t>(Region::output)] =
-            detail::own_output(plan, step, arenas[step.device]);
+            arenas[step.device] + detail::own_output(plan, located, parts, step);
         step.delivers = step.more = true;
     }
     return table;

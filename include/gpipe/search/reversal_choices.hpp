@@ -27,6 +27,13 @@ struct BudgetProblem : PlanRequest {
     constexpr MemoryPlan bytes(Programs const& programs, Array<Reversal> const& reversals) const {
         return plan_bytes(*this, programs, reversals);
     }
+    /// The same without a search, and with slots for all that crosses an edge.
+    constexpr MemoryPlan quick_bytes(Programs const& programs,
+                                     Array<Reversal> const& reversals) const {
+        PlanRequest request = *this;
+        request.tightness = std::min(tightness, Tightness::quick);
+        return plan_bytes(request, programs, reversals);
+    }
 };
 
 /// How much is looked at to fit reversals into a budget.
@@ -91,7 +98,7 @@ GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs,
     for (std::size_t c = 0; c < cells; ++c)
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
     Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
-    MemoryPlan const plan = problem.bytes(programs, reversals);
+    MemoryPlan const plan = problem.quick_bytes(programs, reversals);
     Array<std::size_t> const kept = kept_by_cell(programs, plan.parts.way);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);

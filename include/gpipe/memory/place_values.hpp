@@ -1,0 +1,299 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/lifetimes.hpp>
+#include <gpipe/memory/memory_plan.hpp>
+#include <gpipe/plan/evaluation.hpp>
+#include <gpipe/plan/happens_before.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe::detail {
+
+// What a device has of a table's values that take no turns with others of their kind.
+struct PlacedValues {
+    Array<std::uint32_t> values; // which
+    Array<std::size_t> at;       // of each, where
+    std::size_t height = 0;
+};
+
+// Gives inputs of cells, their gradients and parts a place each, on one device after the other.
+// Two may lie in the same bytes if all who use the one are done before the other is written,
+// whatever the timing. Or, with a slack: where forwards, halves of backwards and copies take one
+// unit of time, by so many units. Then whoever is later than that is waited for.
+class ValuePlacer {
+  public:
+    // All must outlive it.
+    ValuePlacer(MemoryPlan const& plan, Lowered const& table, Operands const& operands,
+                PartTable const& parts)
+        : plan_(plan), programs_(table.programs), edges_(table.edges), operands_(operands),
+          parts_(parts), walk_(walk_of(table)), before_(walk_, operands_),
+          lives_(operands_.values.size()), slice_(programs_.size()), start_(programs_.size()),
+          end_(programs_.size()) {
+        Array<std::uint32_t> clock(walk_.streams);
+        for (std::uint32_t const i : walk_.order) {
+            std::uint32_t& now = clock[walk_.stream[i]];
+            for (Operand const& operand : operands_[i]) {
+                std::uint32_t const writer = operands_.values[operand.value].writer;
+                if (operand.use == Use::read) now = std::max(now, end_[writer]);
+                use(lives_[operand.value], i, operand);
+            }
+            start_[i] = now;
+            end_[i] = now += static_cast<std::uint32_t>(unit_cost(programs_[i]));
+        }
+    }
+
+    // Where it took too long.
+    static constexpr std::size_t too_high = std::numeric_limits<std::size_t>::max();
+    // Nobody waits for room.
+    static constexpr std::uint32_t no_wait = std::numeric_limits<std::uint32_t>::max() / 2;
+    // The lowest that it finds, or one that is low enough; begins with what is there, if anything.
+    void place(std::size_t device, std::uint32_t slack, std::size_t enough, int tries,
+               PlacedValues& placed) {
+        count_slices(device);
+        Array<Lifetime> all(lives_.size());
+        Array<Lifetime> surely(lives_.size()); // as far as the device itself sees it
+        Array<std::uint32_t> values(lives_.size());
+        std::size_t size = 0;
+        for (std::uint32_t v = 0; v < lives_.size(); ++v) {
+            Value const& value = operands_.values[v];
+            std::size_t const bytes = is_placed(value.holds) ? bytes_of(v) : 0;
+            if (bytes == 0 || lives_[v].writer == nobody || device_of(value) != device) continue;
+            values[size] = v;
+            find_times(lives_[v], device, slack, all[size], surely[size]);
+            all[size].bytes = bytes;
+            surely[size++].bytes = lives_[v].first_here == nobody ? 0 : bytes;
+        }
+        all = first_of(all, size);
+        bool const begins = placed.values.empty();
+        if (begins) placed = {first_of(values, size), Array<std::size_t>(size), too_high};
+        if (size == 0) placed.height = 0;
+        std::size_t const bound = std::max(enough, live_bytes(surely, slices_ + 1));
+        placed.height = lower(all, slices_ + 1, bound, placed.at, placed.height, tries,
+                              [&](std::size_t a, std::size_t b) {
+                                  Life const& one = lives_[values[a]];
+                                  Life const& other = lives_[values[b]];
+                                  return is_over(one, other, slack) || is_over(other, one, slack);
+                              });
+    }
+    // As slots and parts, which a plan has anyway.
+    PlacedValues in_slots(std::size_t device) const {
+        PlacedValues placed{Array<std::uint32_t>(lives_.size()), Array<std::size_t>(lives_.size())};
+        Array<std::size_t> slots(plan_.pools.size()); // by pool: where they begin
+        for (std::size_t c = 0; c < plan_.cells.size(); ++c)
+            for (std::uint32_t const e : edges_.into(c)) {
+                if (programs_.device_of(c) != device) continue;
+                slots[plan_.pools.number(Holds::input, e)] = placed.height;
+                placed.height += plan_.pools.pool(Holds::input, e).total();
+            }
+        std::size_t size = 0;
+        for (std::uint32_t v = 0; v < lives_.size(); ++v) {
+            Value const& value = operands_.values[v];
+            if (!is_placed(value.holds) || bytes_of(v) == 0 || lives_[v].writer == nobody ||
+                device_of(value) != device)
+                continue;
+            placed.values[size] = v;
+            if (value.holds == Holds::part) {
+                placed.at[size++] = placed.height + plan_.parts.at[v];
+                continue;
+            }
+            std::size_t const pool = plan_.pools.number_of(value, edges_);
+            placed.at[size++] = slots[pool] + plan_.pools.of(v) * plan_.pools[pool].bytes;
+        }
+        placed.values = first_of(placed.values, size);
+        placed.at = first_of(placed.at, size);
+        placed.height += plan_.parts.height[device];
+        return placed;
+    }
+
+  private:
+    static constexpr std::uint32_t nobody = 0xFFFFFFFF;
+    static constexpr std::size_t most_users = 4;
+    // Who writes a value, and who use it last, as far as none is sure of another; in which slices.
+    struct Life {
+        std::uint32_t writer = nobody;
+        std::uint32_t users[most_users] = {nobody, nobody, nobody, nobody};
+        std::uint32_t first_here = nobody; // on the stream of the device that has it
+        std::uint16_t from = 0;
+        std::uint16_t to[most_users] = {};
+    };
+
+    std::size_t device_of(Value const& value) const {
+        return programs_.device_of(is_of_edge(value.holds) ? edges_[value.owner].to : value.owner);
+    }
+    std::size_t bytes_of(std::uint32_t v) const {
+        Value const& value = operands_.values[v];
+        if (value.holds == Holds::part) {
+            std::size_t const first =
+                parts_.begin[value.owner * programs_.micro_batches() + value.micro_batch];
+            return parts_.of(value.owner, value.micro_batch)->parts[v - first].bytes;
+        }
+        Pool const& pool = plan_.pools[plan_.pools.number_of(value, edges_)];
+        if (value.holds == Holds::discarded) return pool.bytes;
+        Edge const& edge = edges_[value.owner];
+        return std::min(pool.bytes, // none of what is a turn only
+                        value.holds == Holds::gradient ? edge.gradient_bytes : edge.bytes);
+    }
+
+    void use(Life& life, std::uint32_t user, Operand const& operand) const {
+        if (life.writer == nobody) {
+            life.writer = user;
+            life.from = operand.from;
+        }
+        std::size_t own = most_users;
+        for (std::size_t u = most_users; u-- > 0;) {
+            std::uint32_t& other = life.users[u];
+            if (other != nobody && other != user && !before_(other, user)) continue;
+            other = nobody;
+            own = u;
+        }
+        if (own == most_users) throw std::length_error("gpipe: a value that too many streams use");
+        life.users[own] = user;
+        life.to[own] = operand.to;
+        Value const& value = operands_.values[operand.value];
+        if (life.first_here == nobody && has_bytes(value.holds) &&
+            walk_.stream[user] == device_of(value))
+            life.first_here = user;
+    }
+    // Whether all who use the one are done with it when the other is written.
+    bool is_over(Life const& one, Life const& other, std::uint32_t slack) const {
+        for (std::size_t u = 0; u < most_users; ++u) {
+            std::uint32_t const user = one.users[u];
+            if (user == nobody) continue;
+            if (user == other.writer
+                    ? one.to[u] < other.from
+                    : before_(user, other.writer) || end_[user] + slack <= start_[other.writer])
+                continue;
+            return false;
+        }
+        return true;
+    }
+
+    std::uint32_t slices_of(std::size_t i) const {
+        Action const& a = programs_[i];
+        if (!computes(a.kind)) return 1;
+        return std::max<std::uint32_t>(
+            1,
+            parts_.of(a.cell, a.micro_batch)->slices[static_cast<std::size_t>(stage_of(a.kind))]);
+    }
+    // Of the device's own program.
+    void count_slices(std::size_t device) {
+        begin_ = programs_.begin(device);
+        last_ = programs_.end(device);
+        slices_ = 0;
+        for (std::size_t i = begin_; i < last_; ++i) {
+            slice_[i] = slices_;
+            slices_ += slices_of(i);
+        }
+    }
+    std::uint32_t slice_at(std::size_t i) const { return i < last_ ? slice_[i] : slices_; }
+    // The first of the device's own actions that is sure of this one.
+    std::size_t sure_of(std::size_t other) const {
+        std::size_t low = begin_;
+        for (std::size_t high = last_; low < high;) {
+            std::size_t const middle = low + (high - low) / 2;
+            (before_(other, middle) ? high : low) = middle + !before_(other, middle);
+        }
+        return low;
+    }
+    // The first of them that ends later than that, or does not start before.
+    std::size_t first_after(Array<std::uint32_t> const& times, std::uint32_t time) const {
+        return static_cast<std::size_t>(
+            std::lower_bound(times.begin() + begin_, times.begin() + last_, time) - times.begin());
+    }
+    // In slices, as far as others may be early or late.
+    void find_times(Life const& life, std::size_t device, std::uint32_t slack, Lifetime& all,
+                    Lifetime& surely) const {
+        bool const own = walk_.stream[life.writer] == device;
+        if (own) {
+            all.begin = slice_[life.writer] + life.from;
+        } else {
+            std::size_t first = begin_ + before_.count(device, life.writer);
+            if (start_[life.writer] >= slack)
+                first = std::max(first, first_after(end_, start_[life.writer] - slack + 1));
+            all.begin = slice_at(first);
+        }
+        if (life.first_here != nobody)
+            surely.begin = surely.end = slice_[life.first_here] + (own ? life.from : 0);
+        for (std::size_t u = 0; u < most_users; ++u) {
+            std::uint32_t const user = life.users[u];
+            if (user == nobody) continue;
+            if (walk_.stream[user] != device) {
+                all.end = std::max(
+                    all.end,
+                    slice_at(std::min(sure_of(user), first_after(start_, end_[user] + slack))));
+                continue;
+            }
+            std::uint32_t const last =
+                slice_[user] + std::min<std::uint32_t>(life.to[u], slices_of(user) - 1);
+            all.end = std::max(all.end, last);
+            surely.end = std::max(surely.end, last);
+        }
+    }
+
+    MemoryPlan const& plan_;
+    Programs const& programs_;
+    Edges const& edges_;
+    Operands const& operands_;
+    PartTable const& parts_;
+    Walk walk_;
+    HappensBefore before_;
+    Array<Life> lives_;          // by value
+    Array<std::uint32_t> slice_; // by action: its first, where it is the device's
+    Array<std::uint32_t> start_; // by action, in units of time
+    Array<std::uint32_t> end_;
+    std::size_t begin_ = 0, last_ = 0; // the device's actions, and one past the last
+    std::uint32_t slices_ = 0;
+};
+
+// Whether some of it is moved, and who writes there waits for that.
+GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
+    for (std::size_t c = 0; c < plan.cells.size(); ++c)
+        if (plan.lowered.programs.device_of(c) == device && plan.cells[c].input_moves) return true;
+    return false;
+}
+
+// Looks for a room that takes fewer bytes than slots and parts, device by device, for a step in
+// which nobody waits for room. An evaluation has it for itself, and waits no more than it must.
+[[gnu::cold]] GPIPE_INLINE void place_values(MemoryPlan& plan) {
+    constexpr std::size_t most = std::size_t{1} << 17; // values, and else it would take too long
+    if (plan.operands.values.size() > most ||
+        plan.lowered.programs.size() * plan.lowered.streams() > 16 * most)
+        return;
+    PartTable const parts = plan.part_table(false), evaluated = plan.part_table(true);
+    Lowered const evaluation = evaluation_of(plan.lowered);
+    Operands const operands = find_operands(evaluation, plan.cells, evaluated);
+    ValuePlacer in_steps(plan, plan.lowered, plan.operands, parts);
+    ValuePlacer in_evaluations(plan, evaluation, operands, evaluated);
+    plan.room.height = plan.evaluation_room.height = Array<std::size_t>(plan.parts.height.size());
+    plan.room.at = Array<std::size_t>(plan.operands.values.size());
+    plan.evaluation_room.at = Array<std::size_t>(operands.values.size());
+    for (std::size_t d = 0; d < plan.parts.height.size(); ++d) {
+        if (moves_inputs(plan, d)) continue;
+        PlacedValues step = in_steps.in_slots(d);
+        std::size_t const slots = step.height - plan.parts.height[d];
+        std::size_t const before = std::max(step.height, slots + plan.parts.evaluation_height[d]);
+        in_steps.place(d, ValuePlacer::no_wait, 0, 60, step);
+        PlacedValues other{{}, {}, ValuePlacer::too_high};
+        for (std::uint32_t const slack : {ValuePlacer::no_wait, 4u, 1u, 0u}) {
+            if (other.height <= step.height) break;
+            other = {};
+            in_evaluations.place(d, slack, step.height, slack == 0 ? 60 : 1, other);
+        }
+        if (std::max(step.height, other.height) >= before) continue;
+        plan.room.set(d, step.height, step.values, step.at);
+        plan.evaluation_room.set(d, other.height, other.values, other.at);
+        for (std::size_t c = 0; c < plan.cells.size(); ++c)
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                if (plan.lowered.programs.device_of(c) == d)
+                    plan.pools.pool(Holds::input, e).slots = 0;
+    }
+}
+
+} // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END
