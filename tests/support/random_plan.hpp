@@ -134,9 +134,10 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
         programs = lowerings[random() % 3](programs);
     }
     result.links = links_of(programs, first, result.chain.shape(), random, ranks);
-    result.plan =
-        gpipe::plan_memory({result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links},
-                           programs, result.reversals);
+    gpipe::PlanRequest request{result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links};
+    std::size_t const slacks[] = {gpipe::no_wait, gpipe::no_wait, 1 + random() % 4, 0};
+    request.slack = slacks[random() % 4];
+    result.plan = gpipe::plan_memory(request, programs, result.reversals);
     return result;
 }
 

@@ -577,10 +577,10 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
         bool const proven = walked.proven();
         ++count.made;
         count.refused += !proven;
-        // Where every program has its stream, no wait is there that others imply, unless an update
-        // may come before what the last layers of its device have waited for.
+        // Where every program has its stream, no wait is there that others imply, unless what ends
+        // the step may come before what the last layers of its device have waited for.
         if (mutation <= Mutation::wait_before && walked.table.streams == walked.lowered.streams() &&
-            !(mutator.at_end && walked.repeats))
+            !mutator.at_end)
             CHECK(!proven);
         toy::Law const by_operands(walked.table, walked.arenas, walked.work());
         toy::Law const by_definition(walked.table, walked.arenas, walked.work(chain));

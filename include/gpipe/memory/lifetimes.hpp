@@ -69,7 +69,8 @@ class LifetimePlacer {
     // apart(a, b): whether two of them may lie in the same bytes though their slices overlap.
     template <class Apart>
     LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, Apart const& apart)
-        : all_(all), begin_(all.size() + 1), placed_(all.size()), near_(all.size()) {
+        : all_(all), begin_(all.size() + 1), is_near_(all.size()), placed_(all.size()),
+          begins_(all.size()) {
         Array<std::uint32_t> starts(slices + 1); // by slice: where those stand that begin in it
         Array<std::uint32_t> by_start(all.size());
         for (Lifetime const& one : all) ++starts[one.begin + 1];
@@ -106,33 +107,39 @@ class LifetimePlacer {
     // The height of all at `at`, in that order.
     std::size_t place(Array<std::uint32_t> const& order, Array<std::size_t>& at) {
         std::size_t height = 0;
-        ++round_;
+        std::size_t count = 0; // placed so far
+        for (std::uint32_t& near : is_near_) near = nobody;
         for (std::uint32_t const v : order) {
-            std::size_t near = 0;
-            for (std::uint32_t n = begin_[v]; n < begin_[v + 1]; ++n)
-                if (std::uint32_t const o = others_[n]; placed_[o] == round_)
-                    near_[near++] = {at[o], at[o] + all_[o].bytes}; // where it begins, and ends
-            sort_keyed(near_.data(), near);
+            for (std::uint32_t n = begin_[v]; n < begin_[v + 1]; ++n) is_near_[others_[n]] = v;
+            // From below: the first gap between those that it must not lie over.
             std::size_t low = 0;
-            for (std::size_t k = 0; k < near && near_[k].key < low + all_[v].bytes; ++k)
-                low = std::max<std::size_t>(low, near_[k].rest);
+            for (std::size_t k = 0; k < count && begins_[k] < low + all_[v].bytes; ++k)
+                if (is_near_[placed_[k]] == v)
+                    low = std::max(low, begins_[k] + all_[placed_[k]].bytes);
             at[v] = low;
-            placed_[v] = round_;
             height = std::max(height, low + all_[v].bytes);
+            std::size_t k = count++;
+            for (; k > 0 && begins_[k - 1] > low; --k) {
+                begins_[k] = begins_[k - 1];
+                placed_[k] = placed_[k - 1];
+            }
+            begins_[k] = low;
+            placed_[k] = v;
         }
         return height;
     }
     // What place() looks at.
-    std::size_t work() const { return all_.size() + others_.size(); }
+    std::size_t work() const { return all_.size() * all_.size() / 4 + others_.size(); }
 
   private:
+    static constexpr std::uint32_t nobody = 0xFFFFFFFF;
     static constexpr std::size_t most_pairs = std::size_t{1} << 20;
     Array<Lifetime> const& all_;
-    Array<std::uint32_t> begin_;  // by lifetime: where its part of others_ begins
-    Array<std::uint32_t> others_; // that it must not lie over
-    Array<std::uint32_t> placed_; // by lifetime: in which round
-    Array<Keyed> near_;
-    std::uint32_t round_ = 0;
+    Array<std::uint32_t> begin_;   // by lifetime: where its part of others_ begins
+    Array<std::uint32_t> others_;  // that it must not lie over
+    Array<std::uint32_t> is_near_; // by lifetime: whom it must not lie over, the last who asked
+    Array<std::uint32_t> placed_;  // by place
+    Array<std::size_t> begins_;    // likewise: where they begin
     bool too_many_ = false;
 };
 
@@ -148,7 +155,7 @@ template <class Apart>
     if (height <= bound || all.empty()) return height;
     LifetimePlacer placer(all, slices, apart);
     if (placer.too_many()) return height;
-    constexpr int patience = 12;
+    constexpr int patience = 4;
     Array<std::uint32_t> order(all.size());
     Array<std::size_t> other(all.size());
     Array<Keyed> keyed(all.size());
@@ -161,7 +168,7 @@ template <class Apart>
         sort_keyed(keyed.data(), keyed.size());
         for (std::size_t v = 0; v < order.size(); ++v)
             order[v] = static_cast<std::uint32_t>(keyed[v].rest);
-        std::size_t work = std::size_t{1} << 19;
+        std::size_t work = std::size_t{1} << 18;
         std::size_t best = static_cast<std::size_t>(-1);
         for (int n = 0, vain = 0; n < tries && vain < patience && height > bound; ++n) {
             if (work < placer.work() && n > 0) break;

@@ -43,6 +43,9 @@ struct Staging {
     bool ties = false;     ///< whether there is room for a gradient where tied ones are added up
 };
 
+/// A slack with which nobody waits for room.
+inline constexpr std::size_t no_wait = 0x7FFFFFFF;
+
 /// What memory is planned for, beside programs and how cells are reversed.
 struct PlanRequest {
     ChainShape chain;         ///< with its loss
@@ -54,7 +57,8 @@ struct PlanRequest {
     /// Empty: all are shared.
     Array<Link> links{};
     Tightness tightness = Tightness::full; ///< of tensors inside of cells
-    std::size_t guard = 0; ///< bytes behind the gradients of each layer that has any
+    std::size_t guard = 0;       ///< bytes behind the gradients of each layer that has any
+    std::size_t slack = no_wait; ///< see TrainingOptions
 };
 
 /// In which inputs of cells, their gradients and parts have a place each.

@@ -15,10 +15,9 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-// What a device has of a table's values that take no turns with others of their kind.
+// Where a device's values lie, in the order of ValuePlacer::values().
 struct PlacedValues {
-    Array<std::uint32_t> values; // which
-    Array<std::size_t> at;       // of each, where
+    Array<std::size_t> at;
     std::size_t height = 0;
 };
 
@@ -33,9 +32,11 @@ class ValuePlacer {
                 PartTable const& parts)
         : plan_(plan), programs_(table.programs), edges_(table.edges), operands_(operands),
           parts_(parts), walk_(walk_of(table)), before_(walk_, operands_),
-          lives_(operands_.values.size()), slice_(programs_.size()), start_(programs_.size()),
-          end_(programs_.size()) {
+          lives_(operands_.values.size()), by_device_(plan.parts.height.size()),
+          slice_(programs_.size()), start_(programs_.size()), end_(programs_.size()),
+          place_(programs_.size()) {
         Array<std::uint32_t> clock(walk_.streams);
+        std::uint32_t place = 0;
         for (std::uint32_t const i : walk_.order) {
             std::uint32_t& now = clock[walk_.stream[i]];
             for (Operand const& operand : operands_[i]) {
@@ -43,47 +44,60 @@ class ValuePlacer {
                 if (operand.use == Use::read) now = std::max(now, end_[writer]);
                 use(lives_[operand.value], i, operand);
             }
+            place_[i] = place++;
             start_[i] = now;
             end_[i] = now += static_cast<std::uint32_t>(unit_cost(programs_[i]));
         }
+        auto const each = [&](auto f) {
+            for (std::uint32_t v = 0; v < lives_.size(); ++v)
+                if (is_placed(operands_.values[v].holds) && lives_[v].writer != nobody &&
+                    bytes_of(v) > 0)
+                    f(v, device_of(operands_.values[v]));
+        };
+        Array<std::size_t> size(by_device_.size());
+        each([&](std::uint32_t, std::size_t d) { ++size[d]; });
+        for (std::size_t d = 0; d < size.size(); ++d) {
+            by_device_[d] = Array<std::uint32_t>(size[d]);
+            size[d] = 0;
+        }
+        each([&](std::uint32_t v, std::size_t d) { by_device_[d][size[d]++] = v; });
     }
 
-    // Where it took too long.
+    // Where it would take too long: so many values on a device.
+    static constexpr std::size_t most = 2048;
     static constexpr std::size_t too_high = std::numeric_limits<std::size_t>::max();
-    // Nobody waits for room.
-    static constexpr std::uint32_t no_wait = std::numeric_limits<std::uint32_t>::max() / 2;
+    // What is placed on a device.
+    Array<std::uint32_t> const& values(std::size_t device) const { return by_device_[device]; }
     // The lowest that it finds, or one that is low enough; begins with what is there, if anything.
-    void place(std::size_t device, std::uint32_t slack, std::size_t enough, int tries,
+    void place(std::size_t device, std::size_t slack, std::size_t enough, int tries,
                PlacedValues& placed) {
         count_slices(device);
-        Array<Lifetime> all(lives_.size());
-        Array<Lifetime> surely(lives_.size()); // as far as the device itself sees it
-        Array<std::uint32_t> values(lives_.size());
-        std::size_t size = 0;
-        for (std::uint32_t v = 0; v < lives_.size(); ++v) {
-            Value const& value = operands_.values[v];
-            std::size_t const bytes = is_placed(value.holds) ? bytes_of(v) : 0;
-            if (bytes == 0 || lives_[v].writer == nobody || device_of(value) != device) continue;
-            values[size] = v;
-            find_times(lives_[v], device, slack, all[size], surely[size]);
-            all[size].bytes = bytes;
-            surely[size++].bytes = lives_[v].first_here == nobody ? 0 : bytes;
+        Array<std::uint32_t> const& values = by_device_[device];
+        std::size_t const size = values.size();
+        Array<Lifetime> all(size);
+        Array<Lifetime> surely(size); // as far as the device itself sees it
+        for (std::size_t n = 0; n < size; ++n) {
+            Life const& life = lives_[values[n]];
+            find_times(life, device, slack, all[n], surely[n]);
+            all[n].bytes = bytes_of(values[n]);
+            surely[n].bytes = life.first_here == nobody ? 0 : all[n].bytes;
         }
-        all = first_of(all, size);
-        bool const begins = placed.values.empty();
-        if (begins) placed = {first_of(values, size), Array<std::size_t>(size), too_high};
+        if (placed.at.empty()) placed = {Array<std::size_t>(size), too_high};
         if (size == 0) placed.height = 0;
+        if (size > most) return;
         std::size_t const bound = std::max(enough, live_bytes(surely, slices_ + 1));
         placed.height = lower(all, slices_ + 1, bound, placed.at, placed.height, tries,
                               [&](std::size_t a, std::size_t b) {
                                   Life const& one = lives_[values[a]];
                                   Life const& other = lives_[values[b]];
+                                  if (one.is_own && other.is_own) return false; // slices say all
                                   return is_over(one, other, slack) || is_over(other, one, slack);
                               });
     }
     // As slots and parts, which a plan has anyway.
     PlacedValues in_slots(std::size_t device) const {
-        PlacedValues placed{Array<std::uint32_t>(lives_.size()), Array<std::size_t>(lives_.size())};
+        Array<std::uint32_t> const& values = by_device_[device];
+        PlacedValues placed{Array<std::size_t>(values.size()), 0};
         Array<std::size_t> slots(plan_.pools.size()); // by pool: where they begin
         for (std::size_t c = 0; c < plan_.cells.size(); ++c)
             for (std::uint32_t const e : edges_.into(c)) {
@@ -91,22 +105,15 @@ class ValuePlacer {
                 slots[plan_.pools.number(Holds::input, e)] = placed.height;
                 placed.height += plan_.pools.pool(Holds::input, e).total();
             }
-        std::size_t size = 0;
-        for (std::uint32_t v = 0; v < lives_.size(); ++v) {
-            Value const& value = operands_.values[v];
-            if (!is_placed(value.holds) || bytes_of(v) == 0 || lives_[v].writer == nobody ||
-                device_of(value) != device)
-                continue;
-            placed.values[size] = v;
-            if (value.holds == Holds::part) {
-                placed.at[size++] = placed.height + plan_.parts.at[v];
+        for (std::size_t n = 0; n < values.size(); ++n) {
+            std::uint32_t const v = values[n];
+            if (operands_.values[v].holds == Holds::part) {
+                placed.at[n] = placed.height + plan_.parts.at[v];
                 continue;
             }
-            std::size_t const pool = plan_.pools.number_of(value, edges_);
-            placed.at[size++] = slots[pool] + plan_.pools.of(v) * plan_.pools[pool].bytes;
+            std::size_t const pool = plan_.pools.number_of(operands_.values[v], edges_);
+            placed.at[n] = slots[pool] + plan_.pools.of(v) * plan_.pools[pool].bytes;
         }
-        placed.values = first_of(placed.values, size);
-        placed.at = first_of(placed.at, size);
         placed.height += plan_.parts.height[device];
         return placed;
     }
@@ -121,6 +128,7 @@ class ValuePlacer {
         std::uint32_t first_here = nobody; // on the stream of the device that has it
         std::uint16_t from = 0;
         std::uint16_t to[most_users] = {};
+        bool is_own = true; // whether nobody but that device uses it
     };
 
     std::size_t device_of(Value const& value) const {
@@ -156,18 +164,20 @@ class ValuePlacer {
         life.users[own] = user;
         life.to[own] = operand.to;
         Value const& value = operands_.values[operand.value];
-        if (life.first_here == nobody && has_bytes(value.holds) &&
-            walk_.stream[user] == device_of(value))
-            life.first_here = user;
+        if (!is_placed(value.holds)) return;
+        bool const here = walk_.stream[user] == device_of(value);
+        if (here && life.first_here == nobody) life.first_here = user;
+        life.is_own = life.is_own && here;
     }
     // Whether all who use the one are done with it when the other is written.
-    bool is_over(Life const& one, Life const& other, std::uint32_t slack) const {
+    bool is_over(Life const& one, Life const& other, std::size_t slack) const {
         for (std::size_t u = 0; u < most_users; ++u) {
             std::uint32_t const user = one.users[u];
             if (user == nobody) continue;
             if (user == other.writer
                     ? one.to[u] < other.from
-                    : before_(user, other.writer) || end_[user] + slack <= start_[other.writer])
+                    : before_(user, other.writer) || (place_[user] < place_[other.writer] &&
+                                                      end_[user] + slack <= start_[other.writer]))
                 continue;
             return false;
         }
@@ -201,13 +211,13 @@ class ValuePlacer {
         }
         return low;
     }
-    // The first of them that ends later than that, or does not start before.
+    // The first of them whose time, or place, is not before that.
     std::size_t first_after(Array<std::uint32_t> const& times, std::uint32_t time) const {
         return static_cast<std::size_t>(
             std::lower_bound(times.begin() + begin_, times.begin() + last_, time) - times.begin());
     }
     // In slices, as far as others may be early or late.
-    void find_times(Life const& life, std::size_t device, std::uint32_t slack, Lifetime& all,
+    void find_times(Life const& life, std::size_t device, std::size_t slack, Lifetime& all,
                     Lifetime& surely) const {
         bool const own = walk_.stream[life.writer] == device;
         if (own) {
@@ -215,7 +225,10 @@ class ValuePlacer {
         } else {
             std::size_t first = begin_ + before_.count(device, life.writer);
             if (start_[life.writer] >= slack)
-                first = std::max(first, first_after(end_, start_[life.writer] - slack + 1));
+                first = std::max(
+                    first, std::min(first_after(place_, place_[life.writer]),
+                                    first_after(end_, start_[life.writer] -
+                                                          static_cast<std::uint32_t>(slack) + 1)));
             all.begin = slice_at(first);
         }
         if (life.first_here != nobody)
@@ -224,9 +237,10 @@ class ValuePlacer {
             std::uint32_t const user = life.users[u];
             if (user == nobody) continue;
             if (walk_.stream[user] != device) {
-                all.end = std::max(
-                    all.end,
-                    slice_at(std::min(sure_of(user), first_after(start_, end_[user] + slack))));
+                std::size_t const over =
+                    std::max(first_after(place_, place_[user]),
+                             first_after(start_, end_[user] + static_cast<std::uint32_t>(slack)));
+                all.end = std::max(all.end, slice_at(std::min(sure_of(user), over)));
                 continue;
             }
             std::uint32_t const last =
@@ -243,10 +257,12 @@ class ValuePlacer {
     PartTable const& parts_;
     Walk walk_;
     HappensBefore before_;
-    Array<Life> lives_;          // by value
+    Array<Life> lives_; // by value
+    Array<Array<std::uint32_t>> by_device_;
     Array<std::uint32_t> slice_; // by action: its first, where it is the device's
     Array<std::uint32_t> start_; // by action, in units of time
     Array<std::uint32_t> end_;
+    Array<std::uint32_t> place_;       // in the walk's order
     std::size_t begin_ = 0, last_ = 0; // the device's actions, and one past the last
     std::uint32_t slices_ = 0;
 };
@@ -258,9 +274,9 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
     return false;
 }
 
-// Looks for a room that takes fewer bytes than slots and parts, device by device, for a step in
-// which nobody waits for room. An evaluation has it for itself, and waits no more than it must.
-[[gnu::cold]] GPIPE_INLINE void place_values(MemoryPlan& plan) {
+// Looks for a room that takes fewer bytes than slots and parts, device by device. An evaluation has
+// it for itself, and waits no more than it must.
+[[gnu::cold]] GPIPE_INLINE void place_values(MemoryPlan& plan, std::size_t slack) {
     constexpr std::size_t most = std::size_t{1} << 17; // values, and else it would take too long
     if (plan.operands.values.size() > most ||
         plan.lowered.programs.size() * plan.lowered.streams() > 16 * most)
@@ -278,16 +294,23 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
         PlacedValues step = in_steps.in_slots(d);
         std::size_t const slots = step.height - plan.parts.height[d];
         std::size_t const before = std::max(step.height, slots + plan.parts.evaluation_height[d]);
-        in_steps.place(d, ValuePlacer::no_wait, 0, 60, step);
-        PlacedValues other{{}, {}, ValuePlacer::too_high};
-        for (std::uint32_t const slack : {ValuePlacer::no_wait, 4u, 1u, 0u}) {
+        in_steps.place(d, slack, 0, 8, step);
+        PlacedValues other{{}, ValuePlacer::too_high};
+        std::size_t arriving = 0;
+        for (std::size_t c = 0; c < plan.cells.size(); ++c)
+            for (std::uint32_t const e : plan.lowered.edges.into(c))
+                if (plan.lowered.programs.device_of(c) == d)
+                    arriving += plan.lowered.edges[e].bytes * plan.lowered.programs.micro_batches();
+        for (std::size_t const late : {no_wait, std::size_t{4}, std::size_t{1}, std::size_t{0}}) {
             if (other.height <= step.height) break;
+            // As if nobody knew of others: then all that comes from there is there at once.
+            if (late == no_wait && arriving > step.height) continue;
             other = {};
-            in_evaluations.place(d, slack, step.height, slack == 0 ? 60 : 1, other);
+            in_evaluations.place(d, late, step.height, late == 0 ? 8 : 1, other);
         }
         if (std::max(step.height, other.height) >= before) continue;
-        plan.room.set(d, step.height, step.values, step.at);
-        plan.evaluation_room.set(d, other.height, other.values, other.at);
+        plan.room.set(d, step.height, in_steps.values(d), step.at);
+        plan.evaluation_room.set(d, other.height, in_evaluations.values(d), other.at);
         for (std::size_t c = 0; c < plan.cells.size(); ++c)
             for (std::uint32_t const e : plan.lowered.edges.into(c))
                 if (plan.lowered.programs.device_of(c) == d)

@@ -7,6 +7,7 @@
 #include <gpipe/memory/locate.hpp>
 #include <gpipe/memory/place_values.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <type_traits>
@@ -29,7 +30,7 @@ plan_with(PlanRequest const& request, Programs const& programs, Array<Reversal> 
     MemoryPlan plan = BytePlanner(request, programs, reversals, choose, stays).take();
     if (request.tightness == Tightness::full && !std::is_constant_evaluated()) {
         add_parts(plan);
-        place_values(plan);
+        place_values(plan, std::min(request.slack, no_wait));
     }
     fill_arenas(plan, request, programs);
     return plan;

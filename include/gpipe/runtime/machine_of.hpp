@@ -85,6 +85,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     MachineWork work;
     work.snapshot = options.snapshot;
     work.debug = options.debug;
+    work.slack = options.slack;
     if constexpr (Chosen::proven)
         static_cast<Checkpointed&>(work) =
             Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));

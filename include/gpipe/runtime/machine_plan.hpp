@@ -38,6 +38,7 @@ template <DeviceRuntime Device> class MachinePlan {
     std::size_t const samples;      ///< of the largest mini-batch
     StepChecks const checks;        ///< what is looked at before a commit
     bool const debug;               ///< whether calls are looked at, and tensors have room behind
+    std::size_t const slack;        ///< see Training::Options
     DeclaredCost cost;              ///< of actions
     std::size_t const learner;      ///< see lowest_learner()
     MemoryPlan plan;                ///< of a step
@@ -50,7 +51,7 @@ template <DeviceRuntime Device> class MachinePlan {
                 std::size_t most_samples, StepChecks step_checks)
         : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
           ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
-          samples(most_samples), checks(step_checks), debug(work.debug),
+          samples(most_samples), checks(step_checks), debug(work.debug), slack(work.slack),
           cost(model.costs, model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
@@ -87,7 +88,8 @@ template <DeviceRuntime Device> class MachinePlan {
                 staging,
                 links(device),
                 Tightness::full,
-                guards ? slot_alignment : 0};
+                guards ? slot_alignment : 0,
+                slack};
     }
     MemoryPlan planned(Device const& device, MachineWork const& work) {
         std::size_t const micro_batches = programs.micro_batches();

@@ -50,6 +50,7 @@ struct MachineWork : Checkpointed {
     ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece
     bool snapshot = false;           ///< whether it has host memory for a copy of its state
     bool debug = false;              ///< see Training::Options
+    std::size_t slack = no_wait;     ///< likewise
 };
 
 } // namespace gpipe

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
+#include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
@@ -26,6 +27,11 @@ template <class Device> struct TrainingOptions {
     bool finite_gradients = false;
     /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
     NotFinite not_finite = NotFinite::fail;
+    /// How late another device may be with what it reads or writes before somebody waits for room,
+    /// in units of a forward. By itself nobody ever does: each byte is used again only by who is
+    /// sure that others are done. With less, down to 0, a device may take fewer bytes, and a step
+    /// whose actions take longer than planned more time.
+    std::size_t slack = no_wait;
     /// For schedule::Dynamic; none: GPipe.
     schedule::Dynamic schedule{};
     /// For checkpoint::Dynamic; none: ExceptLast.
