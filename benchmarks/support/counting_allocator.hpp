@@ -12,7 +12,7 @@
 namespace benchmark {
 
 inline std::atomic<std::size_t> allocations{0};
-/// Bytes asked for with the alignment of a device's arena.
+/// Bytes that are allocated now with the alignment of a device's arena, as the C library counts.
 inline std::atomic<std::size_t> arena_bytes{0};
 /// Bytes that are allocated now, and the most that were since restart_peak().
 inline std::atomic<std::size_t> live_bytes{0};
@@ -23,9 +23,9 @@ inline std::size_t restart_peak() { return peak_bytes = live_bytes.load(); }
 
 inline void* count_and_allocate(std::size_t bytes, std::size_t alignment) {
     ++allocations;
-    if (alignment >= 256) arena_bytes += bytes;
     void* const data = std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
     if (!data) throw std::bad_alloc();
+    if (alignment >= 256) arena_bytes += malloc_usable_size(data);
     std::size_t const live = live_bytes += malloc_usable_size(data);
     for (std::size_t peak = peak_bytes; peak < live;)
         if (peak_bytes.compare_exchange_weak(peak, live)) break;
@@ -49,9 +49,12 @@ inline void count_and_free(void* data) {
 [[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
     benchmark::count_and_free(data);
 }
-[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* data, std::align_val_t alignment) noexcept {
+    if (static_cast<std::size_t>(alignment) >= 256)
+        benchmark::arena_bytes -= malloc_usable_size(data);
     benchmark::count_and_free(data);
 }
-[[gnu::noinline]] void operator delete(void* data, std::size_t, std::align_val_t) noexcept {
-    benchmark::count_and_free(data);
+[[gnu::noinline]] void operator delete(void* data, std::size_t,
+                                       std::align_val_t alignment) noexcept {
+    operator delete(data, alignment);
 }

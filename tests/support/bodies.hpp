@@ -172,6 +172,8 @@ template <class T, std::size_t N> struct TagForward {
         tags[2 * s + 1] = 7 + tags[2 * s];
     }
 };
+/// One of the two that there are, also where a test has spoilt the tag.
+GPIPE_HOST_DEVICE inline std::size_t parameter_of(std::int32_t tag) { return tag == 1; }
 /// By sample.
 template <class T, std::size_t N> struct CarryForward {
     T const *p, *x;
@@ -179,7 +181,8 @@ template <class T, std::size_t N> struct CarryForward {
     T* y;
     std::int32_t* out_tags;
     GPIPE_HOST_DEVICE void operator()(std::size_t s) const {
-        for (std::size_t i = s * N; i < (s + 1) * N; ++i) y[i] = x[i] * p[tags[2 * s]];
+        for (std::size_t i = s * N; i < (s + 1) * N; ++i)
+            y[i] = x[i] * p[parameter_of(tags[2 * s])];
         out_tags[2 * s] = tags[2 * s];
         out_tags[2 * s + 1] = tags[2 * s + 1];
     }
@@ -199,7 +202,9 @@ template <class T, std::size_t N> struct CarryBackward {
     T const *p, *dy;
     std::int32_t const* tags;
     T* dx;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { dx[i] = dy[i] * p[tags[i / N * 2]]; }
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
+        dx[i] = dy[i] * p[parameter_of(tags[i / N * 2])];
+    }
 };
 template <class T, std::size_t N> struct UntagForward {
     T const* x;

@@ -155,7 +155,7 @@ template <class Apart>
     if (height <= bound || all.empty()) return height;
     LifetimePlacer placer(all, slices, apart);
     if (placer.too_many()) return height;
-    constexpr int patience = 4;
+    constexpr int patience = 12;
     Array<std::uint32_t> order(all.size());
     Array<std::size_t> other(all.size());
     Array<Keyed> keyed(all.size());

@@ -294,7 +294,7 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
         PlacedValues step = in_steps.in_slots(d);
         std::size_t const slots = step.height - plan.parts.height[d];
         std::size_t const before = std::max(step.height, slots + plan.parts.evaluation_height[d]);
-        in_steps.place(d, slack, 0, 8, step);
+        in_steps.place(d, slack, 0, 60, step);
         PlacedValues other{{}, ValuePlacer::too_high};
         std::size_t arriving = 0;
         for (std::size_t c = 0; c < plan.cells.size(); ++c)
@@ -306,7 +306,7 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
             // As if nobody knew of others: then all that comes from there is there at once.
             if (late == no_wait && arriving > step.height) continue;
             other = {};
-            in_evaluations.place(d, late, step.height, late == 0 ? 8 : 1, other);
+            in_evaluations.place(d, late, step.height, late == 0 ? 60 : 1, other);
         }
         if (std::max(step.height, other.height) >= before) continue;
         plan.room.set(d, step.height, in_steps.values(d), step.at);
