@@ -127,6 +127,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/place_values.hpp
     include/gpipe/memory/plan.hpp
     include/gpipe/memory/usage.hpp
+    include/gpipe/memory/value_placer.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/groups.hpp
     include/gpipe/optimizer/one_of.hpp
@@ -137,6 +138,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/sgd.hpp
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
+    include/gpipe/plan/cell_values.hpp
     include/gpipe/plan/edge.hpp
     include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_needs.hpp

@@ -1,34 +1,17 @@
 #pragma once
 
-#include <gpipe/call/address.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/cell_values.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/plan/parts.hpp>
 #include <gpipe/plan/value.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
-
-/// Which values actions of a cell have beside the tensors of its edges and its parts.
-struct CellValues {
-    bool retained = false;    ///< what the forward leaves, in a place from where it can be moved
-    bool discards = false;    ///< the output of a recompute, in a place of an edge
-    bool input_moves = false; ///< whether what is offloaded includes the input
-    std::uint16_t skips = 0;  ///< ends of skips to other cells, see Edge::giver_slot
-};
-
-/// The first address of an action's own parts.
-GPIPE_INLINE constexpr std::size_t first_part_address(CellValues const& cell) {
-    return static_cast<std::size_t>(Region::inside) + 2u * cell.skips;
-}
-
-/// The address of a skip to another cell, or of its gradient. `slot`: see Edge::giver_slot.
-GPIPE_INLINE constexpr Region skip_address(std::uint16_t slot, bool gradient) {
-    return static_cast<Region>(static_cast<std::size_t>(Region::inside) + 2u * slot - 2 + gradient);
-}
 
 namespace detail {
 
@@ -84,9 +67,8 @@ class OperandBuilder {
         for (std::size_t c = 0; c < of_cell.size(); ++c)
             of_cell[c] = 5 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
         std::size_t room = 0;
-        Action const* const actions = programs_.actions();
         for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = actions[i];
+            Action const& a = programs_.actions()[i];
             room += is_transfer(a.kind) ? 2 : of_cell.data()[a.cell];
             if (WayParts const* const way = computes(a.kind) ? parts_of(a) : nullptr)
                 room += (*way)[stage_of(a.kind)].size();
@@ -179,17 +161,11 @@ class OperandBuilder {
         for (std::size_t n = own; n-- > result_.begin[action_];) {
             auto const region = static_cast<Region>(all_[n].address);
             if (region < Region::input || region > Region::input_gradient) continue;
-            PartUse const& use =
-                way.others[static_cast<std::size_t>(stage) * WayParts::other_count +
-                           static_cast<std::size_t>(region) -
-                           static_cast<std::size_t>(Region::input)];
+            PartUse const& use = way.other(stage, region);
             all_[n].from = use.from;
             all_[n].to = use.to;
-            for (std::size_t at = n; at + 1 < size_ && all_[at + 1].from < use.from; ++at) {
-                Operand const later = all_[at];
-                all_[at] = all_[at + 1];
-                all_[at + 1] = later;
-            }
+            for (std::size_t at = n; at + 1 < size_ && all_[at + 1].from < use.from; ++at)
+                std::swap(all_[at], all_[at + 1]);
         }
     }
     constexpr void add_transfer() {
@@ -234,12 +210,10 @@ class OperandBuilder {
     constexpr void read_input(bool recompute) {
         bool const back = cells_[now_.cell].input_moves && moved();
         for (std::uint32_t const e : edges_.into(now_.cell)) {
-            bool const reads =
-                recompute || (now_.kind == Kind::weight_gradient ? edges_[e].taker_weighs
-                                                                 : edges_[e].taker_reverses);
-            if (reads)
-                read(back && !edges_[e].is_skip() ? Holds::input_back : Holds::input, e,
-                     input_of(e));
+            Edge const& edge = edges_[e];
+            bool const weighs = now_.kind == Kind::weight_gradient;
+            if (recompute || (weighs ? edge.taker_weighs : edge.taker_reverses))
+                read(back && !edge.is_skip() ? Holds::input_back : Holds::input, e, input_of(e));
         }
     }
     constexpr Region input_of(std::uint32_t e) const {
@@ -320,13 +294,6 @@ class OperandBuilder {
 [[gnu::cold]] GPIPE_INLINE constexpr Operands
 find_operands(Lowered const& lowered, Array<CellValues> const& cells, PartTable const& parts = {}) {
     return detail::OperandBuilder(lowered, cells, parts).build();
-}
-
-/// What stands for any cells where only the order of actions matters.
-[[gnu::cold]] GPIPE_INLINE constexpr Array<CellValues> any_cells(std::size_t cells) {
-    CellValues any;
-    any.retained = true;
-    return Array<CellValues>(cells, any);
 }
 
 } // namespace gpipe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/call/address.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
@@ -95,6 +96,11 @@ struct WayParts {
     Array<PartUse> others = Array<PartUse>(stage_count * other_count);
     static constexpr std::size_t other_count = 4; ///< of these, in this order
 
+    /// Of these, by the address that calls know.
+    constexpr PartUse const& other(Stage stage, Region region) const {
+        return others[static_cast<std::size_t>(stage) * other_count +
+                      static_cast<std::size_t>(region) - static_cast<std::size_t>(Region::input)];
+    }
     /// Those of an action.
     constexpr Part<PartUse> operator[](Stage stage) const {
         auto const s = static_cast<std::size_t>(stage);
