@@ -113,7 +113,8 @@ TEST_CASE("what does not fit is refused with the bytes, the device and the least
     Train<Host> const train(toy::make_net<Real>(other), {}, gpipe::Adam{}, o);
     std::size_t named = 0;
     for (std::size_t d = 0; d < 2; ++d)
-        named += train.plan().devices[d].total() == least &&
+        // Counted in slots: a plan may be tighter.
+        named += train.plan().devices[d].total() <= least &&
                  said == "gpipe: checkpoint::Optimal has 100 bytes for each device, but however "
                          "often layers run again device " +
                              std::to_string(d) + " does not fit into less than " +

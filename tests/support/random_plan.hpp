@@ -109,7 +109,8 @@ inline gpipe::Array<gpipe::Link> links_of(gpipe::Programs const& programs,
 /// For programs without recomputes: a chain, a cut, links, and what runs again, `in_pieces` or by
 /// whole cells.
 inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt19937_64& random,
-                            int percent_skips = 0, gpipe::Ranks const* ranks = nullptr) {
+                            int percent_skips = 0, gpipe::Ranks const* ranks = nullptr,
+                            std::size_t slack = gpipe::no_wait) {
     std::size_t const cells = programs.cells();
     Sizes sizes;
     sizes.most_bytes = 700;
@@ -135,8 +136,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     }
     result.links = links_of(programs, first, result.chain.shape(), random, ranks);
     gpipe::PlanRequest request{result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links};
-    std::size_t const slacks[] = {gpipe::no_wait, gpipe::no_wait, 1 + random() % 4, 0};
-    request.slack = slacks[random() % 4];
+    request.slack = slack;
     result.plan = gpipe::plan_memory(request, programs, result.reversals);
     return result;
 }

@@ -71,10 +71,16 @@ struct Case : toy::RandomPlan {
     Lowered forwards; // of an evaluation
     Operands of_forwards;
 };
+std::size_t some_slack(Random& random) {
+    std::size_t const slacks[] = {gpipe::no_wait, gpipe::no_wait, 1 + random() % 4, 0};
+    return slacks[random() % 4];
+}
 Case some_case(Random& random) {
     Programs const schedule = some_schedule(random);
-    Case result{
-        toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0), {}, {}};
+    Case result{toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0,
+                               nullptr, some_slack(random)),
+                {},
+                {}};
     result.forwards = evaluation_of(result.plan.lowered);
     result.of_forwards =
         find_operands(result.forwards, result.plan.cells, result.plan.part_table(true));
@@ -772,10 +778,10 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         Programs const schedule = some_schedule(random);
         SomeRanks const some(schedule.devices(), random);
         Ranks ranks = some.all();
-        Case test{
-            toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0, &ranks),
-            {},
-            {}};
+        Case test{toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0,
+                                 &ranks, some_slack(random)),
+                  {},
+                  {}};
         several += ranks.count > 1;
         MemoryPlan const& plan = test.plan;
         // So none of them waits for who waits for what was sent.
