@@ -86,6 +86,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     work.snapshot = options.snapshot;
     work.debug = options.debug;
     work.slack = options.slack;
+    work.overlaps = Chosen::Update::immediate;
     if constexpr (Chosen::proven)
         static_cast<Checkpointed&>(work) =
             Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));

@@ -39,6 +39,7 @@ template <DeviceRuntime Device> class MachinePlan {
     StepChecks const checks;        ///< what is looked at before a commit
     bool const debug;               ///< whether calls are looked at, and tensors have room behind
     std::size_t const slack;        ///< see Training::Options
+    bool const overlaps;            ///< see MachineWork
     DeclaredCost cost;              ///< of actions
     std::size_t const learner;      ///< see lowest_learner()
     MemoryPlan plan;                ///< of a step
@@ -52,7 +53,7 @@ template <DeviceRuntime Device> class MachinePlan {
         : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
           ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
           samples(most_samples), checks(step_checks), debug(work.debug), slack(work.slack),
-          cost(model.costs, model.infos, first, reversals),
+          overlaps(work.overlaps), cost(model.costs, model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
@@ -87,7 +88,8 @@ template <DeviceRuntime Device> class MachinePlan {
                 capacity,
                 staging,
                 links(device),
-                Tightness::full,
+                // In a room a step would wait for all that the one before has there.
+                overlaps ? Tightness::quick : Tightness::full,
                 guards ? slot_alignment : 0,
                 slack};
     }

@@ -51,6 +51,7 @@ struct MachineWork : Checkpointed {
     bool snapshot = false;           ///< whether it has host memory for a copy of its state
     bool debug = false;              ///< see Training::Options
     std::size_t slack = no_wait;     ///< likewise
+    bool overlaps = false;           ///< whether a step may begin before the one before it is done
 };
 
 } // namespace gpipe
