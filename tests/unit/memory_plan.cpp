@@ -241,6 +241,44 @@ TEST_CASE("more samples never take fewer bytes") {
     }
 }
 
+TEST_CASE("nobody waits for room, unless slack is given") {
+    std::mt19937_64 random(8);
+    std::size_t plans = 0, wait = 0; // with slack
+    auto const check = [&](Programs const& programs) {
+        std::size_t const length = programs.cells() + random() % 4;
+        toy::RandomChain const chain = toy::random_chain(random, length, {});
+        gpipe::PlanRequest request{chain.shape(), toy::some_cut(random, programs.cells(), length),
+                                   1, 1 + random() % 3};
+        auto const waits_for_room = [&](std::size_t slack) {
+            request.slack = slack;
+            MemoryPlan const plan = gpipe::plan_memory(request, programs);
+            // Bytes of its own for every value.
+            auto const apart = [&](std::size_t, gpipe::Operand const& operand) {
+                return gpipe::Span{operand.value, std::uint64_t{operand.value} + 1, 0};
+            };
+            gpipe::Needs const needs = find_needs(walk_of(plan.lowered), plan.operands, apart);
+            for (std::size_t i = 0; i < plan.lowered.programs.size(); ++i)
+                if (!std::equal(needs[i].begin(), needs[i].end(), plan.lowered.needs[i].begin(),
+                                plan.lowered.needs[i].end()))
+                    return true;
+            return false;
+        };
+        CHECK_FALSE(waits_for_room(gpipe::no_wait));
+        wait += waits_for_room(0);
+        ++plans;
+    };
+    for (std::size_t m : {1u, 3u, 6u})
+        toy::each_of_catalogue(2, 6, m, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            std::string const name(schedule.name());
+            CAPTURE(name);
+            CAPTURE(k);
+            CAPTURE(m);
+            for (auto const& lower : toy::lowerings) check(lower(schedule.programs(k, m)));
+        });
+    MESSAGE("with slack 0 somebody waits for room in " << wait << " of " << plans << " plans");
+    CHECK(wait > plans / 20);
+}
+
 TEST_CASE("nobody waits for room in an evaluation of what GPipe trains") {
     std::mt19937_64 random(6);
     for (std::size_t k = 1; k <= 4; ++k)

@@ -19,20 +19,12 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-template <class Schedule> schedule::Dynamic chosen_schedule(schedule::Dynamic const& option) {
-    if constexpr (!std::is_same_v<Schedule, schedule::Dynamic>)
-        return Schedule{};
+// A schedule or checkpointing policy: the constant, or else the option, which may be left open.
+template <class Policy, class Default, class Dynamic> Dynamic chosen(Dynamic const& option) {
+    if constexpr (!std::is_same_v<Policy, Dynamic>)
+        return Policy{};
     else if (!option)
-        return schedule::GPipe{};
-    else
-        return option;
-}
-template <class Checkpointing>
-checkpoint::Dynamic chosen_checkpointing(checkpoint::Dynamic const& option) {
-    if constexpr (!std::is_same_v<Checkpointing, checkpoint::Dynamic>)
-        return Checkpointing{};
-    else if (!option)
-        return checkpoint::ExceptLast{};
+        return Default{};
     else
         return option;
 }
@@ -57,9 +49,9 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
-    auto const schedule = chosen_schedule<typename Chosen::Schedule>(options.schedule);
+    auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
     auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
-        return chosen_checkpointing<Checkpointing>(options.checkpointing);
+        return chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing);
     };
     std::size_t const devices =
         chosen_devices<Cut, Chosen::knows_schedule>(schedule.cells_per_device(), options.cells);

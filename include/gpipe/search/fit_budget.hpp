@@ -71,20 +71,30 @@ class BudgetSearch {
         BudgetFit result;
         result.plans = plans_;
         try_fit(bytes, result);
-        if (!result.fits) find_least(result);
+        BudgetFit least = result; // within the first budget that is reckoned to do
+        while (!least.fits) {
+            result.least_bytes = least.least_bytes;
+            result.device = least.device;
+            try_fit(result.least_bytes, least);
+        }
         if (effort_.simulations == 0) return result;
         Simulated const* best = nullptr;
         auto const compare = [&](Simulated const& other) {
-            if (other.bytes > bytes) return;
-            if (!best || other.makespan < best->makespan ||
-                (other.makespan == best->makespan &&
-                 (other.moves != best->moves ? best->moves : other.again < best->again)))
+            if (other.bytes > bytes) {
+                if (result.fits || other.bytes > result.least_bytes) return;
+                result.least_bytes = other.bytes;
+                result.device = other.device;
+            } else if (!best || other.makespan < best->makespan ||
+                       (other.makespan == best->makespan &&
+                        (other.moves != best->moves ? best->moves : other.again < best->again))) {
                 best = &other;
+            }
         };
-        Array<Simulated> own(result.fits ? variants() : 0);
+        // What fits, or the least, in full: its plan may have less than it was reckoned with.
+        Array<Simulated> own(variants());
         result.plans += own.size();
         for (std::size_t h = 0; h < own.size(); ++h) {
-            own[h] = simulated(result.reversals, h);
+            own[h] = simulated(least.reversals, h);
             compare(own[h]);
         }
         for (std::size_t i = 0; i < count_; ++i) compare(others_[i]);
@@ -203,20 +213,6 @@ class BudgetSearch {
             });
     }
 
-    // The least budget that does.
-    constexpr void find_least(BudgetFit& result) const {
-        BudgetFit other = result;
-        while (!other.fits) {
-            result.least_bytes = other.least_bytes;
-            result.device = other.device;
-            try_fit(result.least_bytes, other);
-        }
-        for (std::size_t i = 0; i < count_; ++i) {
-            if (others_[i].bytes >= result.least_bytes) continue;
-            result.least_bytes = others_[i].bytes;
-            result.device = others_[i].device;
-        }
-    }
     constexpr void try_fit(std::size_t bytes, BudgetFit& fit) const {
         std::size_t const devices = cells_.size();
         Array<std::size_t> beyond(devices); // that a device has got more than it was reckoned with
