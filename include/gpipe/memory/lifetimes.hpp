@@ -69,8 +69,7 @@ class LifetimePlacer {
     // apart(a, b): whether two of them may lie in the same bytes though their slices overlap.
     template <class Apart>
     LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, Apart const& apart)
-        : all_(all), begin_(all.size() + 1), is_near_(all.size()), placed_(all.size()),
-          begins_(all.size()) {
+        : all_(all), begin_(all.size() + 1), is_near_(all.size()), placed_(all.size()) {
         Array<std::uint32_t> starts(slices + 1); // by slice: where those stand that begin in it
         Array<std::uint32_t> by_start(all.size());
         for (Lifetime const& one : all) ++starts[one.begin + 1];
@@ -104,50 +103,62 @@ class LifetimePlacer {
 
     // Whether it would take too long.
     bool too_many() const { return too_many_; }
-    // The height of all at `at`, in that order.
-    std::size_t place(Array<std::uint32_t> const& order, Array<std::size_t>& at) {
-        std::size_t height = 0;
-        std::size_t count = 0; // placed so far
+    // Places all in that order, below `limit`. Returns where in the order the one is that comes to
+    // lie on top; with whoever would not be below the limit it ends.
+    std::size_t place(Array<std::uint32_t> const& order, std::size_t limit,
+                      Array<std::size_t>& at) {
+        std::size_t top = 0, height = 0;
+        Placed* end = placed_.data(); // of those placed so far
         for (std::uint32_t& near : is_near_) near = nobody;
-        for (std::uint32_t const v : order) {
+        for (std::size_t k = 0; k < order.size(); ++k) {
+            std::uint32_t const v = order[k];
             for (std::uint32_t n = begin_[v]; n < begin_[v + 1]; ++n) is_near_[others_[n]] = v;
             // From below: the first gap between those that it must not lie over.
+            std::size_t const bytes = all_[v].bytes;
             std::size_t low = 0;
-            for (std::size_t k = 0; k < count && begins_[k] < low + all_[v].bytes; ++k)
-                if (is_near_[placed_[k]] == v)
-                    low = std::max(low, begins_[k] + all_[placed_[k]].bytes);
-            at[v] = low;
-            height = std::max(height, low + all_[v].bytes);
-            std::size_t k = count++;
-            for (; k > 0 && begins_[k - 1] > low; --k) {
-                begins_[k] = begins_[k - 1];
-                placed_[k] = placed_[k - 1];
+            Placed const* one = placed_.data();
+            for (; one != end && one->begin < low + bytes; ++one) {
+                std::size_t const above = is_near_[one->who] == v ? one->end : 0;
+                low = above > low ? above : low;
             }
-            begins_[k] = low;
-            placed_[k] = v;
+            looks_ += begin_[v + 1] - begin_[v] + static_cast<std::size_t>(one - placed_.data());
+            at[v] = low;
+            if (low + bytes > height) {
+                height = low + bytes;
+                top = k;
+                if (height >= limit) break;
+            }
+            Placed* own = end++;
+            for (; own != placed_.data() && own[-1].begin > low; --own) own[0] = own[-1];
+            *own = {low, low + bytes, v};
         }
-        return height;
+        return top;
     }
-    // What place() looks at.
-    std::size_t work() const { return all_.size() * all_.size() / 4 + others_.size(); }
+    // So often place() has looked at one.
+    std::size_t looks() const { return looks_; }
 
   private:
+    struct Placed {
+        std::size_t begin = 0;
+        std::size_t end = 0;
+        std::uint32_t who = 0;
+    };
     static constexpr std::uint32_t nobody = 0xFFFFFFFF;
     static constexpr std::size_t most_pairs = std::size_t{1} << 20;
     Array<Lifetime> const& all_;
     Array<std::uint32_t> begin_;   // by lifetime: where its part of others_ begins
     Array<std::uint32_t> others_;  // that it must not lie over
     Array<std::uint32_t> is_near_; // by lifetime: whom it must not lie over, the last who asked
-    Array<std::uint32_t> placed_;  // by place
-    Array<std::size_t> begins_;    // likewise: where they begin
+    Array<Placed> placed_;         // by place
     bool too_many_ = false;
+    std::size_t looks_ = 0;
 };
 
 // Looks for a lower placement than the one at `at`, of that height, until one is as low as `bound`,
 // and returns the best: first what has the most bytes for the longest time, then what has the most
-// bytes; of each whoever comes to lie on top is placed first the next time, `tries` times or until
-// that has not helped for a while. (Of the orders that the literature has these two were best on
-// the networks of benchmarks/plan.)
+// bytes; of each whoever comes to lie on top, or would not lie below what is the best so far, is
+// placed first the next time, `tries` times or until that has not helped for a while. (Of the
+// orders that the literature has these two were best on the networks of benchmarks/plan.)
 template <class Apart>
 [[gnu::cold]] std::size_t lower(Array<Lifetime> const& all, std::uint32_t slices, std::size_t bound,
                                 Array<std::size_t>& at, std::size_t height, int tries,
@@ -168,21 +179,18 @@ template <class Apart>
         sort_keyed(keyed.data(), keyed.size());
         for (std::size_t v = 0; v < order.size(); ++v)
             order[v] = static_cast<std::uint32_t>(keyed[v].rest);
-        std::size_t work = std::size_t{1} << 18;
-        std::size_t best = static_cast<std::size_t>(-1);
+        std::size_t const until = placer.looks() + (std::size_t{1} << 18);
         for (int n = 0, vain = 0; n < tries && vain < patience && height > bound; ++n) {
-            if (work < placer.work() && n > 0) break;
-            work -= std::min(work, placer.work());
-            std::size_t const found = placer.place(order, other);
-            vain = found < best ? 0 : vain + 1;
-            best = std::min(best, found);
+            if (placer.looks() >= until) break;
+            std::size_t k = placer.place(order, height, other);
+            std::uint32_t const top = order[k];
+            std::size_t const found = other[top] + all[top].bytes;
+            ++vain;
             if (found < height) {
+                vain = 0;
                 height = found;
                 at = other;
             }
-            std::size_t k = 0;
-            while (other[order[k]] + all[order[k]].bytes != found) ++k;
-            std::uint32_t const top = order[k];
             for (; k > 0; --k) order[k] = order[k - 1];
             order[0] = top;
         }
