@@ -254,7 +254,7 @@ Results measure_all(Problem const& problem, Settings const& settings) {
         if (results.all.back().host == 0) results.all.pop_back(); // nothing is away long enough
     }
 
-    gpipe::BudgetSearch const search = problem.search();
+    gpipe::BudgetSearch search = problem.search();
     auto const add_optimal = [&](std::size_t bytes) {
         gpipe::BudgetFit const fit = search.fit(bytes);
         if (!fit.fits) return;

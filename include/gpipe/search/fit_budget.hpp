@@ -18,7 +18,7 @@ struct BudgetFit {
     Programs programs;           ///< the schedule with their recomputes
     std::size_t device = 0;      ///< if it does not fit: the first that lacks the most bytes
     std::size_t least_bytes = 0; ///< likewise: the least budget that would do
-    std::size_t plans = 0;       ///< how many were made to find it
+    std::size_t plans = 0;       ///< how many the search has made so far
     double makespan = 0;         ///< of a step, by the layers' declared costs, if any is simulated
 };
 
@@ -35,9 +35,9 @@ struct BudgetFit {
 /// Where cells may offload what they keep, all that is simulated with that, too.
 ///
 /// What a choice takes is found by planning its device (see Tightness::quick: the plan in the end
-/// may have less). But the slots of boundaries, and the outboxes of transfers, depend on what other
-/// cells choose, too. So the whole plan is made, and a device that has got more than it was
-/// reckoned with chooses again with so much less.
+/// may have less, which is looked at where it decides). But the slots of boundaries, and the
+/// outboxes of transfers, depend on what other cells choose, too. So the whole plan is made, and a
+/// device that has got more than it was reckoned with chooses again with so much less.
 class BudgetSearch {
   public:
     /// Throws std::invalid_argument if of anything that is looked at there is none, or of heights
@@ -67,9 +67,8 @@ class BudgetSearch {
     }
 
     /// The fastest choice found within so many bytes per device.
-    [[gnu::cold]] constexpr BudgetFit fit(std::size_t bytes) const {
+    [[gnu::cold]] constexpr BudgetFit fit(std::size_t bytes) {
         BudgetFit result;
-        result.plans = plans_;
         try_fit(bytes, result);
         BudgetFit least = result; // within the first budget that is reckoned to do
         while (!least.fits) {
@@ -77,40 +76,22 @@ class BudgetSearch {
             result.device = least.device;
             try_fit(result.least_bytes, least);
         }
-        if (effort_.simulations == 0) return result;
-        Simulated const* best = nullptr;
-        auto const compare = [&](Simulated const& other) {
-            if (other.bytes > bytes) {
-                if (result.fits || other.bytes > result.least_bytes) return;
-                result.least_bytes = other.bytes;
-                result.device = other.device;
-            } else if (!best || other.makespan < best->makespan ||
-                       (other.makespan == best->makespan &&
-                        (other.moves != best->moves ? best->moves : other.again < best->again))) {
-                best = &other;
-            }
-        };
-        // What fits, or the least, in full: its plan may have less than it was reckoned with.
-        Array<Simulated> own(variants());
-        result.plans += own.size();
-        for (std::size_t h = 0; h < own.size(); ++h) {
-            own[h] = simulated(least.reversals, h);
-            compare(own[h]);
+        if (effort_.simulations > 0) {
+            // What fits, or the least, comes first.
+            Array<Simulated> own(variants());
+            for (std::size_t h = 0; h < own.size(); ++h) own[h] = simulated(least.reversals, h);
+            choose(own, bytes, result);
         }
-        for (std::size_t i = 0; i < count_; ++i) compare(others_[i]);
-        if (!best) return result;
-        result.fits = true;
-        result.makespan = best->makespan;
-        result.reversals = best->reversals;
-        result.programs = best->programs;
+        result.plans = plans_;
         return result;
     }
 
   private:
     // Reversals with what they take.
     struct Simulated {
-        std::size_t bytes = 0; // of the device that has the most
+        std::size_t bytes = 0; // of the device that has the most, or more
         std::size_t device = 0;
+        bool is_exact = false;
         double makespan = 0;
         std::size_t again = 0; // forwards in a step that are not the first
         bool moves = false;    // whether what cells keep is offloaded
@@ -127,7 +108,7 @@ class BudgetSearch {
     }
     // Each without and with what cells keep in the host's memory.
     constexpr std::size_t variants() const { return halvings() * (problem_.offloads ? 2 : 1); }
-    constexpr Simulated simulated(Array<Reversal> reversals, std::size_t variant) const {
+    constexpr Simulated simulated(Array<Reversal> reversals, std::size_t variant) {
         std::size_t const halving = variant % halvings();
         constexpr WeightHalf halves[] = {WeightHalf::at_once, WeightHalf::at_once,
                                          WeightHalf::later, WeightHalf::again};
@@ -139,19 +120,61 @@ class BudgetSearch {
                 reversal.weights = Array<WeightHalf>(reversal.layers(), halves[halving]);
         }
         result.programs = lower_reversed(problem_.cut_chain(), in_halves_, reversals);
-        MemoryPlan const plan = result.moves ? plan_memory(problem_, result.programs, reversals)
-                                             : problem_.bytes(result.programs, reversals);
-        for (std::size_t d = 0; d < plan.devices.size(); ++d) {
-            if (plan.devices[d].total() <= result.bytes) continue;
-            result.bytes = plan.devices[d].total();
-            result.device = d;
-        }
+        MemoryPlan const plan = result.moves
+                                    ? plan_memory(problem_.quickly(), result.programs, reversals)
+                                    : plan_bytes(problem_.quickly(), result.programs, reversals);
+        weigh(result, plan);
         for (std::size_t const runs :
              extra_forwards(result.programs, problem_.cut_chain(), reversals))
             result.again += runs;
         result.makespan = makespan(result.programs, reversals, result.moves ? &plan : nullptr);
         result.reversals = static_cast<Array<Reversal>&&>(reversals);
         return result;
+    }
+    constexpr void weigh(Simulated& one, MemoryPlan const& plan) {
+        ++plans_;
+        one.bytes = 0;
+        for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+            if (plan.devices[d].total() <= one.bytes) continue;
+            one.bytes = plan.devices[d].total();
+            one.device = d;
+        }
+    }
+    // A plan in full is made of what may need it only: it takes long. (Another may leave more where
+    // it is.)
+    constexpr bool fits(Simulated& one, std::size_t bytes) {
+        if (!one.is_exact && (one.moves || one.bytes > bytes)) {
+            weigh(one, plan_bytes(problem_, one.programs, one.reversals));
+            one.is_exact = true;
+        }
+        return one.bytes <= bytes;
+    }
+    // The fastest of those and of the others, or the least that would do.
+    constexpr void choose(Array<Simulated>& own, std::size_t bytes, BudgetFit& result) {
+        auto const each = [&](auto f) {
+            for (Simulated& one : own) f(one);
+            for (std::size_t i = 0; i < count_; ++i) f(others_[i]);
+        };
+        Simulated const* best = nullptr;
+        each([&](Simulated& one) {
+            bool const is_better =
+                !best || one.makespan < best->makespan ||
+                (one.makespan == best->makespan &&
+                 (one.moves != best->moves ? best->moves : one.again < best->again));
+            if (is_better && fits(one, bytes)) best = &one;
+        });
+        if (best) {
+            result.fits = true;
+            result.makespan = best->makespan;
+            result.reversals = best->reversals;
+            result.programs = best->programs;
+            return;
+        }
+        each([&](Simulated const& one) {
+            if (one.bytes > result.least_bytes) return;
+            result.least_bytes = one.bytes;
+            result.device = one.device;
+        });
     }
     // `offloads`: the plan that says what is.
     constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals,
@@ -171,8 +194,7 @@ class BudgetSearch {
             .makespan;
     }
     constexpr void add(Array<Reversal> const& reversals) {
-        for (std::size_t h = 0; h < variants(); ++h, ++plans_)
-            others_[count_++] = simulated(reversals, h);
+        for (std::size_t h = 0; h < variants(); ++h) others_[count_++] = simulated(reversals, h);
     }
     constexpr void simulate_others() {
         // Every budget at which a device chooses anew, or as many of them as may be looked at.
@@ -194,7 +216,6 @@ class BudgetSearch {
         for (std::size_t i = 0; i < steps; ++i) {
             BudgetFit fit;
             try_fit(budgets[steps > 1 ? i * (count - 1) / (steps - 1) : 0], fit);
-            plans_ += fit.plans;
             if (fit.fits) add(fit.reversals);
         }
         // The least has fewer bytes than it was reckoned with, and that is what counts.
@@ -213,7 +234,7 @@ class BudgetSearch {
             });
     }
 
-    constexpr void try_fit(std::size_t bytes, BudgetFit& fit) const {
+    constexpr void try_fit(std::size_t bytes, BudgetFit& fit) {
         std::size_t const devices = cells_.size();
         Array<std::size_t> beyond(devices); // that a device has got more than it was reckoned with
         fit.reversals = Array<Reversal>(problem_.schedule.cells());
@@ -235,14 +256,19 @@ class BudgetSearch {
             }
             if (fit.least_bytes > 0) return;
             fit.programs = lower_reversed(problem_.cut_chain(), problem_.schedule, fit.reversals);
-            MemoryPlan const plan = problem_.bytes(fit.programs, fit.reversals);
-            ++fit.plans;
-            fit.fits = true;
-            for (std::size_t d = 0; d < devices; ++d) {
-                std::size_t const total = plan.devices[d].total();
-                if (total <= bytes) continue;
-                fit.fits = false;
-                beyond[d] = total - reckoned[d];
+            for (bool const exactly : {false, true}) {
+                if (fit.fits) break;
+                MemoryPlan const plan =
+                    exactly ? plan_bytes(problem_, fit.programs, fit.reversals)
+                            : plan_bytes(problem_.quickly(), fit.programs, fit.reversals);
+                ++plans_;
+                fit.fits = true;
+                for (std::size_t d = 0; d < devices; ++d) {
+                    std::size_t const total = plan.devices[d].total();
+                    if (total <= bytes) continue;
+                    fit.fits = false;
+                    if (exactly) beyond[d] = total - reckoned[d];
+                }
             }
         }
     }

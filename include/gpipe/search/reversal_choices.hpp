@@ -23,16 +23,11 @@ struct BudgetProblem : PlanRequest {
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
     /// As checkpointing policies see it.
     constexpr CutChain cut_chain() const { return {chain.layers, chain.size, first.data()}; }
-    /// The memory plan with these reversals, as far as its bytes go.
-    constexpr MemoryPlan bytes(Programs const& programs, Array<Reversal> const& reversals) const {
-        return plan_bytes(*this, programs, reversals);
-    }
-    /// The same without a search, and with slots for all that crosses an edge.
-    constexpr MemoryPlan quick_bytes(Programs const& programs,
-                                     Array<Reversal> const& reversals) const {
+    /// Planned without a search, and with slots for all that crosses an edge: no fewer bytes.
+    constexpr PlanRequest quickly() const {
         PlanRequest request = *this;
         request.tightness = std::min(tightness, Tightness::quick);
-        return plan_bytes(request, programs, reversals);
+        return request;
     }
 };
 
@@ -98,7 +93,7 @@ GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs,
     for (std::size_t c = 0; c < cells; ++c)
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
     Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
-    MemoryPlan const plan = problem.quick_bytes(programs, reversals);
+    MemoryPlan const plan = plan_bytes(problem.quickly(), programs, reversals);
     Array<std::size_t> const kept = kept_by_cell(programs, plan.parts.way);
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
