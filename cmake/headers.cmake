@@ -271,5 +271,6 @@ set(GPIPE_HEADERS
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
+    include/gpipe/transport/mpi.hpp
     include/gpipe/transport/transport.hpp
 )

@@ -13,6 +13,7 @@ namespace gpipe {
 struct Channel {
     std::uint32_t from = 0; ///< rank
     std::uint32_t to = 0;   ///< another
+    std::size_t bytes = 0;  ///< of a message, at the most
 };
 
 /// What carries messages between ranks; each has an object of its own.

@@ -1,0 +1,209 @@
+// Ranks that are processes: each runs this program under mpirun, and all do the same.
+#include "support/net.hpp"
+#include "support/skip_layers.hpp"
+
+#include <gpipe/transport/mpi.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::MpiRanks;
+using toy::Backward;
+
+using Real = float;
+using Loss = toy::MeanSquare<Real, 3>;
+using Rank = gpipe::transport::Mpi::Of<gpipe::device::Host>;
+static_assert(gpipe::RankTransport<MpiRanks>);
+static_assert(gpipe::DeviceRuntime<Rank>);
+
+// MPI is under way as long as there are any.
+MpiRanks const& world() {
+    static MpiRanks const ranks;
+    return ranks;
+}
+[[maybe_unused]] std::size_t const begun = world().ranks();
+
+// Every way that messages may take.
+MpiRanks::Options way(std::size_t number) {
+    MpiRanks::Options o;
+    o.deadline = 60;
+    o.shares = number % 2 == 0;
+    o.ahead = 1 + number % 3;
+    return o;
+}
+
+// The part of a Training that this rank has.
+template <class Net> struct Part {
+    using Train = toy::Training<Net, Loss, Adam, Rank>;
+    MpiRanks ranks;
+    Train train;
+
+    Part(Net net, std::size_t number, typename Train::Options o)
+        : ranks(way(number)), train(std::move(net), Loss{}, Adam{1e-2f}, with(o)) {}
+
+    bool has(std::size_t layer) const {
+        auto const& plan = train.plan();
+        std::size_t cell = 0;
+        while (plan.first[cell + 1] <= layer) ++cell;
+        return !const_cast<Train&>(train).arena(plan.lowered.programs.device_of(cell)).empty();
+    }
+    // As far as it is here: what it trains other than the plain loop; nothing if it is empty.
+    template <class Plain> std::string differs(Plain const& plain) {
+        for (std::size_t layer = 0; layer < Train::layer_count; ++layer)
+            for (std::size_t t = 0; t < train.tensors(layer) && has(layer); ++t) {
+                std::vector<std::byte> own(plain.parameter(layer, t).size());
+                train.read_gradient(layer, t, std::span(own));
+                if (own != plain.gradient(layer, t)) return "a gradient";
+                train.read_parameter(layer, t, std::span(own));
+                if (own != plain.parameter(layer, t)) return "parameters";
+            }
+        return "";
+    }
+
+  private:
+    typename Train::Options with(typename Train::Options o) {
+        o.device.transport = &ranks;
+        return o;
+    }
+};
+
+template <class Net> typename Part<Net>::Train::Options options(std::size_t k, std::size_t m) {
+    typename Part<Net>::Train::Options o;
+    o.samples = 13;
+    o.seed = 7;
+    o.cells = k;
+    o.micro_batches = m;
+    return o;
+}
+
+// One rank has all devices but one of each other.
+std::size_t devices_of(std::size_t rank, std::size_t k, std::size_t most) {
+    return rank == most % world().ranks() ? k - world().ranks() + 1 : 1;
+}
+
+template <class Net, class Make> void train_alike(std::size_t points, Make make) {
+    std::size_t const sizes[] = {13, 7, 13}; // of 7 samples one micro-batch stays empty
+    using Plain = toy::Reference<Net, Loss, Adam>;
+    std::vector<std::unique_ptr<Plain>> plain;
+    std::vector<double> losses[2];
+    for (Backward const order : {Backward::descending, Backward::ascending}) {
+        plain.push_back(std::make_unique<Plain>(make(), Loss{}, Adam{1e-2f}, 7, 8, order));
+        for (std::size_t const size : sizes) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            losses[plain.size() - 1].push_back(plain.back()->step(data.inputs, data.targets));
+        }
+    }
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(4, Net::size, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        if (k < world().ranks()) return;
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+            if (point++ % toy::one_of(points) != 0) continue;
+            auto o = options<Net>(k, 8);
+            o.schedule = schedule;
+            o.checkpointing = checkpointing.policy;
+            o.device.device.threads = 1 + point % 3;
+            o.device.devices = devices_of(world().rank(), k, point);
+            INFO(schedule.name(), ", K = ", k, ", ", checkpointing.name);
+            Part<Net> part(make(), point, o);
+            std::size_t const order = schedule.name() == "GPipe" ? 0 : 1;
+            for (std::size_t i = 0; i < 3; ++i) {
+                toy::Data<Real> const data(sizes[i], static_cast<std::uint32_t>(sizes[i]));
+                (void)part.train.evaluate(data.inputs, data.targets);
+                CHECK(part.train.step(data.inputs, data.targets).loss == losses[order][i]);
+            }
+            toy::Data<Real> const data(5, 99);
+            CHECK(part.train.evaluate(data.inputs, data.targets).loss ==
+                  plain[order]->evaluate(data.inputs, data.targets));
+            CHECK(part.differs(*plain[order]) == "");
+            ++trained;
+        }
+    });
+    MESSAGE(trained << " trainings on " << world().ranks() << " ranks");
+    CHECK(trained > 5);
+}
+
+} // namespace
+
+TEST_CASE("P1 processes train as the plain loop, in every bit, under every schedule and "
+          "checkpointing, through shared windows and by messages") {
+    toy::Watch watch;
+    train_alike<toy::Net<Real>>(23, [&] { return toy::make_net<Real>(watch); });
+}
+
+TEST_CASE("P1 skips and ties across processes, too") {
+    train_alike<toy::SkipNet<Real>>(23, [] { return toy::SkipNet<Real>{}; });
+}
+
+namespace {
+
+using Net = toy::Net<Real>;
+std::size_t const cells = 4;
+
+typename Part<Net>::Train::Options four(std::size_t threads) {
+    auto o = options<Net>(cells, 3);
+    o.schedule = gpipe::schedule::OneForwardOneBackward{};
+    o.device.device.threads = threads;
+    o.device.devices = devices_of(world().rank(), cells, 1);
+    return o;
+}
+
+} // namespace
+
+TEST_CASE("P6 what throws in a process is told in all, changes nothing, and training goes on") {
+    toy::Data<Real> const data(7);
+    for (std::size_t number = 0; number < 6; ++number) {
+        toy::Watch watch, other;
+        Part<Net> part(toy::make_net<Real>(watch), number, four(1 + number % 2));
+        toy::Plain<Real> plain(toy::make_net<Real>(other), {}, Adam{1e-2f}, 7, 3,
+                               Backward::ascending);
+        CHECK(part.train.step(data.inputs, data.targets).loss ==
+              plain.step(data.inputs, data.targets));
+        for (std::size_t layer = 0; layer < Net::size; layer += 3) {
+            watch.faults = {{layer, 3, toy::Phase::forward}};
+            bool thrown = false;
+            try {
+                part.train.step(data.inputs, data.targets);
+            } catch (toy::Thrown const&) {
+                thrown = part.has(layer);
+            } catch (gpipe::RankError const&) {
+                thrown = !part.has(layer);
+            }
+            CHECK(thrown);
+            REQUIRE(part.train.failure());
+            CHECK(part.train.failure()->layer == layer);
+            watch.faults.clear();
+            CHECK(part.train.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+            CHECK(part.differs(plain) == "");
+        }
+    }
+}
+
+TEST_CASE("plans that differ are refused by all processes") {
+    toy::Watch watch;
+    auto o = four(1);
+    o.seed += world().rank();
+    if (world().ranks() == 1) return;
+    CHECK_THROWS_WITH_AS(Part<Net>(toy::make_net<Real>(watch), 0, o),
+                         doctest::Contains("gpipe: rank 1 has made another plan than rank 0"),
+                         std::invalid_argument);
+}
+
+TEST_CASE("options that cannot be met are refused") {
+    MpiRanks::Options o;
+    o.ahead = 0;
+    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+    o = {};
+    o.deadline = 0;
+    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+}
