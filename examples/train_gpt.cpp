@@ -5,10 +5,11 @@
 //   train_gpt --text FILE --cells 2 --schedule ZeroBubbleH1
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
+//   train_gpt --text FILE --cells 4 --ranks 2
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
-// for one instantiation of all per kind of device.
+// for one instantiation of all per kind of device, and one for ranks.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -20,6 +21,7 @@
 #include "support/json.hpp"
 #include "support/options.hpp"
 #include "support/progress.hpp"
+#include "support/ranks.hpp"
 #include "support/saved.hpp"
 #include "support/trace.hpp"
 
@@ -49,12 +51,12 @@
 
 namespace {
 
-template <class Model, class Device>
+template <class Model, class Device, class Transport>
 using TrainOn =
     gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
                     gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename Model::Loss>,
                     gpipe::Optimizer<gpipe::optimizer::Dynamic>, gpipe::schedule::Dynamic,
-                    gpipe::checkpoint::Dynamic, Device>;
+                    gpipe::checkpoint::Dynamic, Device, Transport>;
 
 std::string format(char const* words, auto... values) {
     char buffer[256];
@@ -83,6 +85,7 @@ struct Settings {
     std::string device = "host";
     std::string gpus;
     std::uint64_t threads = 0;
+    std::uint64_t ranks = 1;
     std::uint64_t sample = 400;
     double temperature = 0.8;
     std::string prompt;
@@ -125,6 +128,8 @@ struct Settings {
                      "the GPU of each device, may repeat; else all of them in turn", gpus);
         options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
                        256);
+        options.number("ranks", "processes, of which each has as many of the devices; by mpirun",
+                       ranks, 1, 8);
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
                        100);
@@ -164,7 +169,7 @@ struct Settings {
         return chosen;
     }
 
-    template <class Train> typename Train::Options training() const {
+    template <class Train, class Company> typename Train::Options training(Company& company) const {
         typename Train::Options options;
         options.samples = batch;
         options.seed = seed;
@@ -174,6 +179,8 @@ struct Settings {
         options.checkpointing = gpipe::checkpoint::find_checkpointing(checkpointing);
         options.snapshot = save_every > 0;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
+        if constexpr (requires { options.device.transport; })
+            options.device = {{threads}, company.all(), devices() / ranks};
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
 #endif
@@ -198,23 +205,29 @@ struct Settings {
     }
 };
 
-template <class Operations, class Device, bool tied>
-int run(Settings const& settings, gpt::Text const& text) {
+template <class Operations, class Device, bool tied, class Transport = gpipe::transport::Local,
+          class Company = support::Alone>
+int run(Settings const& settings, gpt::Text const& text, Company& company) {
     using Model = gpt::StandardOn<Operations, tied>;
-    using Train = TrainOn<Model, Device>;
-    // Elsewhere actions only enqueue: how long that takes says nothing of them.
-    constexpr bool times = !gpipe::calls_enqueue<Device>;
+    using Train = TrainOn<Model, Device, Transport>;
+    // Where actions only enqueue, how long that takes says nothing of them; and a rank knows its
+    // own.
+    constexpr bool alone = std::is_same_v<Company, support::Alone>;
+    constexpr bool times = !gpipe::calls_enqueue<Device> && alone;
+    bool const speaks = company.speaks();
     std::optional<support::TraceFile> trace;
     if (!settings.trace.empty()) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
                 Model::loss(text.classes()), settings.chosen_optimizer(),
-                settings.training<Train>()};
+                settings.training<Train>(company)};
     if constexpr (times) train.time_actions();
-    std::fprintf(stderr,
-                 "%zu characters, %zu of them distinct; %zu parameters in %zu layers, %zu cells, "
-                 "%zu threads\n%s\n",
-                 text.size(), text.classes(), Model::Net::parameters(), Model::Net::size,
-                 train.cells(), train.lanes(), Operations::kernels().c_str());
+    if (speaks)
+        std::fprintf(
+            stderr,
+            "%zu characters, %zu of them distinct; %zu parameters in %zu layers, %zu cells, "
+            "%zu threads\n%s\n",
+            text.size(), text.classes(), Model::Net::parameters(), Model::Net::size, train.cells(),
+            train.lanes(), Operations::kernels().c_str());
 
     // What is held out is looked at on the way in a few samples, at the end in many.
     gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
@@ -254,7 +267,7 @@ int run(Settings const& settings, gpt::Text const& text) {
             held_out_loss = train.evaluate(glance.inputs, glance.targets);
         if (settings.save_every > 0 && done % settings.save_every == 0)
             gpipe::start_save(train, progressed.path(), progressed.metadata());
-        if (progress.due(done)) {
+        if (speaks && progress.due(done)) {
             auto const recent = std::min<std::size_t>(losses.size(), 20);
             double sum = 0;
             for (std::size_t i = losses.size() - recent; i < losses.size(); ++i) sum += losses[i];
@@ -278,18 +291,24 @@ int run(Settings const& settings, gpt::Text const& text) {
     for (std::size_t i = losses.size() - last; i < losses.size(); ++i)
         final_loss += losses[i] / static_cast<double>(last);
     std::FILE* const prose = settings.json ? stderr : stdout;
-    std::fprintf(prose,
-                 "held-out loss %.4f nats per character, %.1f %% of the characters right, "
-                 "after %.1f s\n",
-                 result.loss, 100 * result.metric[0], seconds());
+    if (speaks)
+        std::fprintf(prose,
+                     "held-out loss %.4f nats per character, %.1f %% of the characters right, "
+                     "after %.1f s\n",
+                     result.loss, 100 * result.metric[0], seconds());
     if (settings.sample > 0) {
         std::string const prompt =
             settings.prompt.empty() ? std::string{text.character(0)} : settings.prompt;
-        std::string const written = gpt::generate<Model>(train, text, prompt, settings.sample,
-                                                         settings.temperature, train.seed());
-        std::fprintf(prose, "a sample:\n%s%s\n", settings.prompt.c_str(), written.c_str());
+        // Who has the last cell has the outputs.
+        std::size_t const teller =
+            train.programs().device_of(train.cells() - 1) / (settings.devices() / settings.ranks);
+        std::string const written = gpt::generate<Model>(
+            train, text, prompt, settings.sample, settings.temperature, train.seed(),
+            [&](std::uint64_t choice) { return company.told(choice, teller); });
+        if (speaks)
+            std::fprintf(prose, "a sample:\n%s%s\n", settings.prompt.c_str(), written.c_str());
     }
-    if (settings.json) {
+    if (settings.json && speaks) {
         support::JsonObject object;
         object.add("steps", settings.steps)
             .add("batch", settings.batch)
@@ -302,6 +321,7 @@ int run(Settings const& settings, gpt::Text const& text) {
             .add("optimizer", settings.optimizer)
             .add("tied", settings.tie)
             .add("device", settings.device)
+            .add("ranks", settings.ranks)
             .add("threads", train.lanes())
             .add("seed", train.seed())
             .add("learning_rate", settings.learning_rate)
@@ -351,20 +371,45 @@ int main(int count, char** arguments) {
     if (settings.device == "cuda" && !settings.trace.empty())
         return options.refuse("--trace goes with --device host only: a GPU's actions are enqueued, "
                               "and nobody sees when they run");
+    if (settings.ranks > 1) {
+#ifndef GPIPE_EXAMPLE_MPI
+        return options.refuse("--ranks: this program was built without MPI; configure it anew "
+                              "where there is one (Debian: libopenmpi-dev)");
+#endif
+        if (settings.device == "cuda" || !settings.save.empty() || !settings.trace.empty())
+            return options.refuse("--ranks goes without --device cuda, --save and --trace");
+        if (settings.devices() % settings.ranks != 0)
+            return options.refuse(format("--ranks %zu does not divide --cells %zu",
+                                         std::size_t{settings.ranks}, settings.devices()));
+    }
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
             if (text.id(c) < 0)
                 return options.refuse("--prompt has a character that the text has not");
+        (void)settings.chosen_schedule(); // what is refused is refused once
+#ifdef GPIPE_EXAMPLE_MPI
+        if (settings.ranks > 1 && !support::is_launched())
+            support::launch(settings.ranks, count, arguments);
+#endif
+        support::Alone alone;
 #ifdef __CUDACC__
         using gpt::CudaOperations, gpipe::device::Cuda;
         if (settings.device == "cuda")
-            return settings.tie ? run<CudaOperations, Cuda, true>(settings, text)
-                                : run<CudaOperations, Cuda, false>(settings, text);
+            return settings.tie ? run<CudaOperations, Cuda, true>(settings, text, alone)
+                                : run<CudaOperations, Cuda, false>(settings, text, alone);
 #endif
         using gpt::HostOperations, gpipe::device::Host;
-        return settings.tie ? run<HostOperations, Host, true>(settings, text)
-                            : run<HostOperations, Host, false>(settings, text);
+#ifdef GPIPE_EXAMPLE_MPI
+        if (settings.ranks > 1) {
+            using gpipe::transport::Mpi;
+            support::Rank rank(settings.ranks);
+            return settings.tie ? run<HostOperations, Host, true, Mpi>(settings, text, rank)
+                                : run<HostOperations, Host, false, Mpi>(settings, text, rank);
+        }
+#endif
+        return settings.tie ? run<HostOperations, Host, true>(settings, text, alone)
+                            : run<HostOperations, Host, false>(settings, text, alone);
     } catch (gpt::BadText const& error) {
         return options.refuse(error.what());
     } catch (support::UsageError const& error) {

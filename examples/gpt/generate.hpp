@@ -14,10 +14,11 @@ namespace gpt {
 
 /// Continues `prompt`, which must be in the text's characters and not empty, by `length`
 /// characters, each drawn from what the network thinks of the last context of characters. Low
-/// temperatures take the likelier ones.
-template <class Model, class Train>
+/// temperatures take the likelier ones. told(choice): what was chosen where the outputs are, if
+/// there are several ranks.
+template <class Model, class Train, class Told>
 std::string generate(Train& train, Text const& text, std::string const& prompt, std::size_t length,
-                     double temperature, std::uint64_t seed) {
+                     double temperature, std::uint64_t seed, Told const& told) {
     std::vector<std::int32_t> tokens;
     for (char const c : prompt) tokens.push_back(text.id(c));
     std::vector<std::int32_t> window(Model::context);
@@ -38,7 +39,7 @@ std::string generate(Train& train, Text const& text, std::string const& prompt, 
         double left = static_cast<double>(random() >> 11) * 0x1p-53 * sum;
         std::size_t choice = 0;
         while (choice + 1 < weights.size() && left >= weights[choice]) left -= weights[choice++];
-        tokens.push_back(static_cast<std::int32_t>(choice));
+        tokens.push_back(static_cast<std::int32_t>(told(choice)));
         written += text.character(tokens.back());
     }
     return written;

@@ -199,6 +199,7 @@ struct SmallModel {
     static constexpr std::size_t context = 4;
     static constexpr std::size_t vocabulary = 8;
 };
+auto const same = [](std::uint64_t choice) { return choice; };
 struct Counting {
     std::size_t seen_most = 0;
     void predict(std::vector<std::int32_t> const& window, std::vector<float>& logits) {
@@ -212,12 +213,12 @@ struct Counting {
 TEST_CASE("generated text continues the prompt, beyond one context, in the text's characters") {
     gpt::Text const text("abcdeabcdeabcde", "name", 4);
     Counting model;
-    CHECK(gpt::generate<SmallModel>(model, text, "a", 11, 1.0, 1) == "bcdeabcdeab");
-    CHECK(gpt::generate<SmallModel>(model, text, "cde", 3, 0.1, 2) == "abc");
-    std::string const hot = gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3);
+    CHECK(gpt::generate<SmallModel>(model, text, "a", 11, 1.0, 1, same) == "bcdeabcdeab");
+    CHECK(gpt::generate<SmallModel>(model, text, "cde", 3, 0.1, 2, same) == "abc");
+    std::string const hot = gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3, same);
     CHECK(hot.find_first_not_of("abcde") == std::string::npos);
-    CHECK(hot != gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 4));
-    CHECK(hot == gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3));
+    CHECK(hot != gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 4, same));
+    CHECK(hot == gpt::generate<SmallModel>(model, text, "a", 200, 100.0, 3, same));
 }
 
 TEST_CASE("a file that cannot be trained on is refused with its name and why") {
@@ -348,6 +349,12 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--dropout 1",
         with_text + "--temperature 0",
         with_text + "--prompt xyz",
+        with_text + "--ranks 0",
+        with_text + "--ranks 9",
+        with_text + "--cells 2 --ranks 4",
+        with_text + "--ranks 2 --save folder",
+        with_text + "--ranks 2 --trace picture.svg",
+        with_text + "--ranks 2 --schedule GPipe --cells 8 --micro-batches 0",
         with_text + "--device tpu",
         with_text + "--gpus 0",
         with_text + "--device cuda --gpus 0,x",
@@ -399,6 +406,40 @@ TEST_CASE("train_gpt says which schedule does not go with which cells and micro-
         CHECK(ran.err == "train_gpt: " + mistake.second + '\n');
     }
 }
+
+#if TRAIN_GPT_RANKS
+TEST_CASE("train_gpt as processes trains what it does as one, to the last digit, and writes it") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    for (char const* how : {"--cells 2 --ranks 2", "--cells 4 --ranks 2 --tie",
+                            "--cells 2 --ranks 2 --schedule ZeroBubbleV"}) {
+        CAPTURE(how);
+        std::string const one = how;
+        std::string const arguments = "--json --steps 3 --sample 5 --text " + text + ' ';
+        Ran const processes = train_gpt(folder, arguments + one);
+        Ran const threads =
+            train_gpt(folder, arguments + one.substr(0, 9) + one.substr(one.find("--ranks 2") + 9));
+        CHECK(processes.status == 0);
+        CHECK(threads.status == 0);
+        CHECK(processes.lines(processes.out) == 1);
+        CHECK(processes.member("ranks") == "2");
+        CHECK(threads.member("ranks") == "1");
+        for (char const* name : {"final_loss", "held_out_loss", "held_out_accuracy"})
+            CHECK(processes.member(name) == threads.member(name));
+        auto const sample = [](Ran const& ran) {
+            return ran.err.substr(ran.err.find("a sample:"));
+        };
+        CHECK(sample(processes) == sample(threads));
+    }
+}
+#else
+TEST_CASE("train_gpt without MPI says so in one line") {
+    Folder folder;
+    Ran const ran = train_gpt(folder, "--ranks 2 --text " + folder.file("text", counting));
+    CHECK(ran.status == 2);
+    CHECK(ran.err.find("built without MPI") != std::string::npos);
+}
+#endif
 
 #if !TRAIN_GPT_CUDA
 TEST_CASE("train_gpt without CUDA says so in one line") {

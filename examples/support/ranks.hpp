@@ -1,0 +1,74 @@
+#pragma once
+
+// Programs that run as several processes: --ranks n starts them, by mpirun, or finds itself one.
+// With GPIPE_EXAMPLE_MPI only, which targets have that link gpipe::mpi.
+
+#include "support/options.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#ifdef GPIPE_EXAMPLE_MPI
+#include <gpipe/transport/mpi.hpp>
+
+#include <unistd.h>
+#endif
+
+namespace support {
+
+/// A process that has all devices.
+struct Alone {
+    static bool speaks() { return true; }
+    static std::uint64_t told(std::uint64_t number, std::size_t) { return number; }
+};
+
+#ifdef GPIPE_EXAMPLE_MPI
+
+/// Whether a launcher has started this process as one of several: Open MPI's, MPICH's or Slurm's.
+inline bool is_launched() {
+    for (char const* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK"})
+        if (std::getenv(name)) return true;
+    return false;
+}
+
+/// Becomes mpirun, which starts this program, with the same arguments, as so many processes: as
+/// root, too, and on however few cores (Open MPI 4 and 5; others take no notice of the variables).
+/// Throws UsageError if it does not.
+inline void launch(std::size_t ranks, int count, char** arguments) {
+    for (char const* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                             "OMPI_MCA_rmaps_base_oversubscribe"})
+        ::setenv(name, "1", 0);
+    ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+    std::vector<std::string> words{"mpirun", "-n", std::to_string(ranks)};
+    words.insert(words.end(), arguments, arguments + count);
+    std::vector<char*> list;
+    for (std::string& word : words) list.push_back(word.data());
+    list.push_back(nullptr);
+    ::execvp(list[0], list.data());
+    throw UsageError("--ranks needs mpirun, and there is none (Debian: openmpi-bin)");
+}
+
+/// This process among so many. Throws UsageError if there are others.
+class Rank {
+  public:
+    explicit Rank(std::size_t count) {
+        if (all_.ranks() != count)
+            throw UsageError("--ranks " + std::to_string(count) + ", but " +
+                             std::to_string(all_.ranks()) + " processes were started");
+    }
+    gpipe::MpiRanks* all() { return &all_; }
+    /// Whether this is the one that prints.
+    bool speaks() const { return all_.rank() == 0; }
+    /// What this one of them says; all call it.
+    std::uint64_t told(std::uint64_t number, std::size_t rank) { return all_.gather(number)[rank]; }
+
+  private:
+    gpipe::MpiRanks all_;
+};
+
+#endif
+
+} // namespace support
