@@ -21,6 +21,12 @@ if(TARGET gpipe::state)
     target_link_libraries(saves PRIVATE gpipe::state)
 endif()
 
+# The part that needs MPI, likewise.
+if(TARGET gpipe::mpi)
+    add_executable(ranks ${source}/ranks.cpp)
+    target_link_libraries(ranks PRIVATE gpipe::mpi)
+endif()
+
 # An embedded library brings no tests, programs or install rules along.
 foreach(target gpipe_warnings gpipe_doctest_main)
     if(TARGET ${target})
