@@ -23,11 +23,13 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gpipe {
@@ -56,7 +58,8 @@ class MpiRanks {
     /// std::invalid_argument for a deadline that is not positive, or no message ahead.
     MpiRanks() : MpiRanks(Options{}) {}
     /// The same, with what was chosen.
-    explicit MpiRanks(Options const& options) : options_(options) {
+    explicit MpiRanks(Options const& options)
+        : options_(options), own_(std::make_unique<Buffers>()) {
         if (!(options.deadline > 0) || options.ahead == 0)
             throw std::invalid_argument("gpipe: MpiRanks::Options asks for a deadline, and for "
                                         "messages ahead, of more than 0");
@@ -65,11 +68,13 @@ class MpiRanks {
         MPI_Comm_rank(all_, &self_);
         MPI_Comm_size(all_, &count_);
         MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
-        leaving_ = std::vector<MPI_Request>(ranks(), MPI_REQUEST_NULL);
-        farewells_ = std::vector<Farewell>(ranks(), Farewell::unsaid);
+        own_->leaving = std::vector<MPI_Request>(ranks(), MPI_REQUEST_NULL);
+        own_->farewells = std::vector<Farewell>(ranks(), Farewell::unsaid);
+        own_->numbers = std::vector<std::uint64_t>(ranks());
         for (int r = 0; r < count_; ++r)
             if (r != self_)
-                MPI_Irecv(&farewells_[at(r)], 1, MPI_BYTE, r, leaves, all_, &leaving_[at(r)]);
+                MPI_Irecv(&own_->farewells[at(r)], 1, MPI_BYTE, r, leaves, all_,
+                          &own_->leaving[at(r)]);
     }
     MpiRanks(MpiRanks const&) = delete;
     MpiRanks& operator=(MpiRanks const&) = delete;
@@ -77,10 +82,11 @@ class MpiRanks {
     /// end it would wait for that one: the program has to end with a status that is not 0, so that
     /// all are ended.
     ~MpiRanks() {
-        for (Way& way : ways_)
+        for (Way& way : own_->ways)
             for (MPI_Request& request : way.requests)
                 if (!way.receives) wait(way.peer, [&] { return is_done(way.peer, request); });
-        Farewell const own = lost_.load() ? Farewell::after_loss : Farewell::good;
+        Farewell& own = own_->farewell;
+        own = lost_.load() ? Farewell::after_loss : Farewell::good;
         std::vector<MPI_Request> told(ranks(), MPI_REQUEST_NULL);
         {
             std::lock_guard const lock(mutex_);
@@ -91,17 +97,18 @@ class MpiRanks {
         for (int r = 0; r < count_; ++r)
             good = good && (r == self_ ||
                             wait(nobody, [&] { return is_done(r, told[at(r)]) && has_left(r); }));
-        for (Farewell const farewell : farewells_) good = good && farewell != Farewell::after_loss;
+        for (Farewell const farewell : own_->farewells)
+            good = good && farewell != Farewell::after_loss;
         std::lock_guard const lock(mutex_);
-        for (Way& way : ways_)
+        for (Way& way : own_->ways)
             for (MPI_Request& request : way.requests)
                 if (request != MPI_REQUEST_NULL && way.receives) {
                     MPI_Cancel(&request);
                     MPI_Request_free(&request);
                 }
         if (!good) {
-            static std::vector<std::vector<Way>> kept; // MPI may yet read there
-            kept.push_back(std::move(ways_));
+            static std::vector<std::unique_ptr<Buffers>> kept;
+            kept.push_back(std::move(own_));
             return;
         }
         if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
@@ -115,20 +122,22 @@ class MpiRanks {
     std::size_t rank() const { return at(self_); }
     std::size_t ranks() const { return at(count_); }
     Array<std::uint64_t> gather(std::uint64_t number) {
-        Array<std::uint64_t> result(ranks());
+        own_->number = number;
         MPI_Request request;
         {
             std::lock_guard const lock(mutex_);
-            check(everybody, MPI_Iallgather(&number, 1, MPI_UINT64_T, result.data(), 1,
+            check(everybody, MPI_Iallgather(&own_->number, 1, MPI_UINT64_T, own_->numbers.data(), 1,
                                             MPI_UINT64_T, all_, &request));
         }
         finish(request);
+        Array<std::uint64_t> result(ranks());
+        std::copy(own_->numbers.begin(), own_->numbers.end(), result.begin());
         return result;
     }
     void open(Array<Channel> const& channels) {
-        if (!ways_.empty())
+        if (!own_->ways.empty())
             throw std::logic_error("gpipe: an MpiRanks joins the devices of one Training");
-        ways_ = std::vector<Way>(channels.size());
+        own_->ways = std::vector<Way>(channels.size());
         void* limit = nullptr;
         int is_set = 0;
         MPI_Comm_get_attr(all_, MPI_TAG_UB, &limit, &is_set);
@@ -137,7 +146,7 @@ class MpiRanks {
                 "gpipe: %zu channels between ranks are more than MPI has tags", channels.size());
         share(channels);
         for (std::size_t c = 0; c < channels.size(); ++c) {
-            Way& way = ways_[c];
+            Way& way = own_->ways[c];
             Channel const& channel = channels[c];
             if (!joins(channel) || way.counters) continue;
             if (slot_of(channel) > at(std::numeric_limits<int>::max()))
@@ -156,7 +165,7 @@ class MpiRanks {
     }
     void send(std::size_t channel, std::byte const* from, std::size_t bytes,
               std::uint32_t word) noexcept {
-        Way& way = ways_[channel];
+        Way& way = own_->ways[channel];
         std::size_t const n = way.next % options_.ahead;
         std::byte* const slot = way.slots + n * way.slot;
         auto const put = [&] {
@@ -183,7 +192,7 @@ class MpiRanks {
         ++way.next;
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
-        Way& way = ways_[channel];
+        Way& way = own_->ways[channel];
         std::size_t const n = way.next % options_.ahead;
         std::byte const* const slot = way.slots + n * way.slot;
         Head head{};
@@ -241,6 +250,15 @@ class MpiRanks {
     };
     // What who leaves says.
     enum class Farewell : unsigned char { unsaid, good, after_loss };
+    // All that MPI may read and write: it outlives this where a rank was lost.
+    struct Buffers {
+        std::vector<Way> ways;                // by channel
+        std::vector<MPI_Request> leaving;     // by rank
+        std::vector<Farewell> farewells;      // likewise: what came with that
+        Farewell farewell = Farewell::unsaid; // its own
+        std::uint64_t number = 0;             // that gather() was given
+        std::vector<std::uint64_t> numbers;   // and what it has got, by rank
+    };
     static constexpr std::size_t header = slot_alignment; // so that tensors are aligned
     static constexpr int leaves = 0;                      // tags: that; channel c has c + 1
 
@@ -257,6 +275,7 @@ class MpiRanks {
         return starts;
     }
     static void begin() {
+        std::lock_guard const lock(mutex_);
         int begun = 0, ended = 0, threads = 0;
         MPI_Initialized(&begun);
         MPI_Finalized(&ended);
@@ -310,7 +329,7 @@ class MpiRanks {
         MPI_Info_free(&info);
         for (std::size_t c = 0; c < channels.size(); ++c) {
             if (!is_here(channels[c]) || !joins(channels[c])) continue;
-            Way& way = ways_[c];
+            Way& way = own_->ways[c];
             way.receives = channels[c].to == rank();
             way.peer = static_cast<int>(way.receives ? channels[c].from : channels[c].to);
             MPI_Aint size = 0;
@@ -329,7 +348,7 @@ class MpiRanks {
     }
     // So that a message that may come is received there.
     void post(std::size_t channel, std::size_t n) {
-        Way& way = ways_[channel];
+        Way& way = own_->ways[channel];
         check(way.peer, MPI_Irecv(way.slots + n * way.slot, static_cast<int>(way.slot), MPI_BYTE,
                                   way.peer, static_cast<int>(channel) + 1, all_, &way.requests[n]));
     }
@@ -356,13 +375,17 @@ class MpiRanks {
     // Until that is so; returns false where a rank is lost first. `peer`: who is waited for.
     static constexpr int everybody = -1, nobody = -2;
     template <class Ready> bool wait(int peer, Ready ready) noexcept {
-        for (int n = 0; n < 2000; ++n) {
-            if (ready()) return true;
-            if (lost_.load(std::memory_order_relaxed)) return false;
-        }
         using Clock = std::chrono::steady_clock;
         using Seconds = std::chrono::duration<double>;
+        for (int n = 0; n < 100; ++n)
+            if (ready()) return true;
+        // About as long as it takes to fall asleep and wake up.
         auto since = Clock::now();
+        while (Clock::now() - since < std::chrono::microseconds(60)) {
+            if (ready()) return true;
+            if (lost_.load(std::memory_order_relaxed)) return false;
+            std::this_thread::yield(); // to a rank on the same core
+        }
         double patience = options_.deadline;
         static constexpr char const left[] = "has left";
         char const* why = "has sent nothing for so long as MpiRanks::Options::deadline";
@@ -383,7 +406,7 @@ class MpiRanks {
     }
     bool has_left(int peer) noexcept {
         std::lock_guard const lock(mutex_);
-        MPI_Request& request = leaving_[at(peer)];
+        MPI_Request& request = own_->leaving[at(peer)];
         if (request != MPI_REQUEST_NULL) is_done(peer, request);
         return request == MPI_REQUEST_NULL;
     }
@@ -405,10 +428,9 @@ class MpiRanks {
     MPI_Comm host_ = MPI_COMM_NULL;
     MPI_Win window_ = MPI_WIN_NULL;
     int self_ = 0, count_ = 1;
-    std::vector<Way> ways_;
-    std::vector<MPI_Request> leaving_;   // by rank
-    std::vector<Farewell> farewells_;    // likewise: what came with that
-    mutable std::recursive_mutex mutex_; // of calls of MPI, and of error_
+    std::unique_ptr<Buffers> own_;
+    // Of calls of MPI in this process, and of error_.
+    inline static std::recursive_mutex mutex_;
     std::atomic<bool> lost_{false};
     std::exception_ptr error_;
 };
