@@ -272,5 +272,8 @@ set(GPIPE_HEADERS
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
     include/gpipe/transport/mpi.hpp
+    include/gpipe/transport/mpi_farewells.hpp
+    include/gpipe/transport/mpi_session.hpp
+    include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/transport.hpp
 )
