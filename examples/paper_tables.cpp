@@ -83,7 +83,8 @@ struct Needs {
     std::size_t largest_without = 0;
 };
 
-Needs plan(Settings const& settings, Published const& setting, std::size_t layers, bool gradients) {
+Needs plan(Settings const& settings, Published const& setting, std::size_t layers, bool gradients,
+           gpipe::Tightness tightness = gpipe::Tightness::full) {
     support::TransformerChain const chain(settings.shape(), layers);
     std::size_t const m = settings.micro_batches_of(setting.naive);
     std::size_t const capacity = (settings.samples + m - 1) / m;
@@ -97,13 +98,14 @@ Needs plan(Settings const& settings, Published const& setting, std::size_t layer
     gpipe::Array<std::size_t> first(setting.devices + 1);
     gpipe::cut_by_bottleneck(bytes.data(), bytes.size(), setting.devices, first.data());
     gpipe::Programs const schedule = gpipe::schedule::GPipe::programs(setting.devices, m);
-    gpipe::MemoryPlan const plan = gpipe::plan_memory(
+    gpipe::MemoryPlan const plan = gpipe::plan_bytes(
         {chain.shape(),
          first,
          gpipe::RMSProp::states,
          capacity,
          {},
-         gpipe::Array<gpipe::Link>(setting.devices, gpipe::Link::copied)},
+         gpipe::Array<gpipe::Link>(setting.devices, gpipe::Link::copied),
+         tightness},
         setting.naive ? schedule : gpipe::checkpoint::ExceptLast::lower(schedule));
     Needs needs;
     for (gpipe::DeviceBytes const& device : plan.devices) {
@@ -118,18 +120,21 @@ Needs plan(Settings const& settings, Published const& setting, std::size_t layer
 
 // The most layers with which no device needs more than the budget. Never less than one per device.
 std::size_t most_layers(Settings const& settings, Published const& setting, bool gradients) {
-    auto const fits = [&](std::size_t layers) {
-        Needs const needs = plan(settings, setting, layers, gradients);
+    using gpipe::Tightness;
+    auto const fits = [&](std::size_t layers, Tightness tightness) {
+        Needs const needs = plan(settings, setting, layers, gradients, tightness);
         return (gradients ? needs.largest : needs.largest_without) <= settings.budget_bytes();
     };
-    std::size_t const least = setting.devices;
-    if (!fits(least)) return 0;
-    std::size_t low = least;
-    std::size_t high = 2 * least;
-    while (fits(high)) high *= 2;
-    while (low + 1 < high) {
-        std::size_t const middle = (low + high) / 2;
-        (fits(middle) ? low : high) = middle;
+    std::size_t low = setting.devices;
+    if (!fits(low, Tightness::full)) return 0;
+    // A quick plan has no fewer bytes: what fits by it, fits.
+    for (Tightness const tightness : {Tightness::quick, Tightness::full}) {
+        std::size_t step = tightness == Tightness::quick ? low : 1;
+        for (; fits(low + step, tightness); step *= 2) low += step;
+        for (std::size_t high = low + step; low + 1 < high;) {
+            std::size_t const middle = (low + high) / 2;
+            (fits(middle, tightness) ? low : high) = middle;
+        }
     }
     return low;
 }
