@@ -13,12 +13,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -42,6 +44,16 @@ struct World {
         return std::bit_cast<double>(all[0]) + std::bit_cast<double>(all[1]);
     }
     void meet() { (void)ranks.gather(0); }
+    // Of the second process: until the first calls it, too; hardly ever awake before.
+    void rest() {
+        MPI_Request request;
+        MPI_Ibarrier(MPI_COMM_WORLD, &request);
+        for (int done = 0;;) {
+            MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+            if (done) return;
+            std::this_thread::sleep_for(std::chrono::milliseconds(self() == 0 ? 0 : 5));
+        }
+    }
 };
 
 // Ways for messages of so many bytes: send() and receive(), there and back.
@@ -181,7 +193,7 @@ void steps(Settings const& settings, World& world, Summary& summary) {
     constexpr std::size_t samples = 64;
     if (!settings.json && world.speaks())
         std::printf("\nsteps of %zu samples of 1 KiB, 8 layers, K = 2, medians of %zu rounds\n"
-                    "   M  layer us  threads ms  processes ms  / threads  processors' seconds "
+                    "   M      work  threads ms  processes ms  / threads  processors' seconds "
                     "/ threads'\n",
                     samples, static_cast<std::size_t>(settings.rounds));
     for (std::size_t const m : {std::size_t{4}, std::size_t{8}, std::size_t{32}})
@@ -208,6 +220,7 @@ void steps(Settings const& settings, World& world, Summary& summary) {
                         else if (threads)
                             threads->step(data, {});
                     double const end = seconds();
+                    if (kind == 0) world.rest();
                     // Threads have had only what this process has.
                     double const own = processor_seconds() - used;
                     double const all = kind == 1 ? world.sum(own) : own;
