@@ -275,5 +275,6 @@ set(GPIPE_HEADERS
     include/gpipe/transport/mpi_farewells.hpp
     include/gpipe/transport/mpi_session.hpp
     include/gpipe/transport/mpi_ways.hpp
+    include/gpipe/transport/mpi_window.hpp
     include/gpipe/transport/transport.hpp
 )

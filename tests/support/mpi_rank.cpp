@@ -65,6 +65,20 @@ void train(gpipe::MpiRanks& ranks) {
     std::printf("rank %zu is done after %d steps\n", ranks.rank(), int(train.steps()));
 }
 
+// Messages of which the last rank sends one that is too short.
+void exchange(gpipe::MpiRanks& ranks) {
+    gpipe::Array<gpipe::Channel> channels(1);
+    channels[0] = {2, 1, 8};
+    ranks.open(channels);
+    std::byte data[8] = {};
+    for (std::size_t const bytes : {8u, 4u, 8u}) {
+        if (ranks.rank() == 2) ranks.send(0, data, bytes, 0);
+        if (ranks.rank() == 1) ranks.receive(0, data, 8);
+    }
+    if (ranks.error()) std::rethrow_exception(ranks.error());
+    (void)ranks.gather(0);
+}
+
 } // namespace
 
 int main(int, char** arguments) {
@@ -75,7 +89,7 @@ int main(int, char** arguments) {
         gpipe::MpiRanks ranks(o);
         if (ranks.rank() + 1 == ranks.ranks()) how = arguments[1];
         try {
-            train(ranks);
+            arguments[1] == std::string("bytes") ? exchange(ranks) : train(ranks);
         } catch (std::exception const& error) {
             std::printf("rank %zu: %s\n", ranks.rank(), error.what());
             std::fflush(stdout);

@@ -6,6 +6,7 @@
 #include <gpipe/transport/mpi_farewells.hpp>
 #include <gpipe/transport/mpi_session.hpp>
 #include <gpipe/transport/mpi_ways.hpp>
+#include <gpipe/transport/mpi_window.hpp>
 #include <gpipe/transport/transport.hpp>
 
 #include <algorithm>
@@ -171,9 +172,7 @@ class MpiRanks {
         return word;
     }
     std::exception_ptr error() const {
-        if (!lost_.load(std::memory_order_acquire)) return nullptr;
-        std::lock_guard const lock(calls);
-        return error_;
+        return lost_.load(std::memory_order_acquire) ? error_ : nullptr; // written once
     }
     ///@}
 
