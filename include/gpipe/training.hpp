@@ -6,10 +6,10 @@
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
 #include <gpipe/runtime/machine_of.hpp>
-#include <gpipe/runtime/machine_timeline.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/summary.hpp>
+#include <gpipe/runtime/timed.hpp>
 
 #include <array>
 #include <cstddef>
@@ -39,11 +39,13 @@ namespace gpipe {
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.
-template <class Net, class... Policies> class Training : public ConstantPlan<Net, Policies...> {
+template <class Net, class... Policies>
+class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Net, Policies...>> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
     using LossFunctor = typename Chosen::LossFunctor;
     using OptimizerFunctor = typename Chosen::OptimizerFunctor;
+    using Team = typename Chosen::ReplicasPolicy::template Team<Chosen, Net>;
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
   public:
@@ -51,13 +53,16 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     using Target = typename LossFunctor::Target; ///< of one sample, as the loss takes it
     using Result = StepResult<metrics>;          ///< what a step and an evaluation return
     using Pending = PendingStep<metrics>;        ///< what start() returns
-    using Options = TrainingOptions<Device>;     ///< what is chosen at construction
+    /// What is chosen at construction.
+    using Options = TrainingOptions<typename Chosen::Joins>;
 
     /// Plans and allocates all memory and initializes the parameters. Throws std::invalid_argument
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          machine_(detail::machine_of<Chosen>(net_, loss_, optimizer_, options)) {}
+          team_(net_, loss_, optimizer_, options),
+          machine_(detail::machine_of<Chosen>(net_, loss_, optimizer_, options,
+                                              team_.device(options))) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -93,28 +98,37 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     /// throws what step() does.
     Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_step(inputs, targets);
-        auto const sums =
-            machine_.engine().gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
-        return detail::mean<metrics>(sums.data());
+        double const* sums = nullptr;
+        team_.together(machine_, [&](auto& engine, bool first) {
+            auto const own =
+                engine.gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+            if (first) sums = own.data();
+        });
+        return detail::mean<metrics>(sums);
     }
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
-        machine_.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
-                                  [&](std::span<double const> sums) {
-                                      double* to = total.data();
-                                      for (double const sum : sums) *to++ += sum;
-                                  });
+        team_.together(machine_, [&](auto& engine, bool first) {
+            engine.forward(inputs.tensors(), targets.tensors(), samples, true,
+                           [&](std::span<double const> sums) {
+                               double* to = total.data();
+                               for (std::size_t i = 0; i < sums.size() && first; ++i)
+                                   to[i] += sums[i];
+                           });
+        });
         return detail::mean<metrics>(total.data());
     }
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
         std::size_t const samples = detail::checked_batch(inputs, outputs, "outputs");
-        machine_.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
-                                  [](std::span<double const>) {});
+        team_.together(machine_, [&](auto& engine, bool) {
+            engine.forward(inputs.tensors(), outputs.tensors(), samples, false,
+                           [](std::span<double const>) {});
+        });
     }
 
     /// The optimizer, to change a learning rate between steps.
@@ -147,6 +161,7 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     /// this, or any other call, is called next.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
         settled().engine().tied().lend(index);
+        team_.lend();
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
@@ -162,6 +177,7 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
         machine_.engine().tied().lend(layer);
+        team_.lend();
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// Its mean gradient in the last step.
@@ -182,6 +198,7 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
         auto const at = parameter_for(settled(), layer, tensor, from);
         machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
         machine_.engine().tied().spread(layer);
+        team_.lend();
     }
     /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
@@ -234,32 +251,6 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     /// A device's memory.
     std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 
-    /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
-    /// then not kept as graphs.
-    void time_actions() { machine_.engine().time_actions(); }
-    /// When each action of the last run ran, by its index among all actions; only after
-    /// time_actions().
-    Array<ActionTime> const& times() const { return machine_.engine().times(); }
-    /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
-    /// After a training step with the bytes that were in use. Says how often a lane lost its core.
-    /// Throws std::logic_error if there is no timed run.
-    Timeline timeline(std::string_view title = {}) const {
-        return detail::timeline_of(machine_, title);
-    }
-
-    /// The timeline of a step in which actions take cost(action) and every device runs by itself,
-    /// by simulation, with the bytes in use; copies, and the waits for their room, take no time.
-    template <class Cost>
-    Timeline predicted_timeline(Cost const& cost, std::string_view title = {}) const {
-        return detail::predicted_timeline(machine_, cost, title);
-    }
-    /// The idle share of the lanes' time that a step would have if cost(action) were what each
-    /// action takes: the programs of neighbouring devices merged for each walker, with needs and
-    /// nothing else to wait for.
-    template <class Cost> double predicted_bubble(Cost cost) const {
-        return detail::idle_share(machine_.merged(cost));
-    }
-
   private:
     friend struct detail::MachineAccess;
     template <std::size_t index>
@@ -275,13 +266,22 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
         Pending pending(&machine_.engine(), [](void* engine, StepOutcome const& outcome) {
             static_cast<Engine<Device>*>(engine)->finish(outcome);
         });
-        machine_.engine().start(inputs.tensors(), targets.tensors(), checked_step(inputs, targets),
-                                &optimizer_, pending.outcome_, stream...);
+        std::size_t const samples = checked_step(inputs, targets);
+        team_.together(machine_, [&](Engine<Device>& engine, bool first) {
+            auto const start = [&](StepOutcome& outcome) {
+                engine.start(inputs.tensors(), targets.tensors(), samples, &optimizer_, outcome,
+                             stream...);
+            };
+            if (first) return start(pending.outcome_);
+            std::array<double, 3 + metrics> totals;
+            StepOutcome unheard(totals.data());
+            start(unheard);
+        });
         return pending;
     }
     std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
         std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
-        check_room(samples, machine_.samples());
+        check_room(samples, machine_.all_samples());
         if constexpr (requires { optimizer_.chosen_name(); })
             check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
         return samples;
@@ -291,6 +291,7 @@ template <class Net, class... Policies> class Training : public ConstantPlan<Net
     LossFunctor loss_;
     OptimizerFunctor optimizer_;
     std::string_view const planned_optimizer_ = detail::chosen_name(optimizer_);
+    [[no_unique_address]] Team team_;
     Machine<Device> machine_;
 };
 

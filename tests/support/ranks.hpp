@@ -181,6 +181,7 @@ template <class Train> class Crew {
 
     std::shared_ptr<Wire> wire;
     std::vector<std::exception_ptr> errors; ///< of the last call, by rank
+    std::size_t first = 0; ///< rank of the replica that is looked at
 
     Train& operator[](std::size_t rank) { return *trains_[rank]; }
     std::size_t ranks() const { return trains_.size(); }
@@ -235,7 +236,7 @@ template <class Train> class Crew {
         std::size_t const device = plan.lowered.programs.device_of(cell);
         std::size_t rank = 0, end = devices_[0];
         while (end <= device) end += devices_[++rank];
-        return rank;
+        return first + rank;
     }
     Train& of(std::size_t layer) { return *trains_[rank_of(layer)]; }
 

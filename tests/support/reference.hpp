@@ -81,9 +81,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
     using Targets = Arrays<typename Loss::Target>;
 
     Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
-              std::size_t micro_batches, Backward order)
+              std::size_t micro_batches, Backward order,
+              std::size_t replicas = 1)
         : net_(net), loss_(loss), optimizer_(optimizer), seed_(seed), micro_batches_(micro_batches),
-          order_(order) {
+          order_(order), replicas_(replicas) {
         auto const objects = net_.leaf_objects();
         Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
             leaf_[i] = leaf;
@@ -115,31 +116,54 @@ template <class Net, class Loss, class Optimizer> class Reference {
 
     /// The mean loss; parameters are updated.
     double step(Inputs const& inputs, Targets const& targets) {
-        for (auto& g : gradients_)
-            if (g.size()) std::memset(g.data(), 0, g.size());
-        auto const sizes = deal(inputs.samples, micro_batches_);
-        std::vector<MicroBatch> batches(micro_batches_);
+        std::vector<MicroBatch> all;
+        std::vector<std::vector<std::byte>> sums;
         std::size_t first = 0;
-        for (std::size_t m = 0; m < micro_batches_; ++m) {
-            if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::forward);
-            first += sizes[m];
+        for (std::size_t const part : deal(inputs.samples, replicas_)) {
+            for (auto& g : gradients_)
+                if (g.size()) std::memset(g.data(), 0, g.size());
+            auto const sizes = deal(part, micro_batches_);
+            std::vector<MicroBatch> batches(micro_batches_);
+            for (std::size_t m = 0; m < micro_batches_; ++m) {
+                if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::forward);
+                first += sizes[m];
+            }
+            for (std::size_t n = 0; n < micro_batches_; ++n) {
+                std::size_t const m = order_ == Backward::ascending ? n : micro_batches_ - 1 - n;
+                if (sizes[m]) backward(batches[m], inputs, targets);
+            }
+            reduce_ties();
+            for (auto& batch : batches) all.push_back(std::move(batch));
+            for (std::size_t i = 0; i < size && replicas_ > 1; ++i) {
+                std::byte* const own = gradients_[i].data();
+                std::size_t const bytes = gradients_[i].size();
+                if (sums.size() <= i)
+                    sums.emplace_back(own, own + bytes);
+                else
+                    add(gpipe::detail::as_tensors<typename Net::Output>{}, sums[i].data(), own,
+                        bytes);
+            }
         }
-        for (std::size_t n = 0; n < micro_batches_; ++n) {
-            std::size_t const m = order_ == Backward::ascending ? n : micro_batches_ - 1 - n;
-            if (sizes[m]) backward(batches[m], inputs, targets);
-        }
-        return finish(batches);
+        for (std::size_t i = 0; i < sums.size(); ++i)
+            std::copy(sums[i].begin(), sums[i].end(), gradients_[i].data());
+        return finish(all);
     }
     double evaluate(Inputs const& inputs, Targets const& targets) {
-        auto const sizes = deal(inputs.samples, micro_batches_);
-        std::vector<MicroBatch> batches(micro_batches_);
+        double sum = 0;
+        double weight = 0;
         std::size_t first = 0;
-        for (std::size_t m = 0; m < micro_batches_; ++m) {
-            if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::evaluate);
-            if (sizes[m]) measure(batches[m], targets);
-            first += sizes[m];
+        for (std::size_t const part : deal(inputs.samples, replicas_)) {
+            auto const sizes = deal(part, micro_batches_);
+            std::vector<MicroBatch> batches(micro_batches_);
+            for (std::size_t m = 0; m < micro_batches_; ++m) {
+                if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::evaluate);
+                if (sizes[m]) measure(batches[m], targets);
+                first += sizes[m];
+            }
+            sum += total(batches, &MicroBatch::sum);
+            weight += total(batches, &MicroBatch::weight);
         }
-        return mean(batches);
+        return sum / weight;
     }
     /// The outputs of all samples as one micro-batch, of a net whose output is one tensor.
     std::vector<std::byte> predict(Inputs const& inputs) {
@@ -264,13 +288,13 @@ template <class Net, class Loss, class Optimizer> class Reference {
         }
     }
     double mean(std::vector<MicroBatch> const& batches) {
+        weight_ = total(batches, &MicroBatch::weight);
+        return total(batches, &MicroBatch::sum) / weight_;
+    }
+    static double total(std::vector<MicroBatch> const& batches, double MicroBatch::*of) {
         double sum = 0;
-        weight_ = 0;
-        for (auto const& batch : batches) {
-            sum += batch.sum;
-            weight_ += batch.weight;
-        }
-        return sum / weight_;
+        for (auto const& batch : batches) sum += batch.*of;
+        return sum;
     }
     // Calls f(first, other) for each end of a tie but the first.
     template <class F> static void each_tied(F f) {
@@ -310,7 +334,6 @@ template <class Net, class Loss, class Optimizer> class Reference {
     }
     double finish(std::vector<MicroBatch> const& batches) {
         double const loss = mean(batches);
-        reduce_ties();
         ++steps_;
         for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
         return loss;
@@ -382,6 +405,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     std::uint64_t seed_;
     std::size_t micro_batches_;
     Backward order_;
+    std::size_t replicas_;
     std::uint64_t steps_ = 0;
     double weight_ = 0;
     Stream stream_;

@@ -14,6 +14,9 @@ enum class StepFault : std::uint32_t {
     norm,     ///< of all gradients
 };
 
+/// In place of a micro-batch: the loss over all of them.
+inline constexpr std::uint32_t no_micro_batch = 0xFFFFFFFF;
+
 /// What changes from step to step and is read by the work of a step: in a device's own memory where
 /// that cannot read the host's, so that work that was enqueued once may run in another step.
 struct StepState {
@@ -23,7 +26,8 @@ struct StepState {
     double clip = 0;             ///< largest norm of the mean gradients; 0: any
     std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
     StepFault fault = StepFault::nothing; ///< likewise
-    std::uint32_t fault_at = 0;           ///< which micro-batch, or which gradient
+    /// Which micro-batch (of all replicas, one after the other; or none), or which gradient.
+    std::uint32_t fault_at = 0;
     double fault_value = 0;               ///< what it found there
 };
 

@@ -47,7 +47,7 @@ template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
         static_assert(known,
                       "gpipe: policy Index is none that this template knows: Cells or Balance, "
                       "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, an "
-                      "update, a transport, a device");
+                      "update, replicas, a transport, a device");
         return known;
     }
 };

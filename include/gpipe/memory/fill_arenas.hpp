@@ -33,13 +33,16 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     Staging const& staging = request.staging;
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
+    bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device : {&plan.parts_at, &plan.evaluation_at, &plan.states_at,
-                            &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at})
+                            &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at,
+                            &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
+    plan.replication = request.replication;
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
@@ -63,7 +66,12 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         };
         bytes.parameters = reserve(plan.parameters, 1);
         bytes.gradients = reserve(plan.gradients, 1, request.guard);
-        bytes.optimizer = reserve(plan.optimizer, request.states);
+        bytes.optimizer = reserve(plan.optimizer, shards ? 0 : request.states);
+        if (shards) {
+            // A part may begin and end in the midst of a tensor, whose arrays are as long as it.
+            bytes.optimizer = request.states * request.replication.most(bytes.parameters);
+            at += bytes.optimizer;
+        }
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {
             pool.space = d;
@@ -118,6 +126,7 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         }
         stage(plan.tied_at[d],
               staging.ties ? slot_bytes(detail::most_tied(chain.ties, first, programs, d)) : 0);
+        stage(plan.replicas_at[d], request.replication.room(bytes.parameters));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         if (last) {
             stage(plan.targets_at, staging.steps * plan.staged_targets);

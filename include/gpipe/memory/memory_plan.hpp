@@ -2,6 +2,7 @@
 
 #include <gpipe/memory/place_parts.hpp>
 #include <gpipe/plan/pools.hpp>
+#include <gpipe/plan/replicas.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -59,6 +60,7 @@ struct PlanRequest {
     Tightness tightness = Tightness::full; ///< of tensors inside of cells
     std::size_t guard = 0;       ///< bytes behind the gradients of each layer that has any
     std::size_t slack = no_wait; ///< see TrainingOptions
+    Replication replication{};   ///< whose gradients are added up
 };
 
 /// In which inputs of cells, their gradients and parts have a place each.
@@ -81,7 +83,9 @@ struct MemoryPlan {
     Array<DeviceBytes> devices;    ///< of each device's arena
     Array<std::size_t> parameters; ///< by layer: offset in its device's arena
     Array<std::size_t> gradients;  ///< likewise: of the gradients
-    Array<std::size_t> optimizer;  ///< the states of a layer's tensors, tensor by tensor
+    /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
+    /// device's tensors.
+    Array<std::size_t> optimizer;
     Array<std::size_t> in_flight;  ///< by cell: micro-batches between forward and end of backward
     PlacedParts parts;             ///< tensors that stay inside of cells
     Array<std::size_t> parts_at;   ///< by device: offset of the room that they share
@@ -99,6 +103,8 @@ struct MemoryPlan {
     std::size_t order_at = 0;         ///< likewise: their order in the chain
     Array<std::size_t> tied_at;       ///< by device: where gradients of others come to be added
     Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
+    Array<std::size_t> replicas_at;   ///< by device: where parts of other replicas' gradients come
+    Replication replication{};        ///< for how many of these
     Lowered lowered;                  ///< the programs with all copies
     Array<CellValues> cells;          ///< by cell: which values its actions have
     Operands operands;                ///< what actions read and write

@@ -2,6 +2,7 @@
 
 #include <gpipe/plan/operands.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/plan/replicas.hpp>
 
 #include <cstdint>
 
@@ -22,6 +23,7 @@ struct Ending {
     bool copies_state = false;  ///< whether each device has the step's state in its own memory
     Array<TiedCell> ties{};     ///< of the parameters
     Ranks ranks{};              ///< who has the devices; none: they are of one rank
+    Replication replicas{};     ///< whose gradients are added up
 };
 
 /// The table of a step with its end.

@@ -22,7 +22,7 @@ class EndBuilder {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
-          ends_(6 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
+          ends_(8 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
         ranks_.devices = devices_;
         commits_ = Array<std::size_t>(ranks_.count);
         for (std::size_t c = 0; c < programs_.cells(); ++c)
@@ -30,12 +30,14 @@ class EndBuilder {
         std::size_t const most = size_ + ends_.size();
         for (std::size_t i = 0; i < size_; ++i) chain_ += is_backward(programs_[i].kind);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
+        for (std::size_t c = 0; c < programs_.cells() && ending.replicas.count > 1; ++c)
+            if (ending.updates[programs_.device_of(c)]) chain_ += ending.replicas.shards ? 1 : 2;
         first_ = operands.values.size() + chain_;
         chain_ = operands.values.size();
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
         all_.all =
-            Array<Operand>(operands.all.size() + 4 * size_ + 4 * programs_.cells() + 16 * devices_ +
+            Array<Operand>(operands.all.size() + 4 * size_ + 9 * programs_.cells() + 20 * devices_ +
                            ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
@@ -108,12 +110,19 @@ class EndBuilder {
         each_tie([&](Part<TiedCell> tie) {
             for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
         });
+        Replication const& replicas = ending_.replicas;
+        if (replicas.count > 1) each_learner([&](std::size_t d) { add_up(d); });
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
         for (std::size_t d = 0; d < devices_; ++d) {
             take_state(d, Holds::committed);
             update(d);
         }
+        if (replicas.count > 1 && replicas.shards)
+            each_learner([&](std::size_t d) {
+                use(Holds::parameters, d, Use::next);
+                add_of_device(Kind::all_gather, d);
+            });
     }
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to.
@@ -187,6 +196,17 @@ class EndBuilder {
             if (is_own(cell)) write_gradients(cell);
         });
         add(Kind::reduce, tie[first].cell, tie[0].tie);
+    }
+    // Over replicas, as soon as the device is through with its layers: behind a tie's sum, for its
+    // ends lie in other parts.
+    [[gnu::noinline]] void add_up(std::size_t d) {
+        for (Kind const kind : {Kind::reduce_scatter, Kind::all_gather}) {
+            if (kind == Kind::all_gather && ending_.replicas.shards) return;
+            read_gradients(d);
+            for (std::uint32_t c = 0; c < programs_.cells(); ++c)
+                if (programs_.device_of(c) == d) write_gradients(c);
+            add_of_device(kind, d);
+        }
     }
     [[gnu::noinline]] void sum_squares(std::size_t d) {
         read_gradients(d);

@@ -84,21 +84,32 @@ template <class Transport> void compare_plans(Transport& transport, std::uint64_
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
 template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
-    RankNote note(run, tables.ranks.self);
+    Ranks const& ranks = tables.ranks;
+    RankNote note(run, ranks.number());
+    // What each replica has evaluated; of a step they are the sums over all.
+    bool const adds = ranks.replicas > 1 && !run.arguments.training();
+    std::span<double> const sums = totals.first(tables.sums);
     auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    if (std::size_t const up = tables.channel_of_rank(tables.ranks.self); up != no_channel) {
+    if (std::size_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
         transport.send(up, bytes_of(note), sizeof note, 0);
+        if (adds && ranks.self == tables.decider())
+            transport.send(up, bytes_of(sums[0]), sums.size_bytes(), 0);
         transport.receive(up + 1, bytes_of(note), sizeof note);
         transport.receive(up + 1, bytes_of(totals[0]), totals.size_bytes());
     } else {
-        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+        for (std::size_t r = 0; r < ranks.all(); ++r) {
             std::uint32_t const other = tables.channel_of_rank(r);
             if (other == no_channel) continue;
             RankNote theirs = note;
             transport.receive(other, bytes_of(theirs), sizeof theirs);
             note.take_in(theirs);
+            if (!adds || r % ranks.count != tables.decider()) continue;
+            double* const here =
+                tables.loss_sums + r / ranks.count * tables.micro_batches * tables.sums;
+            transport.receive(other, bytes_of(*here), sums.size_bytes());
+            for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += here[i];
         }
-        for (std::size_t r = 0; r < tables.ranks.count; ++r) {
+        for (std::size_t r = 0; r < ranks.all(); ++r) {
             std::uint32_t const other = tables.channel_of_rank(r);
             if (other == no_channel) continue;
             transport.send(other + 1, bytes_of(note), sizeof note, 0);

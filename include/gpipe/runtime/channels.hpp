@@ -14,16 +14,22 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-// The channels between ranks, two at a time, there and back: of each edge that is Link::sent; of
-// each end of a tie that is not on the rank of the first; and between each rank and that of the
-// last cell, which decides. Returns them, and has the tables say which are whose.
+// The channels between ranks, two at a time, there and back: in each replica of each edge that is
+// Link::sent, and of each end of a tie that is not on the rank of the first; of each device with
+// parameters between any two replicas; and between each rank and the one which decides. Returns
+// them, and has the tables say which are whose.
 [[gnu::cold]] GPIPE_INLINE Array<Channel> make_channels(Tables& tables, Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     Ranks const& ranks = tables.ranks;
-    auto const rank_of = [&](std::size_t cell) {
-        return static_cast<std::uint32_t>(ranks.of(programs.device_of(cell)));
+    std::size_t const devices = lowered.devices();
+    std::size_t replica = 0; // whose these are
+    auto const number = [&](std::size_t device) {
+        return static_cast<std::uint32_t>(ranks.number(replica, ranks.of(device)));
     };
-    Array<Channel> all(2 * (lowered.edges.size() + tables.tied.size() + ranks.count));
+    auto const rank_of = [&](std::size_t cell) { return number(programs.device_of(cell)); };
+    Array<Channel> all(2 * (ranks.replicas * (lowered.edges.size() + tables.tied.size() +
+                                              devices * (ranks.replicas - 1)) +
+                            ranks.all()));
     std::uint32_t count = 0;
     auto const add = [&](std::uint32_t from, std::uint32_t to, std::size_t there,
                          std::size_t back) {
@@ -32,31 +38,53 @@ namespace gpipe::detail {
         all[count++] = {to, from, back};
         return first;
     };
-    for (std::size_t e = 0; e < lowered.edges.size(); ++e)
-        if (Edge const& edge = lowered.edges[e]; edge.link == Link::sent) {
-            EdgeRow& row = tables.edges[e];
-            row.channel = add(rank_of(edge.from), rank_of(edge.to), row.tensors(tables.capacity),
-                              row.gradients(tables.capacity));
-        }
     auto const rank_of_end = [&](std::size_t i) {
         std::size_t device = 0;
         while (!tables.has_row(device, tables.tied[i])) ++device;
-        return static_cast<std::uint32_t>(ranks.of(device));
+        return number(device);
     };
-    tables.channels = Array<std::uint32_t>(tables.tied.size() + ranks.count, no_channel);
-    for (Tables::Tie const& tie : tables.ties)
-        for (std::size_t i = tie.first + 1; i < tie.last; ++i)
-            if (std::uint32_t const here = rank_of_end(i), first = rank_of_end(tie.first);
-                here != first)
-                tables.channels[i] = add(here, first, tie.bytes, tie.bytes);
-    auto const decides = static_cast<std::uint32_t>(ranks.of(tables.last_device));
-    for (std::uint32_t r = 0; r < ranks.count; ++r) {
-        if (r == decides) continue;
+    tables.channels = Array<std::uint32_t>(tables.tied.size() + ranks.all(), no_channel);
+    auto const tell = [&](std::uint32_t& which, std::uint32_t channel) {
+        if (replica == ranks.replica) which = channel;
+    };
+    for (; replica < ranks.replicas; ++replica) {
+        for (std::size_t e = 0; e < lowered.edges.size(); ++e)
+            if (Edge const& edge = lowered.edges[e]; edge.link == Link::sent) {
+                EdgeRow& row = tables.edges[e];
+                tell(row.channel, add(rank_of(edge.from), rank_of(edge.to),
+                                      row.tensors(tables.capacity), row.gradients(tables.capacity)));
+            }
+        for (Tables::Tie const& tie : tables.ties)
+            for (std::size_t i = tie.first + 1; i < tie.last; ++i)
+                if (std::uint32_t const here = rank_of_end(i), first = rank_of_end(tie.first);
+                    here != first)
+                    tell(tables.channels[i], add(here, first, tie.bytes, tie.bytes));
+    }
+    ReplicaParts& parts = tables.replicas;
+    if (parts.any()) parts.channels = Array<std::uint32_t>(devices * ranks.replicas, no_channel);
+    for (std::size_t d = 0; d < devices && parts.any(); ++d)
+        for (std::size_t low = 0; low < ranks.replicas; ++low)
+            for (std::size_t high = low + 1; high < ranks.replicas && tables.has_updates(d); ++high) {
+                auto const at = [&](std::size_t r) {
+                    return static_cast<std::uint32_t>(ranks.number(r, ranks.of(d)));
+                };
+                std::uint32_t const both =
+                    add(at(low), at(high), parts.message[d], parts.message[d]);
+                std::uint32_t* const row = parts.channels.begin() + d * ranks.replicas;
+                if (low == ranks.replica) row[high] = both;
+                if (high == ranks.replica) row[low] = both;
+            }
+    auto const decider = static_cast<std::uint32_t>(tables.decider());
+    for (std::uint32_t r = 0; r < ranks.all(); ++r) {
+        if (r == decider) continue;
+        std::size_t const rank = r % ranks.count;
         std::size_t const rows =
-            tables.updates_at[ranks.end(r)] - tables.updates_at[ranks.begin(r)];
-        tables.channels[tables.tied.size() + r] = add(
-            r, decides, std::max(rows * sizeof(double), sizeof(RankNote)),
-            std::max({sizeof(StepState), sizeof(RankNote), (tables.sums + 1) * sizeof(double)}));
+            tables.updates_at[ranks.end(rank)] - tables.updates_at[ranks.begin(rank)];
+        std::size_t const losses = tables.micro_batches * tables.sums;
+        std::size_t const totals = tables.sums + 1;
+        tables.channels[tables.tied.size() + r] =
+            add(r, decider, std::max(std::max({rows, losses, totals}) * sizeof(double), sizeof(RankNote)),
+                std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
     }
     return first_of(all, count);
 }

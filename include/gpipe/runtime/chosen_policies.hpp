@@ -11,6 +11,7 @@
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/runtime/check_parts.hpp>
+#include <gpipe/runtime/one_replica.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/search/cut_for.hpp>
@@ -29,9 +30,12 @@ template <class Net, class... Policies> struct ChosenPolicies {
     using Schedule = policy_or<policy::Schedule, schedule::GPipe, Policies...>;
     using Checkpointing = policy_or<policy::Checkpointing, checkpoint::ExceptLast, Policies...>;
     using Update = policy_or<policy::Update, update::AfterCommit, Policies...>;
-    using Device =
-        typename policy_or<policy::Transport, transport::Local, Policies...>::template Of<
-            policy_or<policy::Device, device::Host, Policies...>>;
+    using ReplicasPolicy = policy_or<policy::Replicas, OneReplica, Policies...>;
+    // The devices of a pipeline; joined with those of other ranks; and with other replicas'.
+    using OwnDevice = policy_or<policy::Device, device::Host, Policies...>;
+    using Joins = typename policy_or<policy::Transport, transport::Local,
+                                     Policies...>::template Of<OwnDevice>;
+    using Device = typename ReplicasPolicy::template Of<Joins>;
     using LossFunctor = typename policy_or<policy::Loss, Loss<NoLoss>, Policies...>::functor;
     using OptimizerFunctor =
         typename policy_or<policy::Optimizer, Optimizer<SGD>, Policies...>::functor;
@@ -227,8 +231,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static consteval bool check() {
         if constexpr (!check_policies<List<Policies...>, policy::Cut, policy::MicroBatches,
                                       policy::Loss, policy::Optimizer, policy::Schedule,
-                                      policy::Checkpointing, policy::Update, policy::Transport,
-                                      policy::Device>())
+                                      policy::Checkpointing, policy::Update, policy::Replicas,
+                                      policy::Transport, policy::Device>())
             return false;
         else if constexpr (!CheckParts<Device, Update, LossFunctor, Net, OptimizerFunctor>::ok())
             return false;

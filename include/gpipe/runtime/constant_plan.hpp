@@ -30,6 +30,9 @@ template <class Net, class... Policies> class ConstantPlan {
     /// matter of a search, as within the budget of checkpoint::Optimal.
     static constexpr bool constant = Chosen::constant;
 
+    /// Whether R is.
+    static constexpr bool knows_replicas = Chosen::ReplicasPolicy::count != dynamic;
+
     /// The layer that each cell begins with, then L, where nothing that it hangs on is chosen at
     /// construction: see cut_for().
     static constexpr Array<std::size_t> first_layers() requires(Chosen::constant_cut) {
@@ -73,13 +76,13 @@ template <class Net, class... Policies> class ConstantPlan {
     /// copied between devices, any two have such a `link`. On a machine with several kinds ask for
     /// each; benchmarks/plan prints the most over all of them beside every plan.
     static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
-                                            Link link = Device::most_link) requires constant {
+                                            Link link = Device::most_link) requires(constant && knows_replicas) {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
     /// have such a link and nobody wants the norm of the gradients.
     static constexpr MemoryPlan plan_for(std::size_t samples,
-                                         Link link = Link::shared) requires constant {
+                                         Link link = Link::shared) requires(constant && knows_replicas) {
         return plan_with(samples, plan_memory, link, false);
     }
 
@@ -96,12 +99,14 @@ template <class Net, class... Policies> class ConstantPlan {
             links = links_between(
                 checkpointed.programs, first, shape.skips,
                 [=](std::size_t from, std::size_t to) { return from == to ? Link::shared : link; });
-        PlanRequest const request{shape,
+        PlanRequest request{shape,
                                   first,
                                   Chosen::OptimizerFunctor::states,
                                   samples,
                                   Chosen::staging(samples, squares),
                                   links};
+        if constexpr (knows_replicas)
+            request.replication = {Chosen::ReplicasPolicy::count, Chosen::ReplicasPolicy::shards};
         return plan(request, checkpointed.programs, checkpointed.reversals, &choose_offloads);
     }
 };

@@ -65,10 +65,12 @@ template <DeviceRuntime Device> class Engine {
         finish();
         if (!measures)
             for (TensorPointer const& output : others) device_.await_writers(output.data);
-        for (std::size_t first = 0; first < samples; first += planned_.samples) {
-            std::size_t const count = std::min(planned_.samples, samples - first);
-            batches_[0].take(inputs, others, first, count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count});
+        std::size_t const most = planned_.samples * planned_.ranks.replicas;
+        for (std::size_t first = 0; first < samples; first += most) {
+            SampleRange const part = own_part(std::min(most, samples - first));
+            batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
+            run(lane_plan().forward,
+                {seed_, steps_, nullptr, measures, part.count, 0, true, part.first});
             if (measures) add(runs_.totals(0));
         }
     }
@@ -122,6 +124,10 @@ template <DeviceRuntime Device> class Engine {
   private:
     static constexpr std::size_t slots = Device::depth;
 
+    // Of a mini-batch, what this replica sees: see Replicas.
+    SampleRange own_part(std::size_t samples) const {
+        return Split(samples, planned_.ranks.replicas)[planned_.ranks.replica];
+    }
     LanePlan const& lane_plan() const {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
@@ -254,13 +260,15 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targe
     std::size_t const slot = next_slot_;
     tied_.take_back();
     finish_slot(slot);
-    batches_[slot].take(inputs, targets, 0, samples, true, slot);
+    SampleRange const part = own_part(samples);
+    batches_[slot].take(inputs, targets, part.first, part.count, true, slot);
     if (doubtful_) give_states();
     doubtful_ = true;
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
     bool const done =
-        submit(lane_plan().training, {seed_, next_step(), optimizer, true, samples, slot});
+        submit(lane_plan().training,
+               {seed_, next_step(), optimizer, true, part.count, slot, true, part.first});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -285,10 +293,12 @@ template <DeviceRuntime Device>
 std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targets,
                                                   std::size_t samples, void const* optimizer) {
     finish();
-    batches_[0].take(inputs, targets, 0, samples, true, 0);
+    SampleRange const part = own_part(samples);
+    batches_[0].take(inputs, targets, part.first, part.count, true, 0);
     if (doubtful_) give_states();
     doubtful_ = true; // the device counts this for a step
-    run(lane_plan().training, {seed_, steps_, optimizer, true, samples, 0, false});
+    run(lane_plan().training,
+        {seed_, steps_, optimizer, true, part.count, 0, false, part.first});
     give_states();
     return runs_.totals(0);
 }

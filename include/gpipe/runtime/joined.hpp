@@ -5,7 +5,9 @@
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/channels.hpp>
+#include <gpipe/runtime/rank_commit.hpp>
 #include <gpipe/runtime/rank_table.hpp>
+#include <gpipe/runtime/replica_exchange.hpp>
 #include <gpipe/transport/transport.hpp>
 
 #include <algorithm>
@@ -36,33 +38,46 @@ class Joined : public Inner {
         typename Inner::Options device{}; ///< of its own devices
         Carrier* transport = nullptr;     ///< must outlive it
         std::size_t devices = 1;          ///< how many it has; they stand in the order of the ranks
+        std::size_t replicas = 1; ///< R, which a Training sets: the first ranks are of the first
     };
 
-    /// Throws std::invalid_argument, on all ranks, unless they have so many devices in all.
+    /// Throws std::invalid_argument, on all ranks, unless they have so many devices for each
+    /// replica, and those of one have as many as those of another, each.
     Joined(Options options, std::size_t devices)
         : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
-          transport_(options.transport), first_(transport_->ranks() + 1),
-          lanes_(transport_->ranks()) {
+          transport_(options.transport), replicas_(options.replicas),
+          first_(transport_->ranks() / replicas_ + 1), lanes_(first_.size() - 1) {
         auto const devices_of = transport_->gather(options.devices);
         // One for each that can be walked at a time: a message is waited for within an action, and
         // the lane that has what the other rank waits for must have somebody, too.
         auto const lanes_of = transport_->gather(Inner::walkers());
+        std::size_t all = 0;
+        bool alike = transport_->ranks() % replicas_ == 0, any = true;
+        for (std::size_t r = 0; r < devices_of.size(); ++r) {
+            all += static_cast<std::size_t>(devices_of[r]);
+            alike = alike && devices_of[r] == devices_of[r % lanes_.size()];
+            any = any && devices_of[r] > 0;
+        }
+        if (!alike || !any || all != devices * replicas_)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: %zu replicas of %zu devices are to be those of %zu ranks, which have %zu, "
+                "each at least one, and those of each replica as many as those of the others",
+                replicas_, devices, transport_->ranks(), all);
         for (std::size_t r = 0; r < lanes_.size(); ++r) {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
         }
-        if (std::size_t const all = first_[lanes_.size()];
-            all != devices || std::adjacent_find(first_.begin(), first_.end()) != first_.end())
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
-                "one",
-                devices, lanes_.size(), all);
     }
 
     /// Who has which devices; points here.
     Ranks ranks() const {
-        return {first_[lanes_.size()], lanes_.size(), transport_->rank(), first_.data(),
-                lanes_.data()};
+        return {first_[lanes_.size()],
+                lanes_.size(),
+                transport_->rank() % lanes_.size(),
+                first_.data(),
+                lanes_.data(),
+                replicas_,
+                transport_->rank() / lanes_.size()};
     }
     /// What joins them.
     Carrier& transport() const { return *transport_; }
@@ -113,6 +128,7 @@ class Joined : public Inner {
     }
 
     Carrier* transport_;
+    std::size_t replicas_;
     Array<std::size_t> first_; // device of each rank, and the end
     Array<std::size_t> lanes_; // of each rank
 };

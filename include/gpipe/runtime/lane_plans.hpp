@@ -57,6 +57,7 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
     for (std::size_t d = 0; d < ending.updates.size(); ++d)
         ending.updates[d] = tables.has_updates(d);
     ending.ranks = machine.ranks;
+    ending.replicas = machine.replication;
     ending.ties = Array<TiedCell>(machine.model.ties.size());
     for (std::size_t i = 0; i < machine.model.ties.size(); ++i) {
         TiedTensor const& end = machine.model.ties[i];

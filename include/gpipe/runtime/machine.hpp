@@ -11,6 +11,8 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -64,12 +66,15 @@ template <DeviceRuntime Device> class Machine {
     LayerMemory const& layer(std::size_t i) const {
         if (std::size_t const d = device_of(i); !ranks().own(d))
             detail::throw_error<std::out_of_range>(
-                "gpipe: layer %zu is on rank %zu, and this is rank %zu", i, ranks().of(d),
-                ranks().self);
+                "gpipe: layer %zu is on rank %zu, and this is rank %zu", i,
+                ranks().number(ranks().replica, ranks().of(d)), ranks().number());
         return engine_.tables().layers[i];
     }
-    /// See Options::samples.
+    /// See Options::samples: of a replica, and of all.
+    ///@{
     std::size_t samples() const { return planned_.samples; }
+    std::size_t all_samples() const { return planned_.samples * ranks().replicas; }
+    ///@}
     /// All memory of a device.
     std::span<std::byte> arena(std::size_t device) { return arenas_[device]; }
     /// Of all arenas.
@@ -82,10 +87,13 @@ template <DeviceRuntime Device> class Machine {
     /// All parameter tensors, with their optimizer state, in the order of the chain; of tied ones
     /// the first end.
     std::size_t tensors() const { return engine_.tables().order.size(); }
-    /// One of tensors(). Throws as layer().
+    /// One of tensors(). Throws as layer(), and std::logic_error where it has a part of the state.
     UpdateRow const& tensor(std::size_t i) const {
         UpdateRow const& row = engine_.tables().updates[engine_.tables().order[i]];
         static_cast<void>(layer(row.layer));
+        if (planned_.replication.count > 1 && planned_.replication.shards)
+            throw std::logic_error("gpipe: the optimizer's state is sharded over replicas, which "
+                                   "save and load none yet");
         return row;
     }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
@@ -218,7 +226,10 @@ namespace detail {
 
 // That of a Training, for who needs more than its public members.
 struct MachineAccess {
-    template <class Training> static auto& of(Training& train) { return train.machine_; }
+    template <class Training> static auto& of(Training& train) {
+        if constexpr (!std::is_const_v<Training>) train.team_.lend(); // it may be written
+        return train.machine_;
+    }
 };
 
 } // namespace detail

@@ -45,7 +45,8 @@ std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
 template <class Chosen, class Net, class Device = typename Chosen::Device>
 Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& loss,
                            typename Chosen::OptimizerFunctor const& optimizer,
-                           TrainingOptions<Device> const& options) {
+                           TrainingOptions<typename Chosen::Joins> const& options,
+                           typename Device::Options device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
@@ -79,6 +80,8 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     work.debug = options.debug;
     work.slack = options.slack;
     work.overlaps = Chosen::Update::immediate;
+    work.replication = {chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1),
+                        Chosen::ReplicasPolicy::shards};
     if constexpr (Chosen::proven)
         static_cast<Checkpointed&>(work) =
             Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));
@@ -93,8 +96,11 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     constexpr bool immediate = Chosen::Update::immediate;
     StepChecks const checks =
         chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite, immediate);
-    typename Device::Options device = options.device;
     if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
+    if constexpr (joins_ranks<Device>) {
+        device.replicas = work.replication.count;
+        if (device.devices == dynamic) device.devices = devices;
+    }
     return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
             options.seed,     checks,           immediate,       std::move(device)};
 }

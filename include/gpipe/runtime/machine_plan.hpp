@@ -40,6 +40,7 @@ template <DeviceRuntime Device> class MachinePlan {
     bool const debug;               ///< whether calls are looked at, and tensors have room behind
     std::size_t const slack;        ///< see Training::Options
     bool const overlaps;            ///< see MachineWork
+    Replication const replication;  ///< likewise
     DeclaredCost cost;              ///< of actions
     std::size_t const learner;      ///< see lowest_learner()
     MemoryPlan plan;                ///< of a step
@@ -53,7 +54,8 @@ template <DeviceRuntime Device> class MachinePlan {
         : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
           ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
           samples(most_samples), checks(step_checks), debug(work.debug), slack(work.slack),
-          overlaps(work.overlaps), cost(model.costs, model.infos, first, reversals),
+          overlaps(work.overlaps), replication(work.replication),
+          cost(model.costs, model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
@@ -91,7 +93,8 @@ template <DeviceRuntime Device> class MachinePlan {
                 // In a room a step would wait for all that the one before has there.
                 overlaps ? Tightness::quick : Tightness::full,
                 guards ? slot_alignment : 0,
-                slack};
+                slack,
+                replication};
     }
     MemoryPlan planned(Device const& device, MachineWork const& work) {
         std::size_t const micro_batches = programs.micro_batches();

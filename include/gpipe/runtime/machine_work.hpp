@@ -52,6 +52,7 @@ struct MachineWork : Checkpointed {
     bool debug = false;              ///< see Training::Options
     std::size_t slack = no_wait;     ///< likewise
     bool overlaps = false;           ///< whether a step may begin before the one before it is done
+    Replication replication{};       ///< see Replicas
 };
 
 } // namespace gpipe

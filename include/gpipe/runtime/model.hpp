@@ -9,6 +9,7 @@
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/update.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <array>
 #include <cstddef>
@@ -43,7 +44,7 @@ template <class Optimizer, class Device, class L, class... Ts>
 struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
     using Work = StepWork<Device>;
     template <class T> static constexpr AddFunction add() {
-        if constexpr (ties_parameters<L>)
+        if constexpr (ties_parameters<L> || joins_ranks<Device>) // or a replica's to add
             return &Work::template add<T>;
         else
             return nullptr;

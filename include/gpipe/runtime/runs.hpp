@@ -31,7 +31,10 @@ template <DeviceRuntime Device> class Runs {
     Runs(Device& device, Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes)
         : device_(device), tables_(std::move(tables)),
           host_sums_(device.allocate_host(
-              tables_.loss_sums ? 0 : tables_.micro_batches * tables_.sums * sizeof(double))),
+              tables_.loss_sums
+                  ? 0
+                  : tables_.ranks.replicas * tables_.micro_batches * tables_.sums *
+                        sizeof(double))),
           mail_(device, tables_,
                 {tables_.sums + 1, checks.squares() ? tables_.updates.size() : 0,
                  tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0, batch_bytes}),
@@ -57,9 +60,12 @@ template <DeviceRuntime Device> class Runs {
         refuse_if_torn();
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
-        if (arguments.samples != run.arguments.samples) {
+        if (arguments.samples != run.arguments.samples || arguments.first != run.arguments.first) {
             Split const split(arguments.samples, run.ranges.size());
-            for (std::size_t m = 0; m < run.ranges.size(); ++m) run.ranges[m] = split[m];
+            for (std::size_t m = 0; m < run.ranges.size(); ++m) {
+                run.ranges[m] = split[m];
+                run.ranges[m].first += arguments.first;
+            }
         }
         for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
             run.frames[d] = {tables_.capacity,

@@ -15,6 +15,10 @@
 
 namespace gpipe::detail {
 
+// Of several ranks: see runtime/rank_commit.hpp and runtime/replica_exchange.hpp.
+template <class End, class Device> class RankCommit;
+template <class End> class ReplicaExchange;
+
 // What a step does beside the calls of layers: what the devices are given before, and what its end
 // consists of, see with_ending(). All that is to be done goes on queues, in order.
 template <DeviceRuntime Device> class StepEnd {
@@ -25,7 +29,7 @@ template <DeviceRuntime Device> class StepEnd {
     StepEnd(Device& device, Tables const& tables, Mailboxes<Device> const& mail,
             StepChecks step_checks, bool is_immediate)
         : checks(step_checks), immediate(is_immediate), device_(device), tables_(tables),
-          mail_(mail) {}
+          mail_(mail), theirs_(tables.replicas.any() ? tables.updates.size() : 0) {}
 
     StepChecks const checks;
     bool const immediate; // see update::Immediate
@@ -49,6 +53,9 @@ template <DeviceRuntime Device> class StepEnd {
         switch (step.kind) {
         case Kind::reduce:
             return reduce(run, step);
+        case Kind::reduce_scatter:
+        case Kind::all_gather:
+            return share(run, step);
         case Kind::sum_squares:
             sum_squares(run, step.device, step.stream);
             if (immediate) check_gradients(run, step.device, step.stream);
@@ -75,7 +82,9 @@ template <DeviceRuntime Device> class StepEnd {
         if (norm) squares.put(device_, stream);
         CommitCall call;
         call.sums = tables_.loss_sums;
-        call.micro_batches = run.filled();
+        call.micro_batches = trains && tables_.replicas.any()
+                                 ? tables_.ranks.replicas * tables_.micro_batches
+                                 : run.filled();
         call.count = tables_.sums;
         call.totals = totals.there;
         call.stream = &device_.stream(stream);
@@ -110,6 +119,23 @@ template <DeviceRuntime Device> class StepEnd {
     }
     ///@}
 
+    void const* stream(std::size_t number) const { return &device_.stream(number); }
+    // Does this with each of these rows, and tells what throws there: the element type of a tensor.
+    template <class F>
+    void launch_rows(Run& run, std::size_t stream, FailureOf of, Array<UpdateRow> const& rows,
+                     std::size_t first, std::size_t last, F work) {
+        auto const all = [this, &run, &rows, of, first, last, work] {
+            std::size_t i = first;
+            Work::attempt(
+                [&] {
+                    for (; i < last; ++i) work(rows[i], i);
+                },
+                [&](std::exception_ptr error) { fail(run, of, i, std::move(error)); });
+        };
+        // (clang 14 falls over a lambda in a noexcept.)
+        device_.launch(stream, [all]() noexcept(Work::catches) { all(); });
+    }
+
     // After a step that was revoked: whether a device has updated, for its own gradients are
     // finite.
     bool has_updated(Run const& run) const {
@@ -123,36 +149,25 @@ template <DeviceRuntime Device> class StepEnd {
     }
 
   private:
-    // All ranks commit at once: one decides, by what the others have told it, and tells them. Each
-    // of them meets that one alone, in their order, so that nobody waits for himself.
+    // With other ranks, which do so at the same place of their order.
     void commit_with_others(Run& run, std::size_t stream) {
+        if constexpr (joins_ranks<Device>)
+            RankCommit<StepEnd, Device>(*this, tables_, mail_, run, stream)
+                .commit(sums_squares(), theirs_.data());
+        else
+            commit(run, stream);
+    }
+    // Of replicas: adds gradients up, and gives the sums, or what was updated, to all.
+    void share(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>) {
-            std::size_t const slot = run.arguments.slot;
-            Ranks const& ranks = tables_.ranks;
-            auto const squares_of = [&](std::size_t rank, auto message) {
-                std::size_t const first = tables_.updates_at[ranks.begin(rank)];
-                std::size_t const last = tables_.updates_at[ranks.end(rank)];
-                message(mail_.squares(slot) + first,
-                        sums_squares() ? (last - first) * sizeof(double) : 0);
-            };
-            if (std::uint32_t const up = tables_.channel_of_rank(ranks.self); up != no_channel) {
-                squares_of(ranks.self, [&](double const* from, std::size_t bytes) {
-                    send(run, stream, up, from, bytes);
-                });
-                return receive(run, stream, up + 1, &mail_.state(slot), sizeof(StepState));
-            }
-            for (std::size_t r = 0; r < ranks.count; ++r)
-                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
-                    squares_of(r, [&](double* to, std::size_t bytes) {
-                        receive(run, stream, other, to, bytes);
-                    });
-            commit(run, stream);
-            for (std::size_t r = 0; r < ranks.count; ++r)
-                if (std::uint32_t const other = tables_.channel_of_rank(r); other != no_channel)
-                    send(run, stream, other + 1, &mail_.state(slot), sizeof(StepState));
-        } else {
-            commit(run, stream);
+            ReplicaExchange<StepEnd> exchange(*this, tables_, run, step);
+            if (step.kind == Kind::reduce_scatter) return exchange.reduce_scatter();
+            exchange.all_gather(!tables_.replicas.replication.shards || !run.arguments.updates);
         }
+    }
+    // What is done by each replica, or a part by each.
+    Array<UpdateRow> const& rows(bool apart) const {
+        return apart && tables_.replicas.any() ? tables_.replicas.rows : tables_.updates;
     }
 
     // Of all gradients, before the commit.
@@ -177,7 +192,7 @@ template <DeviceRuntime Device> class StepEnd {
                 bring(run, step.stream, i, here, other, tie.bytes);
                 other = here;
             }
-            launch_rows(run, step.stream, FailureOf::gradient, first, first + 1,
+            launch_rows(run, step.stream, FailureOf::gradient, tables_.updates, first, first + 1,
                         [call = AddCall{other, &device_.stream(step.stream)}](
                             UpdateRow const& row, std::size_t) { row.add(call, row); });
         }
@@ -204,7 +219,7 @@ template <DeviceRuntime Device> class StepEnd {
     void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
         Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
-        launch_rows(run, stream, FailureOf::gradient, first, first + squares.count,
+        launch_rows(run, stream, FailureOf::gradient, rows(true), first, first + squares.count,
                     [first, results = squares.there, workspace = mail_.workspace(d),
                      on = &device_.stream(stream)](UpdateRow const& row, std::size_t i) {
                         row.squares({results + (i - first), workspace, on}, row);
@@ -247,30 +262,16 @@ template <DeviceRuntime Device> class StepEnd {
         UpdateCall const call{mail_.optimizer(arguments.optimizer, d).there,
                               mail_.state(arguments.slot, d).there, &device_.stream(stream),
                               arguments.updates};
-        launch_rows(run, stream, FailureOf::update, tables_.updates_at[d],
-                    tables_.updates_at[d + 1],
+        launch_rows(run, stream, FailureOf::update, rows(tables_.replicas.replication.shards),
+                    tables_.updates_at[d], tables_.updates_at[d + 1],
                     [this, &run, call](UpdateRow const& row, std::size_t) {
+                        if (row.elements == 0) return; // another replica's
                         if (immediate && run.failed()) return; // gradients may be missing
                         if (row.update(call, row) && !run.updated.load(std::memory_order_relaxed))
                             run.updated.store(true, std::memory_order_relaxed);
                     });
     }
 
-    // Does this with each of these rows, and tells what throws there: the element type of a tensor.
-    template <class F>
-    void launch_rows(Run& run, std::size_t stream, FailureOf of, std::size_t first,
-                     std::size_t last, F work) {
-        auto const all = [this, &run, of, first, last, work] {
-            std::size_t i = first;
-            Work::attempt(
-                [&] {
-                    for (; i < last; ++i) work(tables_.updates[i], i);
-                },
-                [&](std::exception_ptr error) { fail(run, of, i, std::move(error)); });
-        };
-        // (clang 14 falls over a lambda in a noexcept.)
-        device_.launch(stream, [all]() noexcept(Work::catches) { all(); });
-    }
     void fail(Run& run, FailureOf of, std::size_t i, std::exception_ptr error) noexcept {
         if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
         run.failure.tell(FirstFailure::behind_actions(i),
@@ -280,6 +281,7 @@ template <DeviceRuntime Device> class StepEnd {
     Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
+    Array<double> theirs_; // what another replica has told
 };
 
 } // namespace gpipe::detail

@@ -50,16 +50,20 @@ namespace gpipe::detail {
                               not_finite_gradient(tables, i, value));
     }
     char message[512];
-    std::size_t m = state.fault_at;
+    bool const one = state.fault == StepFault::loss && state.fault_at != no_micro_batch;
+    std::size_t const m = one ? state.fault_at % tables.micro_batches : Failure::all;
     if (state.fault == StepFault::norm)
         std::snprintf(message, sizeof message, "gpipe: the norm of all gradients is %g", value);
-    else if (m < tables.micro_batches)
-        std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
-                      value);
-    else
+    else if (!one)
         std::snprintf(message, sizeof message,
                       "gpipe: the sum of the loss over all micro-batches is %g", value);
-    if (m >= tables.micro_batches) m = Failure::all;
+    else if (tables.replicas.any())
+        std::snprintf(message, sizeof message,
+                      "gpipe: the loss of micro-batch %zu of replica %zu is %g", m,
+                      state.fault_at / tables.micro_batches, value);
+    else
+        std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
+                      value);
     std::size_t const loss = tables.layer_names.size() - 1;
     return {loss,
             tables.layer_names[loss],

@@ -8,6 +8,7 @@
 #include <gpipe/runtime/debug_calls.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/replica_parts.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
 
@@ -63,15 +64,21 @@ struct Tables {
     std::size_t optimizer_bytes = 0;      ///< of the functor
     std::size_t last_device = 0;          ///< of the last cell
     Ranks ranks;                          ///< who has the devices
+    ReplicaParts replicas;                ///< what they exchange
     /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
-    /// by rank to that of the last device, which decides; the next one goes back.
+    /// by rank of any replica to that which decides; the next one goes back.
     Array<std::uint32_t> channels;
     GroupSizes output_sizes; ///< of the chain's output
 
-    /// Of an end of a tie, and of a rank; no_channel where both ends are one rank's.
+    /// Of an end of a tie, and of a rank of any replica; no_channel where both ends are one rank's.
     ///@{
     std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
     std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
+    ///@}
+    /// Who decides, and whether that is this rank: of the first replica the one of the last cell.
+    ///@{
+    std::size_t decider() const { return ranks.of(last_device); }
+    bool decides() const { return ranks.replica == 0 && ranks.self == decider(); }
     ///@}
     /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
@@ -119,9 +126,10 @@ namespace detail {
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
     tables.gradients = Array<Tables::Bytes>(devices);
+    bool const shards = plan.replication.count > 1 && plan.replication.shards;
     Array<std::uint32_t> first_row(model.layers.size()); // by layer
     std::size_t at = 0;
-    auto const add = [&](std::size_t layer, std::byte* states) {
+    auto const add = [&](std::size_t layer, bool own, std::byte* states) {
         LayerMemory const& row = tables.layers[layer];
         UpdateSpecs const& specs = model.layers[layer].updates;
         std::size_t offset = 0;
@@ -129,13 +137,13 @@ namespace detail {
         for (std::size_t t = 0; t < specs.count; ++t) {
             UpdateSpec const& spec = specs.first[t];
             UpdateRow& update = tables.updates[at++];
-            if (states) { // else another rank's: that there is one
+            if (own) { // else another rank's: that there is one
                 update.update = spec.update;
                 update.squares = spec.squares;
                 update.add = spec.add;
                 update.parameter = row.parameters + offset;
                 update.gradient = row.gradients + offset;
-                update.state = states + model.states * offset;
+                if (states) update.state = states + model.states * offset;
             }
             update.elements = spec.elements;
             update.decay = spec.decay;
@@ -154,7 +162,7 @@ namespace detail {
         for (std::size_t c = 0; c < programs.cells(); ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
-                add(i, own ? arenas[d] + plan.optimizer[i] : nullptr);
+                add(i, own, shards || !own ? nullptr : arenas[d] + plan.optimizer[i]);
         }
         tables.updates_at[d + 1] = at;
     }
@@ -247,6 +255,8 @@ namespace detail {
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
+    tables.replicas = detail::replica_parts(model, plan, arenas, ranks, tables.updates,
+                                            tables.updates_at);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);

@@ -53,7 +53,8 @@ template <DeviceRuntime Device> class TiedParameters {
             UpdateRow const& row = tables_.updates[tables_.tied[i]];
             if (i == from || !row.parameter || !written.parameter) continue; // on another rank
             arenas_.copy(row.parameter, written.parameter, tie.bytes);
-            arenas_.copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
+            if (row.state) // else sharded, and alike
+                arenas_.copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
         }
     }
 

@@ -130,8 +130,9 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     if (!is_finite(call.totals[0])) {
         std::size_t m = 0;
         while (m < call.micro_batches && is_finite(call.sums[m * call.count])) ++m;
-        blame(StepFault::loss, m,
-              m < call.micro_batches ? call.sums[m * call.count] : call.totals[0]);
+        bool const one = m < call.micro_batches;
+        blame(StepFault::loss, one ? m : no_micro_batch,
+              one ? call.sums[m * call.count] : call.totals[0]);
     }
     if (call.squares) {
         double sum = 0;

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <gpipe/core/bytes.hpp>
+#include <gpipe/core/compiled.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe {
+
+/// How many replicas there are, and what they share out.
+struct Replication {
+    std::size_t count = 1; ///< R
+    bool shards = false;   ///< see Replicas
+
+    /// Of a device's parameters, gradients or states with these bytes, in slots: where the part of
+    /// a replica begins; of R: the end. Parts are whole slots, so that of a tensor they are whole
+    /// elements, and differ by one at the most.
+    constexpr std::size_t begin(std::size_t bytes, std::size_t replica) const {
+        std::size_t const slots = bytes / slot_alignment;
+        std::size_t const more = slots % count;
+        return (slots / count * replica + std::min(replica, more)) * slot_alignment;
+    }
+    /// The bytes of the largest part.
+    constexpr std::size_t most(std::size_t bytes) const { return begin(bytes, 1); }
+
+    /// Bytes of a message between replicas, at the most.
+    static constexpr std::size_t longest_message = std::size_t{1} << 18;
+    /// The same of one of these parts.
+    constexpr std::size_t message(std::size_t bytes) const {
+        return std::min(most(bytes), longest_message);
+    }
+    /// Where the parts of others come to be added up.
+    constexpr std::size_t room(std::size_t bytes) const { return (count - 1) * message(bytes); }
+};
+
+} // namespace gpipe

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/runtime/replica_parts.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gpipe::detail {
+
+// A device and its like in the other replicas, which all do this at the same place of their order.
+// End: a StepEnd.
+template <class End> class ReplicaExchange {
+  public:
+    ReplicaExchange(End& end, Tables const& tables, Run& run, Step const& step)
+        : end_(end), tables_(tables), parts_(tables.replicas), run_(run), step_(step),
+          self_(tables.ranks.replica), count_(parts_.replication.count),
+          message_(parts_.message[step.device]), gradients_(tables.gradients[step.device].data) {}
+
+    // Everybody gets what the others have of his part, and adds it up in the order of the replicas:
+    // the sum is the same whoever does it.
+    void reduce_scatter() {
+        for (std::size_t n = 0; n < messages(&ReplicaParts::Begin::gradient); ++n) {
+            Bytes const own = bytes(&ReplicaParts::Begin::gradient, self_, n);
+            each_other([&](std::size_t other) {
+                Bytes const theirs = bytes(&ReplicaParts::Begin::gradient, other, n);
+                exchange(other, gradients_ + theirs.at, theirs.count, room(other), own.count);
+            });
+            add_up(own);
+        }
+    }
+    // Everybody gets all parts: of the gradients, or of the parameters.
+    void all_gather(bool gradients) {
+        auto const which =
+            gradients ? &ReplicaParts::Begin::gradient : &ReplicaParts::Begin::parameter;
+        std::byte* const all = gradients ? gradients_ : parts_.parameters[step_.device];
+        for (std::size_t n = 0; n < messages(which); ++n)
+            each_other([&](std::size_t other) {
+                Bytes const own = bytes(which, self_, n), theirs = bytes(which, other, n);
+                exchange(other, all + own.at, own.count, all + theirs.at, theirs.count);
+            });
+    }
+
+  private:
+    using Which = std::size_t ReplicaParts::Begin::*;
+    struct Bytes {
+        std::size_t at = 0;
+        std::size_t count = 0;
+    };
+
+    std::size_t begin(Which which, std::size_t replica) const {
+        return parts_.at(step_.device, replica).*which;
+    }
+    std::size_t messages(Which which) const {
+        std::size_t most = 0;
+        for (std::size_t r = 0; r < count_; ++r)
+            most = std::max(most, begin(which, r + 1) - begin(which, r));
+        return (most + message_ - 1) / message_;
+    }
+    // Message n of a part: perhaps none.
+    Bytes bytes(Which which, std::size_t replica, std::size_t n) const {
+        std::size_t const end = begin(which, replica + 1);
+        std::size_t const at = std::min(begin(which, replica) + n * message_, end);
+        return {at, std::min(message_, end - at)};
+    }
+    std::byte* room(std::size_t other) const {
+        return parts_.room[step_.device] + (other - (other > self_)) * message_;
+    }
+
+    // In rounds, in each of which everybody meets one other at the most: with the order of the
+    // rounds that of all messages is one line, so that nobody waits for himself even where a send
+    // ends when it is received.
+    template <class F> void each_other(F f) const {
+        for (std::size_t round = 0; round < count_; ++round)
+            if (std::size_t const other = (round + count_ - self_) % count_; other != self_)
+                f(other);
+    }
+    void exchange(std::size_t other, std::byte const* from, std::size_t sent, std::byte* to,
+                  std::size_t received) {
+        std::size_t const there = parts_.channel(step_.device, other);
+        for (bool const sends : {self_ < other, self_ > other}) {
+            if (sends && sent > 0)
+                end_.send(run_, step_.stream, there + (self_ > other), from, sent);
+            if (!sends && received > 0)
+                end_.receive(run_, step_.stream, there + (self_ < other), to, received);
+        }
+    }
+
+    void add_up(Bytes const& own) {
+        std::size_t const first = tables_.updates_at[step_.device];
+        std::size_t const last = tables_.updates_at[step_.device + 1];
+        end_.launch_rows(run_, step_.stream, FailureOf::gradient, tables_.updates, first, last,
+                         [self = *this, own](UpdateRow const& row, std::size_t i) {
+                             self.add_up(row, self.parts_.element[i], own);
+                         });
+    }
+    // What a tensor has of these bytes.
+    void add_up(UpdateRow const& row, std::size_t element, Bytes const& own) const {
+        std::size_t const at = static_cast<std::size_t>(row.gradient - gradients_);
+        std::size_t const first = std::max(at, own.at);
+        std::size_t const last = std::min(at + row.elements * element, own.at + own.count);
+        if (first >= last) return;
+        UpdateRow part = row;
+        part.elements = (last - first) / element;
+        auto const of = [&](std::size_t replica) {
+            return replica == self_ ? gradients_ + first : room(replica) + (first - own.at);
+        };
+        // The sum so far lies where the first of them is, and from its own on there.
+        std::byte* sum = of(0);
+        for (std::size_t r = 1; r < count_; ++r) {
+            std::byte* const next = of(r);
+            part.gradient = r == self_ ? next : sum;
+            row.add({r == self_ ? sum : next, end_.stream(step_.stream)}, part);
+            sum = part.gradient;
+        }
+    }
+
+    End& end_;
+    Tables const& tables_;
+    ReplicaParts const& parts_;
+    Run& run_;
+    Step const& step_;
+    std::size_t self_;
+    std::size_t count_;
+    std::size_t message_;
+    std::byte* gradients_;
+};
+
+} // namespace gpipe::detail

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/device/bell.hpp>
+#include <gpipe/transport/transport.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace gpipe {
+
+/// What ranks share that are threads of one process: a message is copied once, by who receives it,
+/// while the sender waits.
+class LocalWire {
+  public:
+    /// Of so many ranks.
+    explicit LocalWire(std::size_t ranks) : given_(ranks) {}
+    LocalWire(LocalWire const&) = delete;
+    LocalWire& operator=(LocalWire const&) = delete;
+
+    /// How many there are.
+    std::size_t ranks() const { return given_.size(); }
+    /// That a rank is gone, and why: nobody waits for it.
+    void leave(std::exception_ptr why) noexcept {
+        {
+            std::lock_guard const lock(leaving_);
+            if (left_.load(std::memory_order_relaxed)) return;
+            error_ = std::move(why);
+            left_.store(true, std::memory_order_release);
+        }
+        bell_.ring();
+    }
+
+  private:
+    friend class LocalRanks;
+    struct alignas(128) Way {
+        std::atomic<std::uint64_t> sent{0};
+        std::atomic<std::uint64_t> received{0};
+        std::byte const* from = nullptr;
+        std::uint32_t word = 0;
+    };
+    struct alignas(128) Given {
+        std::atomic<std::uint64_t> rounds{0};
+        std::uint64_t number[2] = {}; // of the round, and of the one before
+    };
+
+    template <class Ready> bool wait(Ready ready) noexcept {
+        bell_.wait([&] { return ready() || left_.load(std::memory_order_acquire); });
+        return ready();
+    }
+
+    detail::Bell bell_;
+    Array<Given> given_; // by rank
+    std::unique_ptr<Way[]> ways_;
+    std::once_flag opened_;
+    std::atomic<bool> left_{false};
+    std::mutex leaving_;
+    std::exception_ptr error_;
+};
+
+/// One of them, see RankTransport.
+class LocalRanks {
+  public:
+    /// The wire must outlive it.
+    LocalRanks(LocalWire& wire, std::size_t rank) : wire_(wire), rank_(rank) {}
+
+    /// As RankTransport says.
+    ///@{
+    std::size_t rank() const { return rank_; }
+    std::size_t ranks() const { return wire_.given_.size(); }
+    Array<std::uint64_t> gather(std::uint64_t number) {
+        // Nobody is two rounds ahead of who is still to read: that one has not given its next.
+        LocalWire::Given& own = wire_.given_[rank_];
+        std::uint64_t const round = own.rounds.load(std::memory_order_relaxed);
+        own.number[round % 2] = number;
+        own.rounds.store(round + 1, std::memory_order_release);
+        wire_.bell_.ring();
+        Array<std::uint64_t> all(ranks());
+        for (std::size_t r = 0; r < ranks(); ++r) {
+            LocalWire::Given const& given = wire_.given_[r];
+            if (!wire_.wait([&] { return given.rounds.load(std::memory_order_acquire) > round; }))
+                std::rethrow_exception(wire_.error_);
+            all[r] = given.number[round % 2];
+        }
+        return all;
+    }
+    void open(Array<Channel> const& channels) {
+        std::call_once(wire_.opened_, [&] {
+            wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size());
+        });
+    }
+    void send(std::size_t channel, std::byte const* from, std::size_t,
+              std::uint32_t word) noexcept {
+        LocalWire::Way& way = wire_.ways_[channel];
+        std::uint64_t const next = way.sent.load(std::memory_order_relaxed) + 1;
+        way.from = from;
+        way.word = word;
+        way.sent.store(next, std::memory_order_release);
+        wire_.bell_.ring();
+        wire_.wait([&] { return way.received.load(std::memory_order_acquire) >= next; });
+    }
+    std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
+        LocalWire::Way& way = wire_.ways_[channel];
+        std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
+        if (!wire_.wait([&] { return way.sent.load(std::memory_order_acquire) >= next; }))
+            return 0;
+        if (bytes > 0) std::memcpy(to, way.from, bytes);
+        std::uint32_t const word = way.word;
+        way.received.store(next, std::memory_order_release);
+        wire_.bell_.ring();
+        return word;
+    }
+    std::exception_ptr error() const {
+        return wire_.left_.load(std::memory_order_acquire) ? wire_.error_ : nullptr;
+    }
+    ///@}
+
+  private:
+    LocalWire& wire_;
+    std::size_t rank_;
+};
+
+} // namespace gpipe

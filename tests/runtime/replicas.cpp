@@ -1,0 +1,526 @@
+// Replicas: the chain several times over, trained as one.
+#include "support/counting.hpp"
+#include "support/folder.hpp"
+#include "support/net.hpp"
+#include "support/ranks.hpp"
+#include "support/skip_layers.hpp"
+
+#include <gpipe/replicas.hpp>
+#include <gpipe/state/state.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::dynamic;
+using gpipe::Replicas;
+using gpipe::shard::OptimizerState;
+using toy::Backward;
+
+using Real = float;
+using Loss = toy::MeanSquare<Real, 3>;
+using Sizes = std::vector<std::size_t>;
+
+template <class Net, class Shard>
+using Train = gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
+                              gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                              gpipe::checkpoint::Dynamic, Replicas<dynamic, Shard>, toy::Wired>;
+
+template <class T, class Make>
+toy::Crew<T> crew(std::size_t replicas, Sizes devices, bool meets, std::size_t threads,
+                  typename T::Options const& o, Make make) {
+    Sizes all;
+    for (std::size_t r = 0; r < replicas; ++r) all.insert(all.end(), devices.begin(), devices.end());
+    return {all, meets, threads, [&](std::size_t, toy::Rank::Options device) {
+                auto own = o;
+                own.replicas = replicas;
+                own.device = device;
+                return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, own);
+            }};
+}
+template <class T> typename T::Options options(std::size_t k, std::size_t m) {
+    typename T::Options o;
+    o.samples = 7;
+    o.seed = 7;
+    o.cells = k;
+    o.micro_batches = m;
+    return o;
+}
+
+// What a crew has trained other than the plain loop, on any replica; where state is sharded they
+// have parts of the gradients.
+template <class Crew, class Plain>
+std::string differs(Crew& crew, Plain const& plain, std::size_t replicas, bool shards) {
+    for (crew.first = 0; crew.first < crew.ranks(); crew.first += crew.ranks() / replicas)
+        for (std::size_t layer = 0; layer < Crew::layer_count; ++layer)
+            for (std::size_t t = 0; t < crew.tensors(layer); ++t) {
+                std::string const where = " " + std::to_string(t) + " of layer " +
+                                          std::to_string(layer) + ", rank " +
+                                          std::to_string(crew.first);
+                std::vector<std::byte> own(plain.parameter(layer, t).size());
+                crew.read_parameter(layer, t, std::span(own));
+                if (own != plain.parameter(layer, t)) return "parameter" + where;
+                crew.read_gradient(layer, t, std::span(own));
+                if (!shards && own != plain.gradient(layer, t)) return "gradient" + where;
+            }
+    crew.first = 0;
+    return "";
+}
+
+template <class Net, class Shard, class Make>
+void train_alike(std::size_t replicas, std::size_t points, Make make) {
+    using T = Train<Net, Shard>;
+    constexpr bool shards = std::is_same_v<Shard, OptimizerState>;
+    std::size_t point = 0, trained = 0;
+    std::size_t const most = 7 * replicas;
+    toy::each_of_catalogue(3, Net::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+            for (Sizes const& devices : std::vector<Sizes>{Sizes(k, 1), Sizes{k}}) {
+                if (point++ % toy::one_of(points) != 0) continue;
+                auto o = options<T>(k, 4);
+                o.schedule = schedule;
+                o.checkpointing = checkpointing.policy;
+                o.debug = trained % 4 == 0;
+                INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name, ", K = ",
+                     k, " on ", devices.size());
+                auto all = crew<T>(replicas, devices, point % 2 == 0, 1 + point % 3, o, make);
+                toy::Reference<Net, Loss, Adam> plain(
+                    make(), {}, Adam{1e-2f}, 7, 4,
+                    schedule.name() == "GPipe" ? Backward::descending : Backward::ascending,
+                    replicas);
+                // All that there is room for; not as many everywhere; none in the last replica.
+                for (std::size_t const size : {most, most - replicas - 1, replicas - 1, most}) {
+                    toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                    CHECK(all.step(data.inputs, data.targets).loss ==
+                          plain.step(data.inputs, data.targets));
+                    CHECK(all.evaluate(data.inputs, data.targets).loss ==
+                          plain.evaluate(data.inputs, data.targets));
+                    CHECK(differs(all, plain, replicas, shards) == "");
+                }
+                ++trained;
+            }
+    });
+    MESSAGE(trained << " trainings");
+}
+
+} // namespace
+
+TEST_CASE("P1 replicas train as a plain loop does that adds their gradients up in order, in every "
+          "bit, with empty parts, under every schedule and checkpointing") {
+    toy::Watch watch;
+    for (std::size_t const replicas : {2, 3, 4})
+        train_alike<toy::Net<Real>, gpipe::shard::Nothing>(
+            replicas, 29, [&] { return toy::make_net<Real>(watch); });
+}
+
+namespace {
+
+template <class Net, class Shard>
+using OfThreads =
+    gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>, gpipe::Loss<Loss>,
+                    gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
+                    Replicas<dynamic, Shard>>;
+
+template <class Net, class Shard, class Make>
+void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
+    using T = OfThreads<Net, Shard>;
+    std::size_t point = 0, trained = 0;
+    std::size_t const most = 7 * replicas;
+    toy::each_of_catalogue(3, Net::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+            if (point++ % toy::one_of(points) != 0) continue;
+            auto o = options<T>(k, 4);
+            o.schedule = schedule;
+            o.checkpointing = checkpointing.policy;
+            o.debug = trained % 4 == 0;
+            o.replicas = replicas;
+            o.device.threads = point % 4;
+            INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name, ", K = ", k);
+            T train(make(), Loss{}, Adam{1e-2f}, o);
+            toy::Reference<Net, Loss, Adam> plain(
+                make(), {}, Adam{1e-2f}, 7, 4,
+                schedule.name() == "GPipe" ? Backward::descending : Backward::ascending, replicas);
+            for (std::size_t const size : {most, most - replicas - 1, std::max<std::size_t>(replicas, 2) - 1}) {
+                toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                CHECK(train.step(data.inputs, data.targets).loss ==
+                      plain.step(data.inputs, data.targets));
+                CHECK(train.evaluate(data.inputs, data.targets).loss ==
+                      plain.evaluate(data.inputs, data.targets));
+            }
+            for (std::size_t layer = 0; layer < Net::size; ++layer)
+                for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+                    std::vector<std::byte> own(plain.parameter(layer, t).size());
+                    train.read_parameter(layer, t, std::span(own));
+                    CHECK(own == plain.parameter(layer, t));
+                }
+            CHECK(train.used_bytes() == train.planned_bytes());
+            ++trained;
+        }
+    });
+    MESSAGE(trained << " trainings");
+}
+
+} // namespace
+
+TEST_CASE("P1 replicas in one process are those on ranks, in every bit") {
+    toy::Watch watch;
+    auto const make = [&] { return toy::make_net<Real>(watch); };
+    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(1, 97, make);
+    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(2, 43, make);
+    train_in_one_process<toy::Net<Real>, OptimizerState>(3, 43, make);
+    train_in_one_process<toy::SkipNet<Real>, OptimizerState>(
+        2, 43, [] { return toy::SkipNet<Real>{}; });
+}
+
+TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {
+    toy::Watch watch;
+    for (std::size_t const replicas : {2, 3})
+        train_alike<toy::Net<Real>, OptimizerState>(replicas, 29,
+                                                    [&] { return toy::make_net<Real>(watch); });
+}
+
+TEST_CASE("P1 skips and ties, too") {
+    auto const make = [] { return toy::SkipNet<Real>{}; };
+    train_alike<toy::SkipNet<Real>, gpipe::shard::Nothing>(2, 29, make);
+    train_alike<toy::SkipNet<Real>, OptimizerState>(3, 29, make);
+}
+
+namespace {
+
+template <class Shard> using Watched = Train<toy::Net<Real>, Shard>;
+
+template <class Crew> std::vector<std::byte> parameters(Crew& crew, std::size_t replicas) {
+    std::vector<std::byte> all;
+    for (crew.first = 0; crew.first < crew.ranks(); crew.first += crew.ranks() / replicas)
+        for (std::size_t layer = 0; layer < Crew::layer_count; ++layer)
+            for (std::size_t t = 0; t < crew.tensors(layer); ++t) {
+                auto const bytes = crew.of(layer).template parameter<std::byte>(layer, t);
+                all.insert(all.end(), bytes.begin(), bytes.end());
+            }
+    crew.first = 0;
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("the norm of gradients is that over all replicas, the same whatever is sharded; the mean "
+          "gradients are whole everywhere, and near those of one replica") {
+    toy::Watch watch;
+    auto const make = [&] { return toy::make_net<Real>(watch); };
+    toy::Data<Real> const data(13);
+    for (Sizes const& devices : {Sizes{2}, Sizes{1, 1}}) {
+        auto o = options<Watched<gpipe::shard::Nothing>>(2, 2);
+        auto sharded = options<Watched<OptimizerState>>(2, 2);
+        auto alone = options<toy::Train<Real, gpipe::device::Host>>(2, 4);
+        o.clip_norm = sharded.clip_norm = alone.clip_norm = 0.5;
+        alone.samples = 13;
+        auto plain = crew<Watched<gpipe::shard::Nothing>>(2, devices, true, 1, o, make);
+        auto parts = crew<Watched<OptimizerState>>(2, devices, false, 2, sharded, make);
+        toy::Train<Real, gpipe::device::Host> one(make(), Loss{}, Adam{1e-2f}, alone);
+        for (int n = 0; n < 3; ++n) {
+            auto const a = plain.step(data.inputs, data.targets);
+            auto const b = parts.step(data.inputs, data.targets);
+            auto const c = one.step(data.inputs, data.targets);
+            CHECK(a.loss == b.loss);
+            CHECK(a.gradient_norm == b.gradient_norm);
+            CHECK(a.gradient_norm > 0.5);
+            CHECK(a.loss == doctest::Approx(c.loss).epsilon(1e-5));
+            CHECK(a.gradient_norm == doctest::Approx(c.gradient_norm).epsilon(1e-5));
+            CHECK(a.weight == c.weight);
+        }
+        CHECK(parameters(plain, 2) == parameters(parts, 2));
+        auto const means = [&](auto& train) {
+            return train.compute_gradients(data.inputs, data.targets);
+        };
+        CHECK(plain.all(means).gradient_norm == parts.all(means).gradient_norm);
+        for (std::size_t first = 0; first < plain.ranks(); first += plain.ranks() / 2)
+            for (std::size_t layer = 0; layer < toy::layers<Real>; ++layer)
+                for (std::size_t t = 0; t < plain.tensors(layer); ++t) {
+                    plain.first = parts.first = first;
+                    auto const a = plain.of(layer).gradient<Real>(layer, t);
+                    auto const b = parts.of(layer).gradient<Real>(layer, t);
+                    CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+                }
+    }
+}
+
+TEST_CASE("P6 what throws in any replica is told in all, changes nothing, and training goes on") {
+    toy::Data<Real> const data(12);
+    std::size_t point = 0, faults = 0;
+    for (std::size_t const replicas : {2, 3})
+        for (Sizes const& devices : {Sizes{2}, Sizes{1, 1}}) {
+            toy::Watch watch, other;
+            auto o = options<Watched<OptimizerState>>(2, 3);
+            o.schedule = gpipe::schedule::OneForwardOneBackward{};
+            auto all = crew<Watched<OptimizerState>>(replicas, devices, point % 2 == 0,
+                                                     1 + point % 2, o,
+                                                     [&] { return toy::make_net<Real>(watch); });
+            toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(other), {},
+                                                             Adam{1e-2f}, 7, 3, Backward::ascending,
+                                                             replicas);
+            watch.logs = true;
+            CHECK(all.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+            watch.logs = false;
+            auto const calls = watch.log();
+            auto const before = parameters(all, replicas);
+            for (toy::Call const& call : calls) {
+                if (point++ % 3 != 0) continue;
+                watch.faults = {{call.layer, call.first_sample, call.phase}};
+                all.each([&](std::size_t r) { all[r].step(data.inputs, data.targets); });
+                std::size_t thrown = 0;
+                for (std::size_t r = 0; r < all.ranks(); ++r) {
+                    REQUIRE(all.errors[r]);
+                    REQUIRE(all[r].failure());
+                    CHECK(all[r].failure()->layer == call.layer);
+                    try {
+                        std::rethrow_exception(all.errors[r]);
+                    } catch (toy::Thrown const&) {
+                        ++thrown;
+                    } catch (gpipe::RankError const&) {
+                    }
+                }
+                CHECK(thrown == 1);
+                CHECK(all.wire->fault() == "");
+                CHECK(parameters(all, replicas) == before);
+                ++faults;
+            }
+            watch.faults.clear();
+            CHECK(all.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+            for (std::size_t r = 0; r < all.ranks(); ++r) CHECK(all[r].steps() == 2);
+        }
+    MESSAGE(faults << " faults");
+}
+
+TEST_CASE("what is not finite is named with its replica, everywhere; a weight of one replica is "
+          "enough") {
+    toy::Watch watch;
+    auto o = options<Watched<gpipe::shard::Nothing>>(2, 2);
+    auto all = crew<Watched<gpipe::shard::Nothing>>(
+        3, {1, 1}, true, 1, o, [&] { return toy::make_net<Real>(watch); });
+    toy::Data<Real> data(9);
+    auto const before = parameters(all, 3);
+    data.targets[3 * 5] = std::numeric_limits<Real>::infinity(); // of the second replica
+    all.each([&](std::size_t r) { all[r].step(data.inputs, data.targets); });
+    for (std::exception_ptr const& error : all.errors) {
+        REQUIRE(error);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(error),
+                             "gpipe: the loss of micro-batch 1 of replica 1 is inf",
+                             std::domain_error);
+    }
+    CHECK(parameters(all, 3) == before);
+    CHECK(all.step(toy::Data<Real>(1).inputs, toy::Data<Real>(1).targets).weight == 1);
+    CHECK(parameters(all, 3) != before);
+}
+
+TEST_CASE("P3 planned are the bytes that are used: with sharded state a part of it, and room for "
+          "the parts of others") {
+    toy::Watch watch;
+    auto const make = [&] { return toy::make_net<Real>(watch); };
+    for (std::size_t const replicas : {1, 2, 3, 5}) {
+        auto plain = crew<Watched<gpipe::shard::Nothing>>(
+            replicas, {1, 1}, true, 1, options<Watched<gpipe::shard::Nothing>>(2, 2), make);
+        auto parts = crew<Watched<OptimizerState>>(
+            replicas, {1, 1}, true, 1, options<Watched<OptimizerState>>(2, 2), make);
+        for (std::size_t r = 0; r < parts.ranks(); ++r) {
+            std::size_t const d = r % 2;
+            auto const& whole = plain[r].plan().devices[d];
+            auto const& part = parts[r].plan().devices[d];
+            std::size_t const slots = whole.parameters / 256;
+            std::size_t const most = (slots + replicas - 1) / replicas;
+            CHECK(whole.optimizer == 2 * whole.parameters);
+            CHECK(part.optimizer == 2 * 256 * most);
+            CHECK(part.staging == whole.staging);
+            CHECK(part.staging == (replicas - 1) * 256 * most);
+            CHECK(parts[r].arena(d).size() == part.total());
+            CHECK(plain[r].arena(d).size() == whole.total());
+        }
+    }
+}
+
+namespace {
+
+// Its gradients take several messages.
+using Wide = gpipe::Pipeline<toy::Linear<Real, 5, 40000>, toy::Linear<Real, 40000, 3>>;
+
+} // namespace
+
+TEST_CASE("P1 gradients of any size") {
+    for (std::size_t const replicas : {2, 3}) {
+        using T = Train<Wide, OptimizerState>;
+        auto all = crew<T>(replicas, {2}, true, 1, options<T>(2, 2), [] { return Wide{}; });
+        toy::Reference<Wide, Loss, Adam> plain(Wide{}, {}, Adam{1e-2f}, 7, 2, Backward::descending,
+                                               replicas);
+        toy::Data<Real> const data(5);
+        for (int n = 0; n < 2; ++n)
+            CHECK(all.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+        std::vector<std::byte> own(plain.parameter(0, 0).size());
+        all[replicas - 1].read_parameter(0, 0, std::span(own));
+        CHECK(own == plain.parameter(0, 0));
+    }
+}
+
+TEST_CASE("outputs are written by the replica that sees their samples") {
+    toy::Watch watch;
+    auto all = crew<Watched<gpipe::shard::Nothing>>(
+        2, {1, 1}, true, 1, options<Watched<gpipe::shard::Nothing>>(2, 2),
+        [&] { return toy::make_net<Real>(watch); });
+    toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, 7,
+                                                     2, Backward::ascending, 2);
+    std::size_t const samples = 14 + 5; // two mini-batches: 7, 7, then 3, 2
+    toy::Data<Real> const data(samples);
+    std::vector<std::vector<Real>> outputs(4, std::vector<Real>(3 * samples));
+    all.each([&](std::size_t r) { all[r].predict(data.inputs, outputs[r]); });
+    for (std::exception_ptr const& error : all.errors) CHECK(!error);
+    auto const bytes = plain.predict(data.inputs);
+    auto const* const expected = reinterpret_cast<Real const*>(bytes.data());
+    for (std::size_t s = 0; s < samples; ++s) {
+        bool const second = s < 14 ? s >= 7 : s >= 17;
+        for (std::size_t i = 0; i < 3; ++i) {
+            CHECK(outputs[1][3 * s + i] == (second ? 0 : expected[3 * s + i]));
+            CHECK(outputs[3][3 * s + i] == (second ? expected[3 * s + i] : 0));
+        }
+    }
+}
+
+TEST_CASE("ranks that are not those of replicas are refused") {
+    toy::Watch watch;
+    auto const make = [&] { return toy::make_net<Real>(watch); };
+    using T = Watched<gpipe::shard::Nothing>;
+    auto const refused = [&](std::size_t replicas, Sizes const& devices) {
+        CHECK_THROWS_WITH_AS((toy::Crew<T>{devices, true, 1,
+                                           [&](std::size_t, toy::Rank::Options device) {
+                                               auto o = options<T>(2, 2);
+                                               o.replicas = replicas;
+                                               o.device = device;
+                                               return std::make_unique<T>(make(), Loss{},
+                                                                          Adam{1e-2f}, o);
+                                           }}),
+                             doctest::Contains("replicas of 2 devices are to be those of"),
+                             std::invalid_argument);
+    };
+    refused(2, {1, 1});
+    refused(2, {1, 1, 2});
+    refused(2, {2, 1, 1});
+    refused(3, {2, 2});
+    refused(5, {2, 2});
+}
+
+namespace {
+
+using Local = OfThreads<toy::Net<Real>, gpipe::shard::Nothing>;
+
+Local::Options of_two() {
+    auto o = options<Local>(2, 2);
+    o.replicas = 2;
+    return o;
+}
+
+} // namespace
+
+TEST_CASE("P6 what throws in a replica of this process surfaces as it was thrown, wherever that "
+          "was, changes nothing, and training goes on") {
+    toy::Watch watch;
+    Local train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, of_two());
+    Local other(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, of_two());
+    toy::Data<Real> const data(13);
+    for (std::size_t const sample : {0, 4, 7, 10}) // of the second replica the last two
+        for (auto const phase : {toy::Phase::forward, toy::Phase::backward}) {
+            watch.faults = {{3, sample, phase}};
+            CHECK_THROWS_AS(train.step(data.inputs, data.targets), toy::Thrown);
+            REQUIRE(train.failure());
+            CHECK(train.failure()->layer == 3);
+            watch.faults.clear();
+            CHECK(train.step(data.inputs, data.targets).loss ==
+                  other.step(data.inputs, data.targets).loss);
+        }
+    CHECK(train.steps() == 8);
+}
+
+TEST_CASE("what is written in the first replica is given to all, and what is predicted is whole") {
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    auto const train = [&] {
+        return std::make_unique<Local>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, of_two());
+    };
+    auto written = train(), lent = train(), named = train(), loaded = train(), plain = train();
+    std::vector<Real> values(plain->parameter<Real>(0, 0).size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<Real>(i);
+    plain->step(data.inputs, data.targets);
+    double const before = plain->evaluate(data.inputs, data.targets).loss;
+    auto const differs = [&](Local& one) {
+        std::vector<Real> outputs(3 * 13);
+        one.predict(data.inputs, outputs);
+        CHECK(std::all_of(outputs.begin(), outputs.end(), [](Real x) { return x != 0; }));
+        double const loss = one.evaluate(data.inputs, data.targets).loss;
+        CHECK(loss != before);
+        return loss + one.step(data.inputs, data.targets).loss +
+               one.step(data.inputs, data.targets).loss;
+    };
+    for (Local* const one : {&*written, &*lent, &*named}) one->step(data.inputs, data.targets);
+    written->write_parameter(0, 0, std::span<Real const>(values));
+    auto const [weights, bias] = lent->parameters<0>();
+    std::copy(values.begin(), values.end(), weights.data());
+    std::copy(values.begin(), values.end(), named->parameter<Real>(0, 0).begin());
+    toy::Folder const folder;
+    std::string const path = folder / "state";
+    gpipe::save(*written, path);
+    CHECK(gpipe::load(*loaded, path).steps == 1);
+    double const expected = differs(*written);
+    CHECK(differs(*lent) == expected);
+    CHECK(differs(*named) == expected);
+    CHECK(differs(*loaded) == expected);
+}
+
+namespace {
+
+// Throws when it is initialized for the second time.
+struct Second {
+    using Input = gpipe::Tensor<Real, 1>;
+    using Output = Input;
+    using Parameters = Input;
+    std::shared_ptr<std::atomic<int>> times = std::make_shared<std::atomic<int>>(0);
+
+    void initialize(auto&) const {
+        if (times->fetch_add(1) == 1) throw std::runtime_error("the second time");
+    }
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+
+} // namespace
+
+TEST_CASE("P7 nobody waits for a replica that could not be made") {
+    using Net = gpipe::Pipeline<Second>;
+    using T = gpipe::Training<Net, gpipe::Loss<toy::MeanSquare<Real, 1>>, Replicas<3>>;
+    for (int n = 0; n < 20; ++n)
+        CHECK_THROWS_WITH_AS((T{Net{}, {}, gpipe::SGD{}, {.samples = 2}}), "the second time",
+                             std::runtime_error);
+}
+
+TEST_CASE("P3 a step of replicas allocates nothing") {
+    toy::Watch watch;
+    auto o = options<OfThreads<toy::Net<Real>, OptimizerState>>(2, 2);
+    o.replicas = 3;
+    o.clip_norm = 1;
+    OfThreads<toy::Net<Real>, OptimizerState> train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f},
+                                                    o);
+    toy::Data<Real> const data(13);
+    train.step(data.inputs, data.targets);
+    std::size_t const before = toy::allocations;
+    train.step(data.inputs, data.targets);
+    CHECK(toy::allocations == before);
+}
