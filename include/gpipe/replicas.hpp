@@ -60,6 +60,8 @@ template <class Chosen, class Net> class ReplicaTeam {
                     } catch (...) {
                         return wire_.leave(std::current_exception());
                     }
+                    own->done.store(1, std::memory_order_release);
+                    bell_.ring();
                     work(*own);
                 });
         } catch (...) {
@@ -91,9 +93,8 @@ template <class Chosen, class Net> class ReplicaTeam {
             error = std::current_exception();
         }
         for (std::size_t r = 1; r < members_.size(); ++r) {
-            Member& member = *members_[r];
-            bell_.wait([&] { return member.done.load(std::memory_order_acquire) == begun_; });
-            if (std::exception_ptr const other = std::exchange(member.error, nullptr))
+            await(*members_[r]);
+            if (std::exception_ptr const other = std::exchange(members_[r]->error, nullptr))
                 if (!error || is_elsewhere(error)) error = other;
         }
         if (error) std::rethrow_exception(error);
@@ -131,7 +132,7 @@ template <class Chosen, class Net> class ReplicaTeam {
         }
     }
     void work(Member& own) {
-        for (std::uint64_t next = 1;; ++next) {
+        for (std::uint64_t next = 2;; ++next) {
             bell_.wait([&] { return begun_.load(std::memory_order_acquire) >= next; });
             if (stops_.load(std::memory_order_relaxed)) return;
             try {
@@ -143,10 +144,18 @@ template <class Chosen, class Net> class ReplicaTeam {
             bell_.ring();
         }
     }
+    // Until it has done what it was told.
+    void await(Member const& member) {
+        bell_.wait([&] {
+            return member.done.load(std::memory_order_acquire) ==
+                   begun_.load(std::memory_order_relaxed);
+        });
+    }
     // What the first has, once it may have been written, to all.
     void give(Machine<Device>& machine) {
         machine.finish();
         for (std::size_t r = 1; r < members_.size(); ++r) {
+            await(*members_[r]);
             Machine<Device>& other = *members_[r]->machine;
             for (std::size_t d = 0; d < machine.programs().devices(); ++d) {
                 DeviceBytes const& bytes = machine.plan().devices[d];
@@ -173,13 +182,20 @@ template <class Chosen, class Net> class ReplicaTeam {
     Bell bell_;
     void (*job_)(void const*, Engine<Device>&) = nullptr;
     void const* work_ = nullptr;
-    std::atomic<std::uint64_t> begun_{0};
+    std::atomic<std::uint64_t> begun_{1}; // what was told: first to be made
     std::atomic<bool> stops_{false};
     bool lent_ = false;
 };
 
-// The replicas of a Device, and who does the work of those in this process.
+// The replicas of a Device, and who does the work of those in this process. Of one on which they
+// cannot be: nothing, it is said elsewhere.
 template <class Device> struct ReplicasOf {
+    using Devices = Device;
+    template <class Chosen, class Net> using Team = OneReplica::Team<Chosen, Net>;
+};
+template <class Device>
+    requires(Device::most_link == Link::shared)
+struct ReplicasOf<Device> {
     using Devices = Joined<Device, LocalRanks>;
     template <class Chosen, class Net> using Team = ReplicaTeam<Chosen, Net>;
 };
@@ -191,6 +207,20 @@ struct ReplicasOf<Device> {
 };
 
 } // namespace detail
+
+/// That there are replicas, that they have parts of something, and that they can meet.
+template <std::size_t R, class Shard, class Device> struct CheckReplicas {
+    static consteval bool ok() {
+        constexpr bool is_shard = std::is_same_v<Shard, shard::Nothing> ||
+                                  std::is_same_v<Shard, shard::OptimizerState>;
+        constexpr bool meets = Device::most_link == Link::shared || joins_ranks<Device>;
+        static_assert(R > 0, "gpipe: Replicas<R> needs at least one replica");
+        static_assert(is_shard, "gpipe: what each replica has a part of only (Shard) is "
+                                "shard::Nothing or shard::OptimizerState");
+        static_assert(meets, "gpipe: replicas are for devices that share the host's memory");
+        return R > 0 && is_shard && meets;
+    }
+};
 
 /// Policy: data parallelism. R copies of the whole chain, its replicas, each on K devices and with
 /// N samples in M micro-batches, train as one: the gradients of all are added up once per
@@ -217,11 +247,10 @@ template <std::size_t R, class Shard = shard::Nothing> struct Replicas {
     /// Who does what a Training is told, beside its machine.
     template <class Chosen, class Net>
     using Team = typename detail::ReplicasOf<typename Chosen::Joins>::template Team<Chosen, Net>;
-
-    static_assert(R > 0, "gpipe: Replicas<R> needs at least one replica");
-    static_assert(shards || std::is_same_v<Shard, shard::Nothing>,
-                  "gpipe: what replicas have a part of only is shard::Nothing or "
-                  "shard::OptimizerState");
+    /// Whether there can be such replicas of a device; says what is wrong.
+    template <class Device> static consteval bool check() {
+        return CheckReplicas<R, Shard, Device>::ok();
+    }
 };
 
 } // namespace gpipe

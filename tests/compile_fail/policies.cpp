@@ -21,6 +21,12 @@
 // expect GPIPE_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for devices of one rank: several commit
+// expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
+// expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
+// expect GPIPE_NO_SHARD: CheckReplicas<(2, Unknown|.*R=2, Shard=Unknown)
+// expect GPIPE_REPLICAS_APART: gpipe: replicas are for devices that share the host's memory
+// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for devices of one rank: several comm
+#include <gpipe/replicas.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
@@ -65,6 +71,10 @@ struct NoExecutor : gpipe::device::Host {
     void submit();
 };
 struct NotMade : gpipe::device::Host {};
+struct Apart : gpipe::device::Host {
+    using gpipe::device::Host::Host;
+    static constexpr gpipe::Link most_link = gpipe::Link::copied;
+};
 struct NoDevice {
     using policy_kind = gpipe::policy::Device;
 };
@@ -94,6 +104,15 @@ using Train = gpipe::Training<blank::Linear<4>, Loss>;
 using Train = gpipe::Training<Net, Loss, NoPass>;
 #elif defined(GPIPE_IMMEDIATE_RANKS)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Quiet, gpipe::update::Immediate>;
+#elif defined(GPIPE_IMMEDIATE_REPLICAS)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<2>,
+                              gpipe::update::Immediate>;
+#elif defined(GPIPE_NO_REPLICA)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<0>>;
+#elif defined(GPIPE_NO_SHARD)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<2, Unknown>>;
+#elif defined(GPIPE_REPLICAS_APART)
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Apart, gpipe::Replicas<2>>;
 #elif defined(GPIPE_NO_DEVICE)
 using Train = gpipe::Training<Net, Loss, NoDevice>;
 #elif defined(GPIPE_NO_QUEUE)
@@ -105,6 +124,7 @@ using Train = gpipe::Training<Net, Loss, NoExecutor>;
 #elif defined(GPIPE_NOT_MADE)
 using Train = gpipe::Training<Net, Loss, NotMade>;
 #else
-using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss>;
+using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss,
+                              gpipe::Replicas<2>>;
 #endif
 static_assert(Train::micro_batch_count == 4);

@@ -236,6 +236,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return false;
         else if constexpr (!CheckParts<Device, Update, LossFunctor, Net, OptimizerFunctor>::ok())
             return false;
+        else if constexpr (!ReplicasPolicy::template check<Joins>())
+            return false;
         else if constexpr (!check_trainable<Net>())
             return false;
         else if constexpr (!CheckCut<Cut, Net::size, per_device>::ok())

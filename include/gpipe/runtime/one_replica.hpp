@@ -18,6 +18,9 @@ struct OneReplica {
     static constexpr bool shards = false;       ///< nothing to share out
     template <class Device> using Of = Device;  ///< the devices that a machine has
 
+    /// Whether that is possible.
+    template <class Device> static consteval bool check() { return true; }
+
     /// Who does what a Training is told, beside its machine: nobody.
     template <class Chosen, class Net> struct Team {
         /// For its members' machines, of what a Training has, which must outlive it.
