@@ -155,11 +155,13 @@ set(GPIPE_HEADERS
     include/gpipe/plan/parts.hpp
     include/gpipe/plan/pools.hpp
     include/gpipe/plan/ranks.hpp
+    include/gpipe/plan/replication.hpp
     include/gpipe/plan/segments.hpp
     include/gpipe/plan/simulate_lowered.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/replicas.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/calls.hpp
@@ -192,6 +194,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/model_of.hpp
+    include/gpipe/runtime/one_replica.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/placement.hpp
@@ -199,7 +202,10 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/probe_inputs.hpp
     include/gpipe/runtime/probe_memory.hpp
+    include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp
+    include/gpipe/runtime/replica_exchange.hpp
+    include/gpipe/runtime/replica_parts.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/step.hpp
@@ -210,6 +216,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/tied_parameters.hpp
+    include/gpipe/runtime/timed.hpp
     include/gpipe/runtime/training_options.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/walker.hpp
@@ -271,6 +278,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
+    include/gpipe/transport/local_ranks.hpp
     include/gpipe/transport/mpi.hpp
     include/gpipe/transport/mpi_farewells.hpp
     include/gpipe/transport/mpi_session.hpp

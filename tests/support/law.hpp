@@ -273,12 +273,22 @@ class Definition {
             for (std::size_t e = 0; e < revoked; ++e)
                 if (ending_->updates[e]) reads(what, e);
         };
-        // Of tied parameters, and what finds their sums here.
+        // Of tied parameters, what finds their sums here, and what those of all replicas.
+        std::size_t const ties = ending_->ties.size();
+        bool const replicas = ending_->replicas.count > 1, shards = ending_->replicas.shards;
         auto const reduced = [&](std::size_t tie) { return token(squares, revoked + tie); };
-        auto const sums = [&] {
+        enum Shared { scattered, gathered, updated };
+        auto const shared = [&](Shared what) {
+            return token(squares, revoked + ties + 3 * d + what);
+        };
+        auto const own_sums = [&] {
             reads_all(here);
             for (gpipe::TiedCell const& tied : ending_->ties)
                 if (programs.device_of(tied.cell) == d) work.reads.push_back(reduced(tied.tie));
+        };
+        auto const sums = [&] {
+            own_sums();
+            if (replicas) work.reads.push_back(shared(shards ? scattered : gathered));
         };
         switch (step.kind) {
         case Kind::reduce:
@@ -286,6 +296,14 @@ class Definition {
                 if (tied.tie == step.calls)
                     reads_all([&](gpipe::Action const& a) { return a.cell == tied.cell; });
             work.writes = {reduced(step.calls)};
+            return work;
+        case Kind::reduce_scatter:
+            own_sums();
+            work.writes = {shared(scattered)};
+            return work;
+        case Kind::all_gather:
+            work.reads = {shared(shards ? updated : scattered)};
+            work.writes = {shards ? lasting(parameters, d) : shared(gathered)};
             return work;
         case Kind::commit:
             reads_all([&](gpipe::Action const& a) {
@@ -321,6 +339,7 @@ class Definition {
             if (ending_->squares) ending_->immediate ? reads(squares, d) : learners(squares);
             reads(committed, ending_->copies_state ? d : last);
             work.writes = {lasting(parameters, d)};
+            if (replicas && shards) work.writes.push_back(shared(updated));
             return work;
         }
     }

@@ -2,7 +2,7 @@
 
 #include <gpipe/memory/place_parts.hpp>
 #include <gpipe/plan/pools.hpp>
-#include <gpipe/plan/replicas.hpp>
+#include <gpipe/plan/replication.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 #include <gpipe/plan/operands.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/plan/replicas.hpp>
+#include <gpipe/plan/replication.hpp>
 
 #include <cstdint>
 

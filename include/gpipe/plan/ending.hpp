@@ -120,10 +120,12 @@ class EndBuilder {
         }
         if (replicas.count > 1 && replicas.shards)
             each_learner([&](std::size_t d) {
-                use(Holds::parameters, d, Use::next);
+                read(Holds::updated, d);
+                writes_parameters(d);
                 add_of_device(Kind::all_gather, d);
             });
     }
+    void writes_parameters(std::size_t d) { use(Holds::parameters, d, Use::next); }
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to.
     void end_at_once() {
@@ -246,7 +248,8 @@ class EndBuilder {
         read_gradients(d);
         if (ending_.immediate && ending_.squares) read(Holds::squares, d);
         read(Holds::committed, ending_.copies_state ? d : commit_of(d));
-        use(Holds::parameters, d, Use::next);
+        writes_parameters(d);
+        if (ending_.replicas.shards) use(Holds::updated, d, Use::write);
         add_of_device(Kind::update, d);
     }
 

@@ -32,6 +32,7 @@ enum class Holds : std::uint8_t {
     squares,    ///< the sums of those of the gradients
     committed,  ///< whether the step counts, where the device reads that
     revoked,    ///< likewise, in the end
+    updated,    ///< the part of the parameters that this replica gives to the others
     state,      ///< seed and number of the step, where layers' work reads them
     parameters, ///< as layers read them
 };
@@ -78,6 +79,7 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
                                           "squares",
                                           "committed",
                                           "revoked",
+                                          "updated",
                                           "state",
                                           "parameters"};
     return names[static_cast<std::size_t>(holds)];
