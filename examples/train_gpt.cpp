@@ -6,10 +6,11 @@
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //   train_gpt --text FILE --cells 4 --ranks 2
+//   train_gpt --text FILE --cells 1 --replicas 2
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
-// for one instantiation of all per kind of device, and one for ranks.
+// for one instantiation of all per kind of device, one for replicas, and one for ranks.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -33,6 +34,7 @@
 #include <gpipe/gpipe.hpp>
 #endif
 #include <gpipe/by_name.hpp>
+#include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
 #include <algorithm>
@@ -51,12 +53,12 @@
 
 namespace {
 
-template <class Model, class Device, class Transport>
+template <class Model, class Device, class Transport, class Replicas>
 using TrainOn =
     gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
                     gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<typename Model::Loss>,
                     gpipe::Optimizer<gpipe::optimizer::Dynamic>, gpipe::schedule::Dynamic,
-                    gpipe::checkpoint::Dynamic, Device, Transport>;
+                    gpipe::checkpoint::Dynamic, Device, Transport, Replicas>;
 
 std::string format(char const* words, auto... values) {
     char buffer[256];
@@ -85,6 +87,7 @@ struct Settings {
     std::string device = "host";
     std::string gpus;
     std::uint64_t threads = 0;
+    std::uint64_t replicas = 1;
     std::uint64_t ranks = 1;
     std::uint64_t sample = 400;
     double temperature = 0.8;
@@ -128,6 +131,9 @@ struct Settings {
                      "the GPU of each device, may repeat; else all of them in turn", gpus);
         options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
                        256);
+        options.number("replicas",
+                       "of the whole, each on so many devices and with its part of a mini-batch",
+                       replicas, 1, 64);
         options.number("ranks", "processes, of which each has as many of the devices; by mpirun",
                        ranks, 1, 8);
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
@@ -140,6 +146,7 @@ struct Settings {
     }
 
     std::size_t devices() const { return std::stoul(cells); }
+    std::size_t devices_of_rank() const { return devices() * replicas / ranks; }
     // Throws UsageError where it does not go with the cells, layers and micro-batches.
     gpipe::schedule::Dynamic chosen_schedule() const {
         auto const chosen = gpipe::schedule::find_schedule(schedule, per_device ? per_device : 2);
@@ -171,7 +178,8 @@ struct Settings {
 
     template <class Train, class Company> typename Train::Options training(Company& company) const {
         typename Train::Options options;
-        options.samples = batch;
+        options.samples = (batch + replicas - 1) / replicas;
+        options.replicas = replicas;
         options.seed = seed;
         options.cells = devices();
         options.micro_batches = micro_batches;
@@ -180,7 +188,7 @@ struct Settings {
         options.snapshot = save_every > 0;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
         if constexpr (requires { options.device.transport; })
-            options.device = {{threads}, company.all(), devices() / ranks};
+            options.device = {{threads}, company.all(), devices_of_rank()};
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
 #endif
@@ -205,11 +213,11 @@ struct Settings {
     }
 };
 
-template <class Operations, class Device, bool tied, class Transport = gpipe::transport::Local,
-          class Company = support::Alone>
+template <class Operations, class Device, bool tied, class Replicas = gpipe::OneReplica,
+          class Transport = gpipe::transport::Local, class Company = support::Alone>
 int run(Settings const& settings, gpt::Text const& text, Company& company) {
     using Model = gpt::StandardOn<Operations, tied>;
-    using Train = TrainOn<Model, Device, Transport>;
+    using Train = TrainOn<Model, Device, Transport, Replicas>;
     // Where actions only enqueue, how long that takes says nothing of them; and a rank knows its
     // own.
     constexpr bool alone = std::is_same_v<Company, support::Alone>;
@@ -301,7 +309,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             settings.prompt.empty() ? std::string{text.character(0)} : settings.prompt;
         // Who has the last cell has the outputs.
         std::size_t const teller =
-            train.programs().device_of(train.cells() - 1) / (settings.devices() / settings.ranks);
+            train.programs().device_of(train.cells() - 1) / settings.devices_of_rank();
         std::string const written = gpt::generate<Model>(
             train, text, prompt, settings.sample, settings.temperature, train.seed(),
             [&](std::uint64_t choice) { return company.told(choice, teller); });
@@ -321,6 +329,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             .add("optimizer", settings.optimizer)
             .add("tied", settings.tie)
             .add("device", settings.device)
+            .add("replicas", settings.replicas)
             .add("ranks", settings.ranks)
             .add("threads", train.lanes())
             .add("seed", train.seed())
@@ -378,10 +387,15 @@ int main(int count, char** arguments) {
 #endif
         if (settings.device == "cuda" || !settings.save.empty() || !settings.trace.empty())
             return options.refuse("--ranks goes without --device cuda, --save and --trace");
-        if (settings.devices() % settings.ranks != 0)
-            return options.refuse(format("--ranks %zu does not divide --cells %zu",
-                                         std::size_t{settings.ranks}, settings.devices()));
+        if (settings.devices() * settings.replicas % settings.ranks != 0 ||
+            settings.ranks % settings.replicas != 0)
+            return options.refuse(format("--ranks %zu are not as many for each of %zu replicas of "
+                                         "--cells %zu",
+                                         std::size_t{settings.ranks},
+                                         std::size_t{settings.replicas}, settings.devices()));
     }
+    if (settings.replicas > 1 && settings.device == "cuda")
+        return options.refuse("--replicas goes with --device host only");
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
@@ -404,10 +418,16 @@ int main(int count, char** arguments) {
         if (settings.ranks > 1) {
             using gpipe::transport::Mpi;
             support::Rank rank(settings.ranks);
-            return settings.tie ? run<HostOperations, Host, true, Mpi>(settings, text, rank)
-                                : run<HostOperations, Host, false, Mpi>(settings, text, rank);
+            using Any = gpipe::Replicas<gpipe::dynamic>;
+            return settings.tie ? run<HostOperations, Host, true, Any, Mpi>(settings, text, rank)
+                                : run<HostOperations, Host, false, Any, Mpi>(settings, text, rank);
         }
 #endif
+        if (settings.replicas > 1) {
+            using Any = gpipe::Replicas<gpipe::dynamic>;
+            return settings.tie ? run<HostOperations, Host, true, Any>(settings, text, alone)
+                                : run<HostOperations, Host, false, Any>(settings, text, alone);
+        }
         return settings.tie ? run<HostOperations, Host, true>(settings, text, alone)
                             : run<HostOperations, Host, false>(settings, text, alone);
     } catch (gpt::BadText const& error) {

@@ -211,8 +211,8 @@ struct ReplicasOf<Device> {
 /// That there are replicas, that they have parts of something, and that they can meet.
 template <std::size_t R, class Shard, class Device> struct CheckReplicas {
     static consteval bool ok() {
-        constexpr bool is_shard = std::is_same_v<Shard, shard::Nothing> ||
-                                  std::is_same_v<Shard, shard::OptimizerState>;
+        constexpr bool is_shard =
+            std::is_same_v<Shard, shard::Nothing> || std::is_same_v<Shard, shard::OptimizerState>;
         constexpr bool meets = Device::most_link == Link::shared || joins_ranks<Device>;
         static_assert(R > 0, "gpipe: Replicas<R> needs at least one replica");
         static_assert(is_shard, "gpipe: what each replica has a part of only (Shard) is "
@@ -229,8 +229,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
 ///
 /// Under transport::Local they are in one process, with memory and threads (Options::device, else
 /// an equal share of the cores) of their own. What one can look at is the first: plan and arenas,
-/// timelines, gradients; parameters that are written in it are given to the others. Under transport::Mpi
-/// each is some of the ranks, one after the other, whose devices are split alike.
+/// timelines, gradients; parameters that are written in it are given to the others. Under
+/// transport::Mpi each is some of the ranks, one after the other, whose devices are split alike.
 ///
 /// A mini-batch is given whole, up to R times Options::samples, on every rank; a replica reads its
 /// part of it, Split(samples, R), and writes that part of what predict() puts out. Random numbers

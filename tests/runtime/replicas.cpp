@@ -41,7 +41,8 @@ template <class T, class Make>
 toy::Crew<T> crew(std::size_t replicas, Sizes devices, bool meets, std::size_t threads,
                   typename T::Options const& o, Make make) {
     Sizes all;
-    for (std::size_t r = 0; r < replicas; ++r) all.insert(all.end(), devices.begin(), devices.end());
+    for (std::size_t r = 0; r < replicas; ++r)
+        all.insert(all.end(), devices.begin(), devices.end());
     return {all, meets, threads, [&](std::size_t, toy::Rank::Options device) {
                 auto own = o;
                 own.replicas = replicas;
@@ -92,8 +93,8 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
                 o.schedule = schedule;
                 o.checkpointing = checkpointing.policy;
                 o.debug = trained % 4 == 0;
-                INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name, ", K = ",
-                     k, " on ", devices.size());
+                INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
+                     ", K = ", k, " on ", devices.size());
                 auto all = crew<T>(replicas, devices, point % 2 == 0, 1 + point % 3, o, make);
                 toy::Reference<Net, Loss, Adam> plain(
                     make(), {}, Adam{1e-2f}, 7, 4,
@@ -151,7 +152,8 @@ void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
             toy::Reference<Net, Loss, Adam> plain(
                 make(), {}, Adam{1e-2f}, 7, 4,
                 schedule.name() == "GPipe" ? Backward::descending : Backward::ascending, replicas);
-            for (std::size_t const size : {most, most - replicas - 1, std::max<std::size_t>(replicas, 2) - 1}) {
+            for (std::size_t const size :
+                 {most, most - replicas - 1, std::max<std::size_t>(replicas, 2) - 1}) {
                 toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
                 CHECK(train.step(data.inputs, data.targets).loss ==
                       plain.step(data.inputs, data.targets));
@@ -179,8 +181,8 @@ TEST_CASE("P1 replicas in one process are those on ranks, in every bit") {
     train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(1, 97, make);
     train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(2, 43, make);
     train_in_one_process<toy::Net<Real>, OptimizerState>(3, 43, make);
-    train_in_one_process<toy::SkipNet<Real>, OptimizerState>(
-        2, 43, [] { return toy::SkipNet<Real>{}; });
+    train_in_one_process<toy::SkipNet<Real>, OptimizerState>(2, 43,
+                                                             [] { return toy::SkipNet<Real>{}; });
 }
 
 TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {
@@ -263,12 +265,11 @@ TEST_CASE("P6 what throws in any replica is told in all, changes nothing, and tr
             toy::Watch watch, other;
             auto o = options<Watched<OptimizerState>>(2, 3);
             o.schedule = gpipe::schedule::OneForwardOneBackward{};
-            auto all = crew<Watched<OptimizerState>>(replicas, devices, point % 2 == 0,
-                                                     1 + point % 2, o,
-                                                     [&] { return toy::make_net<Real>(watch); });
-            toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(other), {},
-                                                             Adam{1e-2f}, 7, 3, Backward::ascending,
-                                                             replicas);
+            auto all =
+                crew<Watched<OptimizerState>>(replicas, devices, point % 2 == 0, 1 + point % 2, o,
+                                              [&] { return toy::make_net<Real>(watch); });
+            toy::Reference<toy::Net<Real>, Loss, Adam> plain(
+                toy::make_net<Real>(other), {}, Adam{1e-2f}, 7, 3, Backward::ascending, replicas);
             watch.logs = true;
             CHECK(all.step(data.inputs, data.targets).loss ==
                   plain.step(data.inputs, data.targets));
@@ -308,8 +309,8 @@ TEST_CASE("what is not finite is named with its replica, everywhere; a weight of
           "enough") {
     toy::Watch watch;
     auto o = options<Watched<gpipe::shard::Nothing>>(2, 2);
-    auto all = crew<Watched<gpipe::shard::Nothing>>(
-        3, {1, 1}, true, 1, o, [&] { return toy::make_net<Real>(watch); });
+    auto all = crew<Watched<gpipe::shard::Nothing>>(3, {1, 1}, true, 1, o,
+                                                    [&] { return toy::make_net<Real>(watch); });
     toy::Data<Real> data(9);
     auto const before = parameters(all, 3);
     data.targets[3 * 5] = std::numeric_limits<Real>::infinity(); // of the second replica
@@ -332,8 +333,8 @@ TEST_CASE("P3 planned are the bytes that are used: with sharded state a part of 
     for (std::size_t const replicas : {1, 2, 3, 5}) {
         auto plain = crew<Watched<gpipe::shard::Nothing>>(
             replicas, {1, 1}, true, 1, options<Watched<gpipe::shard::Nothing>>(2, 2), make);
-        auto parts = crew<Watched<OptimizerState>>(
-            replicas, {1, 1}, true, 1, options<Watched<OptimizerState>>(2, 2), make);
+        auto parts = crew<Watched<OptimizerState>>(replicas, {1, 1}, true, 1,
+                                                   options<Watched<OptimizerState>>(2, 2), make);
         for (std::size_t r = 0; r < parts.ranks(); ++r) {
             std::size_t const d = r % 2;
             auto const& whole = plain[r].plan().devices[d];
@@ -375,9 +376,9 @@ TEST_CASE("P1 gradients of any size") {
 
 TEST_CASE("outputs are written by the replica that sees their samples") {
     toy::Watch watch;
-    auto all = crew<Watched<gpipe::shard::Nothing>>(
-        2, {1, 1}, true, 1, options<Watched<gpipe::shard::Nothing>>(2, 2),
-        [&] { return toy::make_net<Real>(watch); });
+    auto all = crew<Watched<gpipe::shard::Nothing>>(2, {1, 1}, true, 1,
+                                                    options<Watched<gpipe::shard::Nothing>>(2, 2),
+                                                    [&] { return toy::make_net<Real>(watch); });
     toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, 7,
                                                      2, Backward::ascending, 2);
     std::size_t const samples = 14 + 5; // two mini-batches: 7, 7, then 3, 2
@@ -401,16 +402,15 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     auto const make = [&] { return toy::make_net<Real>(watch); };
     using T = Watched<gpipe::shard::Nothing>;
     auto const refused = [&](std::size_t replicas, Sizes const& devices) {
-        CHECK_THROWS_WITH_AS((toy::Crew<T>{devices, true, 1,
-                                           [&](std::size_t, toy::Rank::Options device) {
-                                               auto o = options<T>(2, 2);
-                                               o.replicas = replicas;
-                                               o.device = device;
-                                               return std::make_unique<T>(make(), Loss{},
-                                                                          Adam{1e-2f}, o);
-                                           }}),
-                             doctest::Contains("replicas of 2 devices are to be those of"),
-                             std::invalid_argument);
+        CHECK_THROWS_WITH_AS(
+            (toy::Crew<T>{devices, true, 1,
+                          [&](std::size_t, toy::Rank::Options device) {
+                              auto o = options<T>(2, 2);
+                              o.replicas = replicas;
+                              o.device = device;
+                              return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, o);
+                          }}),
+            doctest::Contains("replicas of 2 devices are to be those of"), std::invalid_argument);
     };
     refused(2, {1, 1});
     refused(2, {1, 1, 2});

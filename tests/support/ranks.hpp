@@ -181,7 +181,7 @@ template <class Train> class Crew {
 
     std::shared_ptr<Wire> wire;
     std::vector<std::exception_ptr> errors; ///< of the last call, by rank
-    std::size_t first = 0; ///< rank of the replica that is looked at
+    std::size_t first = 0;                  ///< rank of the replica that is looked at
 
     Train& operator[](std::size_t rank) { return *trains_[rank]; }
     std::size_t ranks() const { return trains_.size(); }

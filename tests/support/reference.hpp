@@ -81,8 +81,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     using Targets = Arrays<typename Loss::Target>;
 
     Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
-              std::size_t micro_batches, Backward order,
-              std::size_t replicas = 1)
+              std::size_t micro_batches, Backward order, std::size_t replicas = 1)
         : net_(net), loss_(loss), optimizer_(optimizer), seed_(seed), micro_batches_(micro_batches),
           order_(order), replicas_(replicas) {
         auto const objects = net_.leaf_objects();

@@ -28,7 +28,7 @@ struct StepState {
     StepFault fault = StepFault::nothing; ///< likewise
     /// Which micro-batch (of all replicas, one after the other; or none), or which gradient.
     std::uint32_t fault_at = 0;
-    double fault_value = 0;               ///< what it found there
+    double fault_value = 0; ///< what it found there
 };
 
 } // namespace gpipe

@@ -37,9 +37,9 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
         *by_layer = Array<std::size_t>(chain.size);
-    for (auto* by_device : {&plan.parts_at, &plan.evaluation_at, &plan.states_at,
-                            &plan.optimizers_at, &plan.squares_at, &plan.tied_at, &plan.handles_at,
-                            &plan.replicas_at})
+    for (auto* by_device :
+         {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
+          &plan.squares_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;

@@ -86,9 +86,9 @@ struct MemoryPlan {
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;
-    Array<std::size_t> in_flight;  ///< by cell: micro-batches between forward and end of backward
-    PlacedParts parts;             ///< tensors that stay inside of cells
-    Array<std::size_t> parts_at;   ///< by device: offset of the room that they share
+    Array<std::size_t> in_flight; ///< by cell: micro-batches between forward and end of backward
+    PlacedParts parts;            ///< tensors that stay inside of cells
+    Array<std::size_t> parts_at;  ///< by device: offset of the room that they share
     Array<std::size_t> evaluation_at; ///< likewise, in an evaluation
     Room room;                        ///< of a step, at evaluation_at
     Room evaluation_room;             ///< of an evaluation, likewise, by that table's values

@@ -51,8 +51,9 @@ namespace gpipe::detail {
         for (std::size_t e = 0; e < lowered.edges.size(); ++e)
             if (Edge const& edge = lowered.edges[e]; edge.link == Link::sent) {
                 EdgeRow& row = tables.edges[e];
-                tell(row.channel, add(rank_of(edge.from), rank_of(edge.to),
-                                      row.tensors(tables.capacity), row.gradients(tables.capacity)));
+                tell(row.channel,
+                     add(rank_of(edge.from), rank_of(edge.to), row.tensors(tables.capacity),
+                         row.gradients(tables.capacity)));
             }
         for (Tables::Tie const& tie : tables.ties)
             for (std::size_t i = tie.first + 1; i < tie.last; ++i)
@@ -64,7 +65,8 @@ namespace gpipe::detail {
     if (parts.any()) parts.channels = Array<std::uint32_t>(devices * ranks.replicas, no_channel);
     for (std::size_t d = 0; d < devices && parts.any(); ++d)
         for (std::size_t low = 0; low < ranks.replicas; ++low)
-            for (std::size_t high = low + 1; high < ranks.replicas && tables.has_updates(d); ++high) {
+            for (std::size_t high = low + 1; high < ranks.replicas && tables.has_updates(d);
+                 ++high) {
                 auto const at = [&](std::size_t r) {
                     return static_cast<std::uint32_t>(ranks.number(r, ranks.of(d)));
                 };
@@ -83,7 +85,8 @@ namespace gpipe::detail {
         std::size_t const losses = tables.micro_batches * tables.sums;
         std::size_t const totals = tables.sums + 1;
         tables.channels[tables.tied.size() + r] =
-            add(r, decider, std::max(std::max({rows, losses, totals}) * sizeof(double), sizeof(RankNote)),
+            add(r, decider,
+                std::max(std::max({rows, losses, totals}) * sizeof(double), sizeof(RankNote)),
                 std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
     }
     return first_of(all, count);

@@ -75,14 +75,15 @@ template <class Net, class... Policies> class ConstantPlan {
     /// what the norm of the gradients takes, and what copies do: where tensors may have to be
     /// copied between devices, any two have such a `link`. On a machine with several kinds ask for
     /// each; benchmarks/plan prints the most over all of them beside every plan.
-    static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
-                                            Link link = Device::most_link) requires(constant && knows_replicas) {
+    static constexpr std::size_t
+    peak_bytes(std::size_t device, std::size_t samples,
+               Link link = Device::most_link) requires(constant&& knows_replicas) {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
     /// have such a link and nobody wants the norm of the gradients.
-    static constexpr MemoryPlan plan_for(std::size_t samples,
-                                         Link link = Link::shared) requires(constant && knows_replicas) {
+    static constexpr MemoryPlan
+    plan_for(std::size_t samples, Link link = Link::shared) requires(constant&& knows_replicas) {
         return plan_with(samples, plan_memory, link, false);
     }
 
@@ -100,11 +101,11 @@ template <class Net, class... Policies> class ConstantPlan {
                 checkpointed.programs, first, shape.skips,
                 [=](std::size_t from, std::size_t to) { return from == to ? Link::shared : link; });
         PlanRequest request{shape,
-                                  first,
-                                  Chosen::OptimizerFunctor::states,
-                                  samples,
-                                  Chosen::staging(samples, squares),
-                                  links};
+                            first,
+                            Chosen::OptimizerFunctor::states,
+                            samples,
+                            Chosen::staging(samples, squares),
+                            links};
         if constexpr (knows_replicas)
             request.replication = {Chosen::ReplicasPolicy::count, Chosen::ReplicasPolicy::shards};
         return plan(request, checkpointed.programs, checkpointed.reversals, &choose_offloads);

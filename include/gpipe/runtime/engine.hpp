@@ -266,9 +266,8 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targe
     doubtful_ = true;
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
-    bool const done =
-        submit(lane_plan().training,
-               {seed_, next_step(), optimizer, true, part.count, slot, true, part.first});
+    bool const done = submit(lane_plan().training, {seed_, next_step(), optimizer, true, part.count,
+                                                    slot, true, part.first});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -297,8 +296,7 @@ std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targ
     batches_[0].take(inputs, targets, part.first, part.count, true, 0);
     if (doubtful_) give_states();
     doubtful_ = true; // the device counts this for a step
-    run(lane_plan().training,
-        {seed_, steps_, optimizer, true, part.count, 0, false, part.first});
+    run(lane_plan().training, {seed_, steps_, optimizer, true, part.count, 0, false, part.first});
     give_states();
     return runs_.totals(0);
 }

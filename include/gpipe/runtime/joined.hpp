@@ -71,13 +71,9 @@ class Joined : public Inner {
 
     /// Who has which devices; points here.
     Ranks ranks() const {
-        return {first_[lanes_.size()],
-                lanes_.size(),
-                transport_->rank() % lanes_.size(),
-                first_.data(),
-                lanes_.data(),
-                replicas_,
-                transport_->rank() / lanes_.size()};
+        return {
+            first_[lanes_.size()], lanes_.size(), transport_->rank() % lanes_.size(), first_.data(),
+            lanes_.data(),         replicas_,     transport_->rank() / lanes_.size()};
     }
     /// What joins them.
     Carrier& transport() const { return *transport_; }

@@ -14,9 +14,9 @@ struct Replicas;
 /// Policy: the chain is there once. The default; see Replicas.
 struct OneReplica {
     using policy_kind = policy::Replicas;
-    static constexpr std::size_t count = 1;     ///< of the chain
-    static constexpr bool shards = false;       ///< nothing to share out
-    template <class Device> using Of = Device;  ///< the devices that a machine has
+    static constexpr std::size_t count = 1;    ///< of the chain
+    static constexpr bool shards = false;      ///< nothing to share out
+    template <class Device> using Of = Device; ///< the devices that a machine has
 
     /// Whether that is possible.
     template <class Device> static consteval bool check() { return true; }

@@ -81,7 +81,7 @@ template <class End> class ReplicaExchange {
     void exchange(std::size_t other, std::byte const* from, std::size_t sent, std::byte* to,
                   std::size_t received) {
         std::size_t const there = parts_.channel(step_.device, other);
-        for (bool const sends : {self_ < other, self_ > other}) {
+        for (bool const sends : {self_<other, self_> other}) {
             if (sends && sent > 0)
                 end_.send(run_, step_.stream, there + (self_ > other), from, sent);
             if (!sends && received > 0)

@@ -24,14 +24,14 @@ struct ReplicaParts {
         std::size_t gradient = 0;
     };
 
-    Replication replication{};      ///< how many replicas there are; of one there is nothing else
-    Array<Begin> begin;             ///< [device][replica], and the end
-    Array<std::size_t> message;     ///< by device: bytes of a message, at the most
-    Array<std::byte*> parameters;   ///< by device: where they begin
-    Array<std::byte*> room;         ///< by device: for a message of each other replica
-    Array<std::size_t> element;     ///< by row of Tables::updates: bytes
-    Array<UpdateRow> rows;          ///< what of these is in the part of this replica
-    Array<std::uint32_t> channels;  ///< [device][replica]: the Channel there; the next one is back
+    Replication replication{};     ///< how many replicas there are; of one there is nothing else
+    Array<Begin> begin;            ///< [device][replica], and the end
+    Array<std::size_t> message;    ///< by device: bytes of a message, at the most
+    Array<std::byte*> parameters;  ///< by device: where they begin
+    Array<std::byte*> room;        ///< by device: for a message of each other replica
+    Array<std::size_t> element;    ///< by row of Tables::updates: bytes
+    Array<UpdateRow> rows;         ///< what of these is in the part of this replica
+    Array<std::uint32_t> channels; ///< [device][replica]: the Channel there; the next one is back
 
     /// Whether there are several.
     bool any() const { return replication.count > 1; }
@@ -97,8 +97,8 @@ namespace detail {
             part.gradient += first - row_begin;
             part.elements = (last - first) / size;
             if (parts.replication.shards && first < last)
-                part.state = arenas[d] + bytes.parameters + bytes.gradients +
-                             model.states * (first - own);
+                part.state =
+                    arenas[d] + bytes.parameters + bytes.gradients + model.states * (first - own);
         }
     }
     return parts;

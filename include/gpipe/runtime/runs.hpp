@@ -30,11 +30,10 @@ template <DeviceRuntime Device> class Runs {
     /// device; `immediate`: see update::Immediate.
     Runs(Device& device, Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes)
         : device_(device), tables_(std::move(tables)),
-          host_sums_(device.allocate_host(
-              tables_.loss_sums
-                  ? 0
-                  : tables_.ranks.replicas * tables_.micro_batches * tables_.sums *
-                        sizeof(double))),
+          host_sums_(device.allocate_host(tables_.loss_sums
+                                              ? 0
+                                              : tables_.ranks.replicas * tables_.micro_batches *
+                                                    tables_.sums * sizeof(double))),
           mail_(device, tables_,
                 {tables_.sums + 1, checks.squares() ? tables_.updates.size() : 0,
                  tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0, batch_bytes}),

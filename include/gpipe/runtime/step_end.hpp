@@ -265,7 +265,7 @@ template <DeviceRuntime Device> class StepEnd {
         launch_rows(run, stream, FailureOf::update, rows(tables_.replicas.replication.shards),
                     tables_.updates_at[d], tables_.updates_at[d + 1],
                     [this, &run, call](UpdateRow const& row, std::size_t) {
-                        if (row.elements == 0) return; // another replica's
+                        if (row.elements == 0) return;         // another replica's
                         if (immediate && run.failed()) return; // gradients may be missing
                         if (row.update(call, row) && !run.updated.load(std::memory_order_relaxed))
                             run.updated.store(true, std::memory_order_relaxed);

@@ -23,22 +23,23 @@ enum class Kind : std::uint8_t {
     offload,          ///< what waits for its reversal, to slower memory
     fetch,            ///< and back
     reduce,           ///< adds the gradients of tied parameters up, see Tie
-    reduce_scatter,   ///< adds a device's gradients up over all replicas: each has a part of the sum
-    all_gather,       ///< and all of it: of the gradients or, once they are updated, the parameters
-    sum_squares,      ///< of a device's gradients
-    commit,           ///< sums the losses up, and decides whether the step counts
-    revoke,           ///< where updates came first: decides once more, by all gradients
-    take_state,       ///< what was decided, to a device that cannot read it elsewhere
-    update,           ///< of a device's parameters
+    reduce_scatter, ///< adds a device's gradients up over all replicas: each has a part of the sum
+    all_gather,     ///< and all of it: of the gradients or, once they are updated, the parameters
+    sum_squares,    ///< of a device's gradients
+    commit,         ///< sums the losses up, and decides whether the step counts
+    revoke,         ///< where updates came first: decides once more, by all gradients
+    take_state,     ///< what was decided, to a device that cannot read it elsewhere
+    update,         ///< of a device's parameters
 };
 
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {
-        "forward",     "recompute",     "backward",       "input gradient",   "weight gradient",
-        "send output", "receive input", "send gradient",  "receive gradient", "offload",
-        "fetch",       "reduce",        "reduce-scatter", "all-gather",       "sum of squares",
-        "commit",      "revoke",        "state",          "update"};
+        "forward",          "recompute",   "backward",       "input gradient",
+        "weight gradient",  "send output", "receive input",  "send gradient",
+        "receive gradient", "offload",     "fetch",          "reduce",
+        "reduce-scatter",   "all-gather",  "sum of squares", "commit",
+        "revoke",           "state",       "update"};
     return names[static_cast<std::size_t>(kind)];
 }
 /// Whether it calls layers.

@@ -91,9 +91,8 @@ class LocalRanks {
         return all;
     }
     void open(Array<Channel> const& channels) {
-        std::call_once(wire_.opened_, [&] {
-            wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size());
-        });
+        std::call_once(wire_.opened_,
+                       [&] { wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size()); });
     }
     void send(std::size_t channel, std::byte const* from, std::size_t,
               std::uint32_t word) noexcept {
@@ -108,8 +107,7 @@ class LocalRanks {
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         LocalWire::Way& way = wire_.ways_[channel];
         std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
-        if (!wire_.wait([&] { return way.sent.load(std::memory_order_acquire) >= next; }))
-            return 0;
+        if (!wire_.wait([&] { return way.sent.load(std::memory_order_acquire) >= next; })) return 0;
         if (bytes > 0) std::memcpy(to, way.from, bytes);
         std::uint32_t const word = way.word;
         way.received.store(next, std::memory_order_release);
