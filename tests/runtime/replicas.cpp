@@ -1,6 +1,7 @@
 // Replicas: the chain several times over, trained as one.
 #include "support/counting.hpp"
 #include "support/folder.hpp"
+#include "support/fragile.hpp"
 #include "support/net.hpp"
 #include "support/ranks.hpp"
 #include "support/skip_layers.hpp"
@@ -523,4 +524,13 @@ TEST_CASE("P3 a step of replicas allocates nothing") {
     std::size_t const before = toy::allocations;
     train.step(data.inputs, data.targets);
     CHECK(toy::allocations == before);
+}
+
+TEST_CASE("elements that cannot be added up are refused, with their layer") {
+    using T = gpipe::Training<gpipe::Pipeline<toy::Factor>, gpipe::Loss<toy::MeanSquare<float, 2>>,
+                              gpipe::Optimizer<toy::Descend>, Replicas<2>>;
+    CHECK_THROWS_WITH_AS((T{{}, {}, {}, {.samples = 2}}),
+                         "gpipe: replicas add gradients up, and the elements of parameter tensor 0 "
+                         "of layer 0 have no += for that",
+                         std::invalid_argument);
 }

@@ -349,6 +349,9 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--dropout 1",
         with_text + "--temperature 0",
         with_text + "--prompt xyz",
+        with_text + "--replicas 0",
+        with_text + "--replicas 2 --device cuda",
+        with_text + "--replicas 2 --ranks 3 --cells 4",
         with_text + "--ranks 0",
         with_text + "--ranks 9",
         with_text + "--cells 2 --ranks 4",
@@ -407,7 +410,43 @@ TEST_CASE("train_gpt says which schedule does not go with which cells and micro-
     }
 }
 
+TEST_CASE("train_gpt with replicas trains what it does with one, but for rounding") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    std::string const arguments = "--json --steps 3 --sample 0 --dropout 0.1 --text " + text + ' ';
+    Ran const one = train_gpt(folder, arguments + "--cells 1 --micro-batches 8");
+    Ran const two = train_gpt(folder, arguments + "--cells 1 --micro-batches 4 --replicas 2");
+    Ran const three = train_gpt(folder, arguments + "--cells 2 --micro-batches 2 --replicas 3");
+    CHECK(one.member("replicas") == "1");
+    for (Ran const* const other : {&two, &three}) {
+        CHECK(other->status == 0);
+        CHECK(other->member("final_loss") != one.member("final_loss"));
+        for (char const* name : {"final_loss", "held_out_loss"})
+            CHECK(std::stod(other->member(name)) ==
+                  doctest::Approx(std::stod(one.member(name))).epsilon(1e-5));
+    }
+}
+
 #if TRAIN_GPT_RANKS
+TEST_CASE("train_gpt as replicas that are processes trains what it does in one, to the last "
+          "digit") {
+    Folder folder;
+    std::string const arguments = "--json --steps 3 --sample 5 --cells 2 --replicas 2 --text " +
+                                  folder.file("text", counting) + ' ';
+    Ran const one = train_gpt(folder, arguments);
+    for (char const* how : {"--ranks 2", "--ranks 4"}) {
+        CAPTURE(how);
+        Ran const processes = train_gpt(folder, arguments + how);
+        CHECK(processes.status == 0);
+        for (char const* name : {"final_loss", "held_out_loss", "held_out_accuracy"})
+            CHECK(processes.member(name) == one.member(name));
+        auto const sample = [](Ran const& ran) {
+            return ran.err.substr(ran.err.find("a sample:"));
+        };
+        CHECK(sample(processes) == sample(one));
+    }
+}
+
 TEST_CASE("train_gpt as processes trains what it does as one, to the last digit, and writes it") {
     Folder folder;
     std::string const text = folder.file("text", counting);

@@ -22,7 +22,7 @@ namespace gpipe {
 struct UpdateSpec {
     UpdateFunction update = nullptr;   ///< of the optimizer, for the element type
     SquaresFunction squares = nullptr; ///< of the gradient
-    AddFunction add = nullptr;         ///< to the gradient, if it is tied
+    AddFunction add = nullptr;         ///< to the gradient, if it is tied or may be
     std::size_t elements = 0;          ///< of the tensor
     std::size_t bytes = 0;             ///< of its slot
     float decay = 1;                   ///< its share of weight decay
@@ -44,7 +44,9 @@ template <class Optimizer, class Device, class L, class... Ts>
 struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
     using Work = StepWork<Device>;
     template <class T> static constexpr AddFunction add() {
-        if constexpr (ties_parameters<L> || joins_ranks<Device>) // or a replica's to add
+        // Or to those of replicas.
+        constexpr bool adds = joins_ranks<Device> && requires(T & sum, T const& x) { sum += x; };
+        if constexpr (ties_parameters<L> || adds)
             return &Work::template add<T>;
         else
             return nullptr;

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/model.hpp>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -88,6 +90,11 @@ namespace detail {
         std::size_t const end = parts.at(d, ranks.replica + 1).parameter;
         for (std::size_t i = updates_at[d]; i < updates_at[d + 1]; ++i) {
             UpdateRow& part = parts.rows[i];
+            if (!part.add)
+                throw_error<std::invalid_argument>(
+                    "gpipe: replicas add gradients up, and the elements of parameter tensor %u of "
+                    "layer %u have no += for that",
+                    part.number, part.layer);
             std::size_t const size = parts.element[i] =
                 model.infos[part.layer].parameters.bytes[part.number] / part.elements;
             std::size_t const row_begin = at(part), row_end = row_begin + size * part.elements;
