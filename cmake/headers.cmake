@@ -260,8 +260,10 @@ set(GPIPE_HEADERS
     include/gpipe/state/pending_save.hpp
     include/gpipe/state/safetensors.hpp
     include/gpipe/state/save.hpp
+    include/gpipe/state/sharded_save.hpp
     include/gpipe/state/state.hpp
     include/gpipe/state/state_error.hpp
+    include/gpipe/state/state_files.hpp
     include/gpipe/state/tensor_names.hpp
     include/gpipe/state/training_state.hpp
     include/gpipe/trace/chrome.hpp

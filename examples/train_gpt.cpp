@@ -185,7 +185,7 @@ struct Settings {
         options.micro_batches = micro_batches;
         options.schedule = chosen_schedule();
         options.checkpointing = gpipe::checkpoint::find_checkpointing(checkpointing);
-        options.snapshot = save_every > 0;
+        options.snapshot = save_every > 0 && ranks == 1 && replicas == 1;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
         if constexpr (requires { options.device.transport; })
             options.device = {{threads}, company.all(), devices_of_rank()};
@@ -242,7 +242,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
     gpt::Samples batch(settings.batch, Model::context);
     support::Progressed progressed{std::mt19937_64(settings.seed), settings.rate_steps, text};
-    if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume);
+    if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
     support::BubbleMeter bubble(train.cells(), train.lanes());
     support::Progress progress(settings.steps);
     std::vector<double> losses;
@@ -273,8 +273,12 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         std::uint64_t const done = step + 1;
         if (done * 20 / settings.steps > step * 20 / settings.steps && done < settings.steps)
             held_out_loss = train.evaluate(glance.inputs, glance.targets);
-        if (settings.save_every > 0 && done % settings.save_every == 0)
-            gpipe::start_save(train, progressed.path(), progressed.metadata());
+        if (settings.save_every > 0 && done % settings.save_every == 0) {
+            if constexpr (alone && Replicas::count == 1)
+                gpipe::start_save(train, progressed.path(), progressed.metadata());
+            else // all of them at once
+                gpipe::save(train, progressed.path(), progressed.metadata());
+        }
         if (speaks && progress.due(done)) {
             auto const recent = std::min<std::size_t>(losses.size(), 20);
             double sum = 0;
@@ -385,8 +389,8 @@ int main(int count, char** arguments) {
         return options.refuse("--ranks: this program was built without MPI; configure it anew "
                               "where there is one (Debian: libopenmpi-dev)");
 #endif
-        if (settings.device == "cuda" || !settings.save.empty() || !settings.trace.empty())
-            return options.refuse("--ranks goes without --device cuda, --save and --trace");
+        if (settings.device == "cuda" || !settings.trace.empty())
+            return options.refuse("--ranks goes without --device cuda and --trace");
         if (settings.devices() * settings.replicas % settings.ranks != 0 ||
             settings.ranks % settings.replicas != 0)
             return options.refuse(format("--ranks %zu are not as many for each of %zu replicas of "

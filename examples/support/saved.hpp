@@ -33,15 +33,17 @@ struct Progressed {
     }
     /// Makes the folder and, where a state is there and that is wanted, goes on from it. Throws
     /// where it cannot, or is another training's.
-    template <class Train> void begin(Train& train, std::string const& in, bool resume) {
+    template <class Train>
+    void begin(Train& train, std::string const& in, bool resume, bool speaks) {
         folder = in;
         std::filesystem::create_directories(folder);
         if (resume && std::filesystem::exists(path())) {
             read(gpipe::saved_state(path()).metadata);
             gpipe::load(train, path());
-            std::fprintf(stderr, "goes on behind the %zu steps in %s\n",
-                         static_cast<std::size_t>(train.steps()), path().c_str());
-        } else if (resume) {
+            if (speaks)
+                std::fprintf(stderr, "goes on behind the %zu steps in %s\n",
+                             static_cast<std::size_t>(train.steps()), path().c_str());
+        } else if (resume && speaks) {
             std::fprintf(stderr, "there is no %s yet: begins anew\n", path().c_str());
         }
     }

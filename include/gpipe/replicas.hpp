@@ -80,15 +80,15 @@ template <class Chosen, class Net> class ReplicaTeam {
     // elsewhere, that.
     template <class F> void together(Machine<Device>& machine, F f) {
         if (std::exchange(lent_, false)) give(machine);
-        job_ = [](void const* work, Engine<Device>& engine) {
-            (*static_cast<F const*>(work))(engine, false);
+        job_ = [](void const* work, Machine<Device>& other) {
+            (*static_cast<F const*>(work))(other, false);
         };
         work_ = &f;
         begun_.store(begun_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         bell_.ring();
         std::exception_ptr error;
         try {
-            f(machine.engine(), true);
+            f(machine, true);
         } catch (...) {
             error = std::current_exception();
         }
@@ -136,7 +136,7 @@ template <class Chosen, class Net> class ReplicaTeam {
             bell_.wait([&] { return begun_.load(std::memory_order_acquire) >= next; });
             if (stops_.load(std::memory_order_relaxed)) return;
             try {
-                job_(work_, own.machine->engine());
+                job_(work_, *own.machine);
             } catch (...) {
                 own.error = std::current_exception();
             }
@@ -180,7 +180,7 @@ template <class Chosen, class Net> class ReplicaTeam {
     LocalWire wire_;
     std::vector<std::unique_ptr<Member>> members_;
     Bell bell_;
-    void (*job_)(void const*, Engine<Device>&) = nullptr;
+    void (*job_)(void const*, Machine<Device>&) = nullptr;
     void const* work_ = nullptr;
     std::atomic<std::uint64_t> begun_{1}; // what was told: first to be made
     std::atomic<bool> stops_{false};

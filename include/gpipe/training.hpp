@@ -99,9 +99,9 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
     Result compute_gradients(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked_step(inputs, targets);
         double const* sums = nullptr;
-        team_.together(machine_, [&](auto& engine, bool first) {
-            auto const own =
-                engine.gradients(inputs.tensors(), targets.tensors(), samples, &optimizer_);
+        team_.together(machine_, [&](auto& machine, bool first) {
+            auto const own = machine.engine().gradients(inputs.tensors(), targets.tensors(),
+                                                        samples, &optimizer_);
             if (first) sums = own.data();
         });
         return detail::mean<metrics>(sums);
@@ -111,13 +111,13 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
-        team_.together(machine_, [&](auto& engine, bool first) {
-            engine.forward(inputs.tensors(), targets.tensors(), samples, true,
-                           [&](std::span<double const> sums) {
-                               double* to = total.data();
-                               for (std::size_t i = 0; i < sums.size() && first; ++i)
-                                   to[i] += sums[i];
-                           });
+        team_.together(machine_, [&](auto& machine, bool first) {
+            machine.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
+                                     [&](std::span<double const> sums) {
+                                         double* to = total.data();
+                                         for (std::size_t i = 0; i < sums.size() && first; ++i)
+                                             to[i] += sums[i];
+                                     });
         });
         return detail::mean<metrics>(total.data());
     }
@@ -125,9 +125,9 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
         std::size_t const samples = detail::checked_batch(inputs, outputs, "outputs");
-        team_.together(machine_, [&](auto& engine, bool) {
-            engine.forward(inputs.tensors(), outputs.tensors(), samples, false,
-                           [](std::span<double const>) {});
+        team_.together(machine_, [&](auto& machine, bool) {
+            machine.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
+                                     [](std::span<double const>) {});
         });
     }
 
@@ -267,10 +267,10 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
             static_cast<Engine<Device>*>(engine)->finish(outcome);
         });
         std::size_t const samples = checked_step(inputs, targets);
-        team_.together(machine_, [&](Engine<Device>& engine, bool first) {
+        team_.together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome& outcome) {
-                engine.start(inputs.tensors(), targets.tensors(), samples, &optimizer_, outcome,
-                             stream...);
+                machine.engine().start(inputs.tensors(), targets.tensors(), samples, &optimizer_,
+                                       outcome, stream...);
             };
             if (first) return start(pending.outcome_);
             std::array<double, 3 + metrics> totals;

@@ -65,7 +65,8 @@ template <class T> struct Trainer {
 // All that save() would write, in its order.
 template <class Train> std::vector<std::byte> state_of(Train& train) {
     std::vector<std::byte> all;
-    for (auto const& tensor : gpipe::detail::state_of(train).tensors)
+    auto& machine = gpipe::detail::MachineAccess::of(train);
+    for (auto const& tensor : gpipe::detail::saved_here(gpipe::detail::state_of(machine, train)))
         all.insert(all.end(), tensor.memory, tensor.memory + tensor.bytes());
     return all;
 }

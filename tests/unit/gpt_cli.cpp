@@ -355,7 +355,6 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--ranks 0",
         with_text + "--ranks 9",
         with_text + "--cells 2 --ranks 4",
-        with_text + "--ranks 2 --save folder",
         with_text + "--ranks 2 --trace picture.svg",
         with_text + "--ranks 2 --schedule GPipe --cells 8 --micro-batches 0",
         with_text + "--device tpu",
@@ -445,6 +444,24 @@ TEST_CASE("train_gpt as replicas that are processes trains what it does in one, 
         };
         CHECK(sample(processes) == sample(one));
     }
+}
+
+TEST_CASE("train_gpt as processes goes on from what others have saved, to the last digit") {
+    Folder folder;
+    std::string const arguments = "--json --sample 0 --schedule GPipeAscending --replicas 2 "
+                                  "--rate-steps 6 --text " +
+                                  folder.file("text", counting) + ' ';
+    Ran const whole = train_gpt(folder, arguments + "--steps 6 --cells 2");
+    std::string const parts = arguments + "--resume --save " + folder.path() + "/parts ";
+    Ran const first = train_gpt(folder, parts + "--steps 3 --cells 2 --ranks 4 --save-every 2");
+    CHECK(first.status == 0);
+    CHECK(first.lines(first.err.substr(0, first.err.find("there is no"))) <= 2); // one says it
+    Ran const second = train_gpt(folder, parts + "--steps 4 --cells 1 --ranks 2");
+    Ran const third = train_gpt(folder, parts + "--steps 6 --cells 4");
+    CHECK(second.err.find("goes on behind the 3 steps") != std::string::npos);
+    CHECK(third.err.find("goes on behind the 4 steps") != std::string::npos);
+    for (char const* name : {"held_out_loss", "held_out_accuracy"})
+        CHECK(third.member(name) == whole.member(name));
 }
 
 TEST_CASE("train_gpt as processes trains what it does as one, to the last digit, and writes it") {

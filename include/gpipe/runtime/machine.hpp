@@ -11,7 +11,6 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -84,17 +83,14 @@ template <DeviceRuntime Device> class Machine {
         finish();
         arenas_.copy(to, from, bytes);
     }
-    /// All parameter tensors, with their optimizer state, in the order of the chain; of tied ones
-    /// the first end.
-    std::size_t tensors() const { return engine_.tables().order.size(); }
-    /// One of tensors(). Throws as layer(), and std::logic_error where it has a part of the state.
-    UpdateRow const& tensor(std::size_t i) const {
-        UpdateRow const& row = engine_.tables().updates[engine_.tables().order[i]];
-        static_cast<void>(layer(row.layer));
-        if (planned_.replication.count > 1 && planned_.replication.shards)
-            throw std::logic_error("gpipe: the optimizer's state is sharded over replicas, which "
-                                   "save and load none yet");
-        return row;
+    /// What every rank has given, by its number; all call it, between runs. Throws where one is
+    /// gone.
+    Array<std::uint64_t> gather(std::uint64_t number) {
+        finish();
+        if constexpr (joins_ranks<Device>)
+            return device_.transport().gather(number);
+        else
+            return {1, number};
     }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
@@ -229,6 +225,10 @@ struct MachineAccess {
     template <class Training> static auto& of(Training& train) {
         if constexpr (!std::is_const_v<Training>) train.team_.lend(); // it may be written
         return train.machine_;
+    }
+    // f(machine, whether it is the first) with those of all replicas in this process.
+    template <class Training, class F> static void together(Training& train, F f) {
+        train.team_.together(train.machine_, f);
     }
 };
 

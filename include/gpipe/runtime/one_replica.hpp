@@ -29,9 +29,9 @@ struct OneReplica {
         template <class Options> auto device(Options const& options) const {
             return options.device;
         }
-        /// f(engine, whether that is the first).
+        /// f(machine, whether that is the first).
         template <class Machine, class F> decltype(auto) together(Machine& machine, F f) {
-            return f(machine.engine(), true);
+            return f(machine, true);
         }
         /// That somebody may write parameters of the first machine.
         void lend() {}

@@ -22,8 +22,8 @@ struct ReplicaParts {
     /// Where a part begins, in bytes from the first of a device's parameters, and gradients: where
     /// calls are looked at there is something behind those of each layer.
     struct Begin {
-        std::size_t parameter = 0;
-        std::size_t gradient = 0;
+        std::size_t parameter = 0; ///< from the first of them
+        std::size_t gradient = 0;  ///< likewise
     };
 
     Replication replication{};     ///< how many replicas there are; of one there is nothing else

@@ -1,17 +1,14 @@
 #pragma once
 
-#include <gpipe/state/file.hpp>
-#include <gpipe/state/save.hpp>
+#include <gpipe/state/state_files.hpp>
 #include <gpipe/state/tensor_names.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,101 +25,85 @@ struct LoadOptions {
     bool types = true;
 };
 
-/// What a saved state says beside its tensors.
-struct SavedState {
-    std::uint64_t seed = 0;  ///< of the training that was saved
-    std::uint64_t steps = 0; ///< that it had trained
-    StateMetadata metadata;  ///< of whoever saved it
-};
-
 namespace detail {
-
-/// A state's file with its header read and checked.
-struct StateFile {
-    explicit StateFile(std::string const& path) : file(path, O_RDONLY) {
-        try {
-            std::uint64_t const size = file.size();
-            std::array<std::byte, 8> begin{};
-            std::size_t const some = std::min<std::uint64_t>(size, begin.size());
-            file.read_at(0, std::span(begin).first(some));
-            if (begin[0] == std::byte{'{'} && begin[some - 1] != std::byte{0})
-                throw StateError("this is text, perhaps an index of several files, which this "
-                                 "version does not read");
-            std::string text(safetensors::header_bytes(std::span(begin).first(some), size), '\0');
-            file.read_at(begin.size(), std::as_writable_bytes(std::span(text)));
-            header = safetensors::parse(text, size - begin.size() - text.size());
-        } catch (StateError const& error) {
-            std::string const words = error.what();
-            throw StateError(words.rfind("gpipe: ", 0) == 0 ? words
-                                                            : "gpipe: " + path + ": " + words);
-        }
-    }
-    [[noreturn]] void refuse(std::string const& words) const {
-        throw StateError("gpipe: " + file.path() + words);
-    }
-    std::string const& own(std::string const& key) const {
-        auto const found = header.metadata.find(key);
-        if (found == header.metadata.end())
-            refuse(": it has no " + key +
-                   ", so gpipe::save() has not written it; its tensors can "
-                   "be loaded by name: LoadOptions::only");
-        return found->second;
-    }
-    std::uint64_t number(std::string const& key) const {
-        std::string const& text = own(key);
-        std::uint64_t value = 0;
-        auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc{} || end != text.data() + text.size() || text.empty())
-            refuse(": its " + key + " is " + in_quotes(text) + ", no number");
-        return value;
-    }
-    SavedState saved() const {
-        if (own("gpipe.format") != "1")
-            refuse(": its format is " + in_quotes(own("gpipe.format")) +
-                   ", and this version reads 1");
-        SavedState state{number("gpipe.seed"), number("gpipe.step"), {}};
-        for (auto const& [key, value] : header.metadata)
-            if (key.rfind("gpipe.", 0) != 0) state.metadata[key] = value;
-        return state;
-    }
-
-    File file;
-    safetensors::Header header;
-};
 
 // What is to be read, and where to; or one error with everything that does not fit.
 struct ReadPlan {
-    std::vector<std::pair<safetensors::Entry const*, std::byte*>> tensors;
+    struct Range {
+        StateFile const* file = nullptr;
+        std::uint64_t at = 0; // in the file
+        std::uint64_t bytes = 0;
+        std::byte* memory = nullptr;
+    };
+    std::vector<Range> ranges;
     std::uint64_t bytes = 0;
+
+    // Of elements that lie in pieces, one behind the other.
+    void add(OwnPart const& own, std::vector<SavedPiece> const& pieces) {
+        for (SavedPiece const& piece : pieces) {
+            std::size_t const size = info(piece.entry->dtype).bytes;
+            std::uint64_t const begin = std::max(own.first, piece.first);
+            std::uint64_t const end =
+                std::min(own.first + own.count, piece.first + piece.entry->bytes() / size);
+            if (begin >= end) continue;
+            ranges.push_back(
+                {piece.file,
+                 piece.file->header.data_at + piece.entry->begin + (begin - piece.first) * size,
+                 (end - begin) * size, own.memory + (begin - own.first) * size});
+            bytes += ranges.back().bytes;
+        }
+    }
 };
-inline ReadPlan read_plan(StateFile const& saved, TrainingState const& state,
+
+// What of a tensor is other than it should be; nothing if that is empty.
+inline std::string misfit(safetensors::Entry const& here, std::vector<SavedPiece> const& pieces) {
+    auto const wanted = ", not " + described(here.dtype, here.shape);
+    safetensors::Entry const& entry = *pieces[0].entry;
+    if (pieces.size() > 1 && pieces[0].whole) return here.name + " is there twice";
+    if (pieces[0].whole)
+        return entry.dtype == here.dtype && entry.shape == here.shape
+                   ? ""
+                   : here.name + " is " + described(entry.dtype, entry.shape) + wanted;
+    std::uint64_t end = 0;
+    bool fits = true;
+    for (SavedPiece const& piece : pieces) {
+        fits = fits && piece.entry->dtype == here.dtype && !piece.whole && piece.first == end;
+        end += piece.entry->shape[0];
+    }
+    return fits && end == safetensors::elements_of(here)
+               ? ""
+               : "the parts of " + here.name + " are" + wanted;
+}
+
+inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
                           LoadOptions const& options) {
+    StateFile const& saved = files.first();
     NameFilter filter(options.only, options.except);
     ReadPlan plan;
     std::string problems;
-    std::map<std::string_view, safetensors::Entry const*> there;
-    for (safetensors::Entry const& entry : saved.header.tensors)
-        if (filter.takes(entry.name)) there[entry.name] = &entry;
-    for (safetensors::Entry const& here : state.tensors) {
+    std::map<std::string_view, std::vector<SavedPiece> const*> there;
+    for (auto const& [name, pieces] : files.pieces())
+        if (filter.takes(name)) there[name] = &pieces;
+    std::vector<std::vector<SavedPiece> const*> found(state.tensors.size()); // by tensor
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        safetensors::Entry const& here = state.tensors[i];
         if (!filter.takes(here.name)) continue;
-        auto const found = there.find(here.name);
-        if (found == there.end()) {
+        auto const at = there.find(here.name);
+        if (at == there.end()) {
             problems += "\n  missing: " + here.name + ' ' + described(here.dtype, here.shape);
             continue;
         }
-        safetensors::Entry const& entry = *found->second;
-        if (entry.dtype != here.dtype || entry.shape != here.shape) {
-            problems += "\n  " + here.name + " is " + described(entry.dtype, entry.shape) +
-                        ", not " + described(here.dtype, here.shape);
-        } else {
-            plan.tensors.push_back({&entry, here.memory});
-            plan.bytes += entry.bytes();
-        }
-        there.erase(found);
+        if (std::string const what = misfit(here, *at->second); !what.empty())
+            problems += "\n  " + what;
+        else
+            found[i] = at->second;
+        there.erase(at);
     }
-    for (auto const& [name, entry] : there)
-        problems +=
-            "\n  unexpected: " + in_quotes(name) + ' ' + described(entry->dtype, entry->shape);
+    for (OwnPart const& own : state.own)
+        if (found[own.tensor]) plan.add(own, *found[own.tensor]);
+    for (auto const& [name, pieces] : there)
+        problems += "\n  unexpected: " + in_quotes(name) + ' ' +
+                    described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape);
     for (std::string const& pattern : filter.unused())
         problems += "\n  no tensor is called " + in_quotes(pattern);
     if (filter.takes_all() && options.types) {
@@ -150,24 +131,39 @@ inline ReadPlan read_plan(StateFile const& saved, TrainingState const& state,
 template <class Device>
 SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                 LoadOptions const& options) {
-    StateFile const saved(path);
+    SavedState result;
+    ReadPlan plan;
+    std::vector<std::byte> values;
     bool const all = options.only.empty() && options.except.empty();
-    SavedState const result = all || saved.header.metadata.count("gpipe.format")
-                                  ? saved.saved()
-                                  : SavedState{0, 0, saved.header.metadata};
-    ReadPlan const plan = read_plan(saved, state, options);
-    std::vector<std::byte> values(plan.bytes);
-    std::byte* at = values.data();
-    for (auto const& [entry, to] : plan.tensors) {
-        saved.file.read_at(saved.header.data_at + entry->begin, {at, entry->bytes()});
-        at += entry->bytes();
+    std::exception_ptr error;
+    try {
+        StateFiles const files(path);
+        StateFile const& saved = files.first();
+        result = all || saved.header.metadata.count("gpipe.format")
+                     ? saved.saved()
+                     : SavedState{0, 0, saved.header.metadata};
+        plan = read_plan(files, state, options);
+        values = std::vector<std::byte>(plan.bytes);
+        std::byte* at = values.data();
+        for (ReadPlan::Range const& range : plan.ranges) {
+            range.file->file.read_at(range.at, {at, range.bytes});
+            at += range.bytes;
+        }
+    } catch (...) {
+        error = std::current_exception();
     }
-    at = values.data();
-    for (auto const& [entry, to] : plan.tensors) {
-        machine.copy(to, at, entry->bytes());
-        at += entry->bytes();
+    // On all ranks or none.
+    Array<std::uint64_t> const wrong = machine.gather(error != nullptr);
+    if (error) std::rethrow_exception(error);
+    for (std::size_t r = 0; r < wrong.size(); ++r)
+        if (wrong[r])
+            throw StateError("gpipe: " + path + ": rank " + std::to_string(r) +
+                             " could not load its part");
+    std::byte const* at = values.data();
+    for (ReadPlan::Range const& range : plan.ranges) {
+        machine.copy(range.memory, at, range.bytes);
+        at += range.bytes;
     }
-    machine.engine().tied().spread();
     if (all) machine.engine().go_on(result.seed, result.steps);
     return result;
 }
@@ -182,11 +178,18 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
 /// StateError where the file cannot be read, is not sound, or does not fit: then one error lists
 /// all that is missing, unexpected, or of another shape or type, and nothing has changed. What a
 /// file says is checked, but not whether its numbers were changed since: keep states as safe as
-/// programs. A layer's members and the optimizer's are not part of a state.
+/// programs. A layer's members and the optimizer's are not part of a state. With several ranks all
+/// call it; each reads what it has, whoever saved that, on how many ranks and replicas, and if one
+/// cannot, nothing has changed on any.
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
-    return detail::load(detail::MachineAccess::of(train), detail::state_of(train), path, options);
+    SavedState result;
+    detail::MachineAccess::together(train, [&](auto& machine, bool first) {
+        SavedState loaded = detail::load(machine, detail::state_of(machine, train), path, options);
+        if (first) result = std::move(loaded);
+    });
+    return result;
 }
 
 /// What a file says beside its tensors, for who needs that to make a training. Throws as load().

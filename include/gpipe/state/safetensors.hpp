@@ -71,6 +71,13 @@ inline std::uint64_t header_bytes(std::span<std::byte const> begin, std::uint64_
     return n;
 }
 
+/// The elements of a tensor with these extents, whose bytes are known to be a number.
+inline std::uint64_t elements_of(Entry const& entry) {
+    std::uint64_t count = 1;
+    for (std::uint64_t const extent : entry.shape) count *= extent;
+    return count;
+}
+
 /// The header with this text, of a file with data_bytes bytes behind it. Throws StateError.
 inline Header parse(std::string_view text, std::uint64_t data_bytes) {
     HeaderText read = read_header_text(text);

@@ -2,6 +2,7 @@
 
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
+#include <gpipe/state/sharded_save.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
@@ -16,29 +17,42 @@
 
 namespace gpipe {
 
-/// What is saved beside a training: the position in the data, the progress of a learning rate,
-/// whatever its user needs to go on. Keys that begin with "gpipe." are the library's.
-using StateMetadata = std::map<std::string, std::string>;
-
 namespace detail {
 
-// The one who saves: rank 0 of 1 for now. A path names one file, which holds all and is replaced by
-// one rename(). Several ranks will each write a shard beside it, PATH.STEP-RANK-of-RANKS, the same
-// way, and then rank 0 an index in place of that file, JSON that says which tensor is in which
-// shard: again one rename() by which the new state is there. What begins with a brace is an index.
-inline std::string file_begin(TrainingState const& state, StateMetadata metadata) {
+inline void check_metadata(StateMetadata const& metadata) {
     for (auto const& [key, value] : metadata)
         if (key.rfind("gpipe.", 0) == 0)
             throw std::invalid_argument("gpipe: the metadata " + in_quotes(key) +
                                         " would be the library's own: keys that begin with "
                                         "\"gpipe.\" are");
+}
+inline std::string file_begin(TrainingState const& state,
+                              std::vector<safetensors::Entry> const& tensors,
+                              StateMetadata metadata) {
     metadata["gpipe.format"] = "1";
     metadata["gpipe.seed"] = std::to_string(state.seed);
     metadata["gpipe.step"] = std::to_string(state.steps);
     metadata["gpipe.optimizer"] = state.optimizer;
     std::string& layers = metadata["gpipe.layers"];
     for (std::string const& layer : state.layers) layers += layer + '\n';
-    return safetensors::file_begin(state.tensors, metadata);
+    return safetensors::file_begin(tensors, metadata);
+}
+// What is here and nobody else saves, in the order in which a file has it. Of a tensor of which
+// there is a part this is one of its own, NAME@FIRST, in one dimension.
+inline std::vector<safetensors::Entry> saved_here(TrainingState const& state) {
+    std::vector<safetensors::Entry> tensors;
+    for (OwnPart const& own : state.own) {
+        if (!own.saves) continue;
+        safetensors::Entry entry = state.tensors[own.tensor];
+        if (own.count != safetensors::elements_of(entry)) {
+            entry.name += '@' + std::to_string(own.first);
+            entry.shape = {own.count};
+        }
+        entry.memory = own.memory;
+        tensors.push_back(std::move(entry));
+    }
+    safetensors::arrange(tensors);
+    return tensors;
 }
 
 inline std::span<std::byte const> bytes_of(std::string const& text) {
@@ -46,15 +60,16 @@ inline std::span<std::byte const> bytes_of(std::string const& text) {
 }
 
 template <class Device>
-void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
-          StateMetadata metadata) {
-    std::string const begin = file_begin(state, std::move(metadata));
+void write_state(Machine<Device>& machine, TrainingState const& state, std::string const& path,
+                 StateMetadata metadata) {
+    std::vector<safetensors::Entry> const tensors = saved_here(state);
+    std::string const begin = file_begin(state, tensors, std::move(metadata));
     std::uint64_t most = 0;
-    for (safetensors::Entry const& tensor : state.tensors) most = std::max(most, tensor.bytes());
+    for (safetensors::Entry const& tensor : tensors) most = std::max(most, tensor.bytes());
     std::vector<std::byte> values(most);
     AtomicFile file(path);
     file.write(bytes_of(begin));
-    for (safetensors::Entry const& tensor : state.tensors) {
+    for (safetensors::Entry const& tensor : tensors) {
         machine.copy(values.data(), tensor.memory, tensor.bytes());
         file.write({values.data(), tensor.bytes()});
     }
@@ -62,14 +77,32 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
 }
 
 template <class Device>
+void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
+          StateMetadata metadata) {
+    check_metadata(metadata);
+    if constexpr (joins_ranks<Device>)
+        ShardedSave(machine.ranks(), state, path)
+            .run([&](std::uint64_t number) { return machine.gather(number); },
+                 [&](std::string const& file, StateMetadata const& more) {
+                     StateMetadata all = metadata;
+                     all.insert(more.begin(), more.end());
+                     write_state(machine, state, file, std::move(all));
+                 });
+    else
+        write_state(machine, state, path, std::move(metadata));
+}
+
+template <class Device>
 PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
                        std::string const& path, StateMetadata metadata) {
+    check_metadata(metadata);
     auto const& snapshot = machine.snapshot();
-    if (machine.plan().snapshot == 0 && !state.tensors.empty())
+    std::vector<safetensors::Entry> const tensors = saved_here(state);
+    if (machine.plan().snapshot == 0 && !tensors.empty())
         throw std::invalid_argument("gpipe: start_save() copies what it saves into host memory "
                                     "that is there only if Options::snapshot is true");
-    std::string begin = file_begin(state, std::move(metadata));
-    for (safetensors::Entry const& tensor : state.tensors)
+    std::string begin = file_begin(state, tensors, std::move(metadata));
+    for (safetensors::Entry const& tensor : tensors)
         machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
     return PendingSave::start(machine.saving(), [snapshot, path, begin = std::move(begin)] {
         AtomicFile file(path);
@@ -87,11 +120,18 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// way, and for what start_save() began. Throws what was wrong with that, if nobody has heard of it
 /// (then nothing is saved: call it again), std::invalid_argument for metadata with the library's
 /// keys, and StateError with the path and the system's words if a call fails.
+///
+/// With several ranks, or sharded replicas, all call it, with the same path in a folder that all
+/// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
+/// the first, in the file PATH, its own and the names of theirs. By that one rename() the new state
+/// is there; then the files of older ones go. If that fails on one rank, all throw.
 template <class Net, class... Policies>
-void save(Training<Net, Policies...>& train, std::string const& path, StateMetadata metadata = {}) {
-    auto& machine = detail::MachineAccess::of(train);
-    PendingSave::finish(machine.saving());
-    detail::save(machine, detail::state_of(train), path, std::move(metadata));
+void save(Training<Net, Policies...>& train, std::string const& path,
+          StateMetadata const& metadata = {}) {
+    PendingSave::finish(detail::MachineAccess::of(train).saving());
+    detail::MachineAccess::together(train, [&](auto& machine, bool) {
+        detail::save(machine, detail::state_of(machine, train), path, metadata);
+    });
 }
 
 /// The same, but returns as soon as the state is copied to host memory that Options::snapshot has
@@ -103,7 +143,7 @@ PendingSave start_save(Training<Net, Policies...>& train, std::string const& pat
                        StateMetadata metadata = {}) {
     auto& machine = detail::MachineAccess::of(train);
     PendingSave::finish(machine.saving());
-    return detail::start_save(machine, detail::state_of(train), path, std::move(metadata));
+    return detail::start_save(machine, detail::state_of(machine, train), path, std::move(metadata));
 }
 
 } // namespace gpipe

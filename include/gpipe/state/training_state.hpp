@@ -14,10 +14,21 @@
 
 namespace gpipe {
 
-/// All that a step may change, and what says whose it is; as values. Nothing in it depends on where
-/// layers are cut, on M, on schedule or checkpointing, or on the kind of device.
+/// What a rank has of a tensor of a state, in its memory.
+struct OwnPart {
+    std::size_t tensor = 0;      ///< which of TrainingState::tensors
+    std::uint64_t first = 0;     ///< of its elements
+    std::uint64_t count = 0;     ///< how many
+    std::byte* memory = nullptr; ///< where they are
+    bool saves = false;          ///< whether nobody else saves them
+};
+
+/// All that a step may change, and what says whose it is; as values. Nothing in it but what is own
+/// depends on where layers are cut, on M, on schedule or checkpointing, on ranks and replicas, or
+/// on the kind of device.
 struct TrainingState {
-    std::vector<safetensors::Entry> tensors; ///< in the order in which a file has them
+    std::vector<safetensors::Entry> tensors; ///< of all ranks, in the order of the chain
+    std::vector<OwnPart> own;                ///< what of them is here
     std::vector<std::string> layers;         ///< in words, by layer
     std::string optimizer;                   ///< its type
     std::uint64_t seed = 0;                  ///< see Options::seed
@@ -43,13 +54,30 @@ inline std::string in_words(TensorTypes types) {
     return words;
 }
 
+// A parameter tensor and its optimizer state, as far as a rank has them: one end, if it is tied.
+inline void add_own(TrainingState& state, Tables const& tables, std::uint32_t row_number,
+                    std::size_t tensor, std::size_t states, std::size_t element, bool saves) {
+    UpdateRow const& row = tables.updates[row_number];
+    if (!row.parameter) return; // another rank's
+    bool const shards = tables.replicas.any() && tables.replicas.replication.shards;
+    bool const is_first = tables.ranks.replica == 0;
+    state.own.push_back({tensor, 0, row.elements, row.parameter, saves && is_first});
+    UpdateRow const& updated = shards ? tables.replicas.rows[row_number] : row;
+    std::size_t const before = static_cast<std::size_t>(updated.parameter - row.parameter);
+    for (std::size_t s = 0; s < states && updated.elements > 0; ++s)
+        state.own.push_back({tensor + 1 + s, before / element, updated.elements,
+                             updated.state + s * slot_bytes(updated.elements * element),
+                             saves && (shards || is_first)});
+}
+
 // Waits for all steps.
 template <class Device>
 TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& layers,
                        std::string optimizer) {
     machine.engine().check_whole();
     TrainingState state{
-        {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
+        {}, {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
+    Tables const& tables = machine.engine().tables();
     std::size_t const states = machine.model().states;
     for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
         LayerState const& layer = layers[i];
@@ -58,30 +86,42 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         for (std::size_t t = 0; t < layer.parameters.count; ++t) {
             if (machine.engine().tied().is_repeated(i, t)) continue;
             TensorType const& type = layer.parameters.first[t];
-            UpdateRow const& row = machine.tensor(next++);
+            std::uint32_t const row = tables.order[next++];
+            std::size_t const tensor = state.tensors.size();
+            auto const add = [&](std::uint32_t end) {
+                add_own(state, tables, end, tensor, states, type.element.bytes, end == row);
+            };
+            bool tied = false;
+            for (Tables::Tie const& tie : tables.ties)
+                for (std::size_t e = tie.first; e < tie.last && tables.tied[tie.first] == row;
+                     ++e) {
+                    add(tables.tied[e]);
+                    tied = true;
+                }
+            if (!tied) add(row);
             safetensors::Entry entry{tensor_name(i, layer, t),
                                      type.dtype,
                                      {type.extents, type.extents + type.rank},
                                      0,
                                      0,
-                                     row.parameter};
+                                     nullptr};
             std::string const name = entry.name;
             state.tensors.push_back(entry);
             for (std::size_t s = 0; s < states; ++s) {
                 entry.name = "optimizer." + std::to_string(s) + '.' + name;
-                entry.memory = row.state + s * slot_bytes(row.elements * type.element.bytes);
                 state.tensors.push_back(entry);
             }
         }
     }
-    safetensors::arrange(state.tensors);
     return state;
 }
-template <class Net, class... Policies> TrainingState state_of(Training<Net, Policies...>& train) {
+// Of a machine of this training.
+template <class Device, class Net, class... Policies>
+TrainingState state_of(Machine<Device>& machine, Training<Net, Policies...> const& train) {
     auto const leaves = Net::template leaf_table<StateOfLayer>();
     std::vector<LayerState> layers(Net::size);
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
-    return state_of(MachineAccess::of(train), layers, bare_name(chosen_name(train.optimizer())));
+    return state_of(machine, layers, bare_name(chosen_name(train.optimizer())));
 }
 
 } // namespace detail

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <gpipe/state/file.hpp>
+#include <gpipe/state/safetensors.hpp>
+#include <gpipe/state/sharded_save.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace gpipe {
+
+/// What a saved state says beside its tensors.
+struct SavedState {
+    std::uint64_t seed = 0;  ///< of the training that was saved
+    std::uint64_t steps = 0; ///< that it had trained
+    StateMetadata metadata;  ///< of whoever saved it
+};
+
+namespace detail {
+
+/// A state's file with its header read and checked.
+struct StateFile {
+    explicit StateFile(std::string const& path) : file(path, O_RDONLY) {
+        try {
+            std::uint64_t const size = file.size();
+            std::array<std::byte, 8> begin{};
+            std::size_t const some = std::min<std::uint64_t>(size, begin.size());
+            file.read_at(0, std::span(begin).first(some));
+            if (begin[0] == std::byte{'{'} && begin[some - 1] != std::byte{0})
+                throw StateError("this is text, perhaps an index of several files by somebody "
+                                 "else, which is not read");
+            std::string text(safetensors::header_bytes(std::span(begin).first(some), size), '\0');
+            file.read_at(begin.size(), std::as_writable_bytes(std::span(text)));
+            header = safetensors::parse(text, size - begin.size() - text.size());
+        } catch (StateError const& error) {
+            std::string const words = error.what();
+            throw StateError(words.rfind("gpipe: ", 0) == 0 ? words
+                                                            : "gpipe: " + path + ": " + words);
+        }
+    }
+    [[noreturn]] void refuse(std::string const& words) const {
+        throw StateError("gpipe: " + file.path() + words);
+    }
+    std::string const& own(std::string const& key) const {
+        auto const found = header.metadata.find(key);
+        if (found == header.metadata.end())
+            refuse(": it has no " + key +
+                   ", so gpipe::save() has not written it; its tensors can "
+                   "be loaded by name: LoadOptions::only");
+        return found->second;
+    }
+    std::uint64_t number(std::string const& key) const {
+        std::string const& text = own(key);
+        std::uint64_t value = 0;
+        auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc{} || end != text.data() + text.size() || text.empty())
+            refuse(": its " + key + " is " + in_quotes(text) + ", no number");
+        return value;
+    }
+    SavedState saved() const {
+        if (own("gpipe.format") != "1")
+            refuse(": its format is " + in_quotes(own("gpipe.format")) +
+                   ", and this version reads 1");
+        SavedState state{number("gpipe.seed"), number("gpipe.step"), {}};
+        for (auto const& [key, value] : header.metadata)
+            if (key.rfind("gpipe.", 0) != 0) state.metadata[key] = value;
+        return state;
+    }
+
+    File file;
+    safetensors::Header header;
+};
+
+/// Elements of a tensor that are in one file.
+struct SavedPiece {
+    StateFile const* file = nullptr;
+    safetensors::Entry const* entry = nullptr;
+    std::uint64_t first = 0; ///< of the tensor's
+    bool whole = true;       ///< else a part, see saved_here()
+};
+
+/// A state's file and those beside it that it names, if several ranks have saved it.
+class StateFiles {
+  public:
+    explicit StateFiles(std::string const& path) {
+        files_.emplace_back(path);
+        StateFile const& first = files_.front();
+        auto const shards = first.header.metadata.find("gpipe.shards");
+        bool const several = shards != first.header.metadata.end();
+        for (std::size_t at = 0; several && at < shards->second.size();) {
+            std::size_t const end = std::min(shards->second.find('\n', at), shards->second.size());
+            std::string const name = shards->second.substr(at, end - at);
+            at = end + 1;
+            if (name.empty() || name.find('/') != std::string::npos)
+                first.refuse(": it names " + in_quotes(name) + ", no file beside it");
+            files_.emplace_back(path.substr(0, path.rfind('/') + 1) + name);
+            if (files_.back().own("gpipe.save") != first.own("gpipe.save"))
+                files_.back().refuse(": it belongs to another state than " + path);
+        }
+        for (StateFile const& file : files_)
+            for (safetensors::Entry const& entry : file.header.tensors) add(several, file, entry);
+        for (auto& [name, pieces] : pieces_)
+            std::sort(pieces.begin(), pieces.end(),
+                      [](SavedPiece const& a, SavedPiece const& b) { return a.first < b.first; });
+    }
+
+    /// What says whose they are.
+    StateFile const& first() const { return files_.front(); }
+    /// By the tensor's name, in order.
+    std::map<std::string, std::vector<SavedPiece>, std::less<>> const& pieces() const {
+        return pieces_;
+    }
+
+  private:
+    void add(bool several, StateFile const& file, safetensors::Entry const& entry) {
+        SavedPiece piece{&file, &entry, 0, true};
+        std::string_view name = entry.name;
+        if (std::size_t const at = name.rfind('@'); several && at != std::string_view::npos) {
+            char const* const end = name.data() + name.size();
+            auto const [last, error] = std::from_chars(name.data() + at + 1, end, piece.first);
+            if (error == std::errc{} && last == end && entry.shape.size() == 1) {
+                piece.whole = false;
+                name = name.substr(0, at);
+            }
+        }
+        pieces_[std::string(name)].push_back(piece);
+    }
+
+    std::deque<StateFile> files_; // which others point to
+    std::map<std::string, std::vector<SavedPiece>, std::less<>> pieces_;
+};
+
+} // namespace detail
+} // namespace gpipe

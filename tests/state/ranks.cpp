@@ -1,0 +1,308 @@
+// States that several ranks save and load, each its own part, and replicas with a part of the
+// optimizer's state.
+#include "support/ranks.hpp"
+#include "support/folder.hpp"
+#include "support/net.hpp"
+#include "support/skip_layers.hpp"
+
+#include <gpipe/replicas.hpp>
+#include <gpipe/state/state.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using gpipe::Adam;
+using gpipe::dynamic;
+using gpipe::StateError;
+using gpipe::shard::Nothing;
+using gpipe::shard::OptimizerState;
+using toy::Folder;
+
+using Loss = toy::MeanSquare<float, 3>;
+using Sizes = std::vector<std::size_t>;
+using Nets = toy::SkipNet<float>; // with ties between its ends
+
+template <class Net, class Shard, class... Transport>
+using Train = gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
+                              gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                              gpipe::Replicas<dynamic, Shard>, Transport...>;
+
+// How a state is saved, or loaded: devices of the ranks of one replica; none: in one process.
+struct Way {
+    std::size_t replicas = 1;
+    bool shards = false;
+    Sizes devices = {};
+    std::size_t k = 1; // in one process
+
+    std::string words() const {
+        return std::to_string(replicas) + (shards ? " replicas, sharded, " : " replicas, ") +
+               std::to_string(devices.size()) + " ranks each";
+    }
+};
+
+template <class T> typename T::Options options(std::size_t k, std::size_t replicas) {
+    typename T::Options o;
+    o.samples = 8;
+    o.seed = 5;
+    o.cells = k;
+    o.micro_batches = 4;
+    o.replicas = replicas;
+    o.schedule = gpipe::schedule::GPipeAscending{};
+    return o;
+}
+
+// f(train, step) of such a training, which is one for all ranks: step(data) trains them all.
+struct Any {
+    virtual ~Any() = default;
+    virtual double step(toy::Data<float> const& data) = 0;
+    virtual void save(std::string const& path) = 0;
+    virtual gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& options) = 0;
+};
+template <class Shard> struct InOne : Any {
+    using T = Train<Nets, Shard>;
+    T train;
+    explicit InOne(Way const& way)
+        : train(Nets{}, Loss{}, Adam{1e-2f}, options<T>(way.k, way.replicas)) {}
+    double step(toy::Data<float> const& data) override {
+        return train.step(data.inputs, data.targets).loss;
+    }
+    void save(std::string const& path) override { gpipe::save(train, path, {{"place", "7"}}); }
+    gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
+        return gpipe::load(train, path, o);
+    }
+};
+template <class Shard> struct OnRanks : Any {
+    using T = Train<Nets, Shard, toy::Wired>;
+    toy::Crew<T> crew;
+    static Sizes all(Way const& way) {
+        Sizes sizes;
+        for (std::size_t r = 0; r < way.replicas; ++r)
+            sizes.insert(sizes.end(), way.devices.begin(), way.devices.end());
+        return sizes;
+    }
+    explicit OnRanks(Way const& way)
+        : crew(all(way), way.replicas % 2 == 0, 1, [&](std::size_t, toy::Rank::Options device) {
+              std::size_t k = 0;
+              for (std::size_t const d : way.devices) k += d;
+              auto o = options<T>(k, way.replicas);
+              o.device = device;
+              return std::make_unique<T>(Nets{}, Loss{}, Adam{1e-2f}, o);
+          }) {}
+    double step(toy::Data<float> const& data) override {
+        return crew.step(data.inputs, data.targets).loss;
+    }
+    // What one throws.
+    template <class F> void on_all(F f) {
+        crew.each(f);
+        std::size_t thrown = 0;
+        for (auto const& error : crew.errors) thrown += error != nullptr;
+        CHECK((thrown == 0 || thrown == crew.ranks()));
+        if (thrown) std::rethrow_exception(crew.errors[0]);
+    }
+    void save(std::string const& path) override {
+        on_all([&](std::size_t r) { gpipe::save(crew[r], path, {{"place", "7"}}); });
+    }
+    gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
+        std::vector<gpipe::SavedState> states(crew.ranks());
+        on_all([&](std::size_t r) { states[r] = gpipe::load(crew[r], path, o); });
+        for (auto const& state : states) CHECK(state.steps == states[0].steps);
+        return states.back();
+    }
+};
+std::unique_ptr<Any> make(Way const& way) {
+    if (way.devices.empty()) {
+        if (way.shards) return std::make_unique<InOne<OptimizerState>>(way);
+        return std::make_unique<InOne<Nothing>>(way);
+    }
+    if (way.shards) return std::make_unique<OnRanks<OptimizerState>>(way);
+    return std::make_unique<OnRanks<Nothing>>(way);
+}
+
+std::vector<Way> const ways{{1, false, {}, 1},  {1, false, {}, 3},     {1, false, {1, 1}},
+                            {1, false, {1, 2}}, {1, false, {1, 1, 1}}, {2, false, {}, 2},
+                            {2, false, {1, 1}}, {2, false, {2}},       {2, true, {}, 2},
+                            {2, true, {1, 1}},  {3, true, {2}},        {3, true, {}, 1}};
+
+std::size_t files_in(Folder const& folder) {
+    std::size_t count = 0;
+    for (auto const& entry : fs::directory_iterator(folder.path)) count += entry.is_regular_file();
+    return count;
+}
+toy::Data<float> data_of(std::size_t step) {
+    return toy::Data<float>(step % 2 ? 7 : 8, static_cast<std::uint32_t>(step));
+}
+
+} // namespace
+
+TEST_CASE("what any ranks and replicas have saved any others load, and go on as those do, in every "
+          "bit where they have as many replicas") {
+    std::vector<double> expected[4]; // by replicas: of the steps behind
+    std::size_t loaded = 0;
+    for (Way const& from : ways) {
+        INFO("saved by ", from.words());
+        Folder const folder;
+        auto const saves = make(from);
+        for (std::size_t step = 0; step < 3; ++step) saves->step(data_of(step));
+        saves->save(folder / "state");
+        std::size_t const savers = from.devices.empty()
+                                       ? (from.shards ? from.replicas : 1)
+                                       : from.devices.size() * (from.shards ? from.replicas : 1);
+        CHECK(files_in(folder) <= savers); // who has nothing of it saves nothing
+        CHECK(files_in(folder) >= std::min<std::size_t>(savers, 2));
+        std::vector<double> after;
+        for (std::size_t step = 3; step < 6; ++step) after.push_back(saves->step(data_of(step)));
+        if (expected[from.replicas].empty()) expected[from.replicas] = after;
+        CHECK(after == expected[from.replicas]);
+        for (Way const& to : ways) {
+            INFO("loaded by ", to.words());
+            auto const loads = make(to);
+            gpipe::SavedState const state = loads->load(folder / "state", {});
+            CHECK(state.steps == 3);
+            CHECK(state.seed == 5);
+            CHECK(state.metadata == gpipe::StateMetadata{{"place", "7"}});
+            CHECK(gpipe::saved_state(folder / "state").steps == 3);
+            for (std::size_t step = 3; step < 6; ++step) {
+                double const loss = loads->step(data_of(step));
+                if (from.replicas == to.replicas)
+                    CHECK(loss == after[step - 3]);
+                else
+                    CHECK(loss == doctest::Approx(after[step - 3]).epsilon(1e-4));
+            }
+            // What it saves is what it has loaded.
+            Folder const again;
+            auto const copies = make(to);
+            copies->load(folder / "state", {});
+            copies->save(again / "state");
+            auto const last = make(from);
+            last->load(again / "state", {});
+            for (std::size_t step = 3; step < 6; ++step)
+                CHECK(last->step(data_of(step)) == after[step - 3]);
+            ++loaded;
+        }
+    }
+    CHECK(loaded == ways.size() * ways.size());
+}
+
+TEST_CASE("a state that is saved again takes the old one's place, and nothing of that is left") {
+    for (Way const& way : ways) {
+        INFO(way.words());
+        Folder const folder;
+        auto const train = make(way);
+        train->save(folder / "state");
+        std::size_t const files = files_in(folder);
+        // Of others, and a rest of a save that was killed.
+        folder.write("state.9-more", "mine");
+        folder.write("states.1-0123456789abcdef-1-of-2", "mine");
+        folder.write("state.1-0123456789abcdef-1-of-2", "left");
+        folder.write("state.1-0123456789abcdef-1-of-2.partial", "left");
+        for (int n = 0; n < 2; ++n) {
+            train->step(data_of(1));
+            train->save(folder / "state");
+            train->save(folder / "state"); // of the same step
+        }
+        CHECK(files_in(folder) == files + 2);
+        CHECK(fs::exists(folder / "state.9-more"));
+        CHECK(make(way)->load(folder / "state", {}).steps == 2);
+    }
+}
+
+TEST_CASE("where one rank cannot save, none has, and the old state is there") {
+    Folder const folder;
+    std::string const path = folder / "state";
+    for (Way const& way : {Way{1, false, {1, 1, 1}}, Way{2, true, {}, 2}}) {
+        auto const train = make(way);
+        train->step(data_of(0));
+        train->save(path);
+        std::size_t const files = files_in(folder);
+        train->step(data_of(1));
+        // A folder by the name of what the first would write: its rename fails.
+        fs::rename(path, folder / "kept");
+        fs::create_directory(path);
+        CHECK_THROWS_AS(train->save(path), StateError);
+        fs::remove(path);
+        fs::rename(folder / "kept", path);
+        CHECK(make(way)->load(path, {}).steps == 1);
+        train->save(path);
+        CHECK(files_in(folder) == files);
+        CHECK(make(way)->load(path, {}).steps == 2);
+    }
+}
+
+TEST_CASE("files of another state, or none, are refused, on all ranks, and nothing has changed") {
+    Way const way{2, true, {1, 1}};
+    Folder const folder;
+    std::string const path = folder / "state";
+    auto const train = make(way), other = make(way);
+    train->step(data_of(0));
+    train->save(path);
+    std::vector<fs::path> shards;
+    for (auto const& entry : fs::directory_iterator(folder.path))
+        if (entry.path().filename() != "state") shards.push_back(entry.path());
+    REQUIRE(shards.size() >= 2);
+    auto const refused = [&](std::string const& words) {
+        std::string said;
+        try {
+            other->load(path, {});
+        } catch (StateError const& error) {
+            said = error.what();
+        }
+        INFO(said);
+        CHECK(said.find(words) != std::string::npos);
+    };
+    for (fs::path const& shard : shards) {
+        std::string const whole = folder.content(shard.filename().string());
+        fs::remove(shard);
+        refused("No such file or directory");
+        folder.write(shard.filename().string(), whole.substr(0, whole.size() / 2));
+        refused(shard.filename().string());
+        // As many bytes, of another save.
+        std::string wrong = whole;
+        std::size_t const at = wrong.find("gpipe.save") + 14;
+        wrong[at] = wrong[at] == '1' ? '2' : '1';
+        folder.write(shard.filename().string(), wrong);
+        refused("belongs to another state than");
+        // A part that is not where it was.
+        wrong = whole;
+        if (std::size_t const part = wrong.find('@'); part != std::string::npos) {
+            wrong[part + 1] = wrong[part + 1] == '9' ? '8' : '9';
+            folder.write(shard.filename().string(), wrong);
+            refused("the parts of optimizer.");
+        }
+        folder.write(shard.filename().string(), whole);
+    }
+    std::string const whole = folder.content("state");
+    std::string wrong = whole;
+    wrong[wrong.find("state.1-")] = '/';
+    folder.write("state", wrong);
+    refused("no file beside it");
+    folder.write("state", whole);
+    CHECK(other->load(path, {}).steps == 1);
+    CHECK(other->step(data_of(1)) == train->step(data_of(1)));
+}
+
+TEST_CASE("parameters alone are loaded from the files of several ranks") {
+    Folder const folder;
+    auto const train = make({2, true, {1, 1}});
+    train->step(data_of(0));
+    train->save(folder / "state");
+    auto const whole = make({1, false, {1, 2}}), one = make({1, false, {}, 1});
+    gpipe::LoadOptions only;
+    only.only = {"layer."};
+    CHECK(whole->load(folder / "state", only).steps == 1);
+    one->load(folder / "state", only);
+    CHECK(whole->step(data_of(1)) == one->step(data_of(1)));
+    only.only = {"optimizer.7."};
+    CHECK_THROWS_AS(whole->load(folder / "state", only), StateError);
+}
