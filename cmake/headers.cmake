@@ -142,6 +142,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/edge.hpp
     include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_needs.hpp
+    include/gpipe/plan/end_table.hpp
     include/gpipe/plan/ended_step.hpp
     include/gpipe/plan/ending.hpp
     include/gpipe/plan/evaluation.hpp

@@ -402,22 +402,22 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     toy::Watch watch;
     auto const make = [&] { return toy::make_net<Real>(watch); };
     using T = Watched<gpipe::shard::Nothing>;
-    auto const refused = [&](std::size_t replicas, Sizes const& devices) {
-        CHECK_THROWS_WITH_AS(
-            (toy::Crew<T>{devices, true, 1,
-                          [&](std::size_t, toy::Rank::Options device) {
-                              auto o = options<T>(2, 2);
-                              o.replicas = replicas;
-                              o.device = device;
-                              return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, o);
-                          }}),
-            doctest::Contains("replicas of 2 devices are to be those of"), std::invalid_argument);
+    auto const refused = [&](std::size_t replicas, Sizes const& devices, char const* words) {
+        CHECK_THROWS_WITH_AS((toy::Crew<T>{devices, true, 1,
+                                           [&](std::size_t, toy::Rank::Options device) {
+                                               auto o = options<T>(2, 2);
+                                               o.replicas = replicas;
+                                               o.device = device;
+                                               return std::make_unique<T>(make(), Loss{},
+                                                                          Adam{1e-2f}, o);
+                                           }}),
+                             doctest::Contains(words), std::invalid_argument);
     };
-    refused(2, {1, 1});
-    refused(2, {1, 1, 2});
-    refused(2, {2, 1, 1});
-    refused(3, {2, 2});
-    refused(5, {2, 2});
+    refused(2, {1, 1}, "gpipe: 4 devices are to be those of 2 ranks, which have 2, each at");
+    refused(3, {2, 2}, "gpipe: 6 devices are to be those of 2 ranks, which have 4, each at");
+    for (Sizes const& devices : {Sizes{1, 1, 2}, Sizes{1, 2, 1}, Sizes{2, 1, 1}, Sizes{3, 1}})
+        refused(2, devices, "gpipe: each of 2 replicas has 2 devices on ranks of its own");
+    refused(5, {5, 5}, "gpipe: each of 5 replicas has 2 devices on ranks of its own");
 }
 
 namespace {

@@ -67,10 +67,9 @@ template <DeviceRuntime Device> class Engine {
             for (TensorPointer const& output : others) device_.await_writers(output.data);
         std::size_t const most = planned_.samples * planned_.ranks.replicas;
         for (std::size_t first = 0; first < samples; first += most) {
-            SampleRange const part = own_part(std::min(most, samples - first));
+            SampleRange const part = planned_.own_part(std::min(most, samples - first));
             batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
-            run(lane_plan().forward,
-                {seed_, steps_, nullptr, measures, part.count, 0, true, part.first});
+            run(lane_plan().forward, {seed_, steps_, nullptr, measures, part});
             if (measures) add(runs_.totals(0));
         }
     }
@@ -124,10 +123,6 @@ template <DeviceRuntime Device> class Engine {
   private:
     static constexpr std::size_t slots = Device::depth;
 
-    // Of a mini-batch, what this replica sees: see Replicas.
-    SampleRange own_part(std::size_t samples) const {
-        return Split(samples, planned_.ranks.replicas)[planned_.ranks.replica];
-    }
     LanePlan const& lane_plan() const {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
@@ -135,14 +130,13 @@ template <DeviceRuntime Device> class Engine {
     template <class Feeding>
     void start_fed(Feeding& feeding, Pointers inputs, Pointers targets, std::size_t samples,
                    void const* optimizer, StepOutcome& outcome);
-    // Has the device run every action of the table whose micro-batch has samples. Whether all of
-    // that is done.
+    // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
         Ticket const ticket{arguments.slot,
                             table.lanes(),
                             &table,
-                            arguments.samples,
+                            arguments.part.count,
                             arguments.trains() && run.times.empty(),
                             arguments.trains() && runs_.immediate(),
                             table.stream_of_device[run.batch->reader()]};
@@ -260,14 +254,14 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targe
     std::size_t const slot = next_slot_;
     tied_.take_back();
     finish_slot(slot);
-    SampleRange const part = own_part(samples);
+    SampleRange const part = planned_.own_part(samples);
     batches_[slot].take(inputs, targets, part.first, part.count, true, slot);
     if (doubtful_) give_states();
     doubtful_ = true;
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
-    bool const done = submit(lane_plan().training, {seed_, next_step(), optimizer, true, part.count,
-                                                    slot, true, part.first});
+    bool const done =
+        submit(lane_plan().training, {seed_, next_step(), optimizer, true, part, slot});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -292,11 +286,11 @@ template <DeviceRuntime Device>
 std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targets,
                                                   std::size_t samples, void const* optimizer) {
     finish();
-    SampleRange const part = own_part(samples);
+    SampleRange const part = planned_.own_part(samples);
     batches_[0].take(inputs, targets, part.first, part.count, true, 0);
     if (doubtful_) give_states();
     doubtful_ = true; // the device counts this for a step
-    run(lane_plan().training, {seed_, steps_, optimizer, true, part.count, 0, false, part.first});
+    run(lane_plan().training, {seed_, steps_, optimizer, true, part, 0, false});
     give_states();
     return runs_.totals(0);
 }

@@ -58,11 +58,16 @@ class Joined : public Inner {
             alike = alike && devices_of[r] == devices_of[r % lanes_.size()];
             any = any && devices_of[r] > 0;
         }
-        if (!alike || !any || all != devices * replicas_)
+        if (!any || all != devices * replicas_)
             detail::throw_error<std::invalid_argument>(
-                "gpipe: %zu replicas of %zu devices are to be those of %zu ranks, which have %zu, "
-                "each at least one, and those of each replica as many as those of the others",
-                replicas_, devices, transport_->ranks(), all);
+                "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
+                "one",
+                devices * replicas_, transport_->ranks(), all);
+        if (!alike)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: each of %zu replicas has %zu devices on ranks of its own, and those of one "
+                "are to have as many as those of another",
+                replicas_, devices);
         for (std::size_t r = 0; r < lanes_.size(); ++r) {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);

@@ -6,6 +6,7 @@
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/links.hpp>
 #include <gpipe/runtime/machine_work.hpp>
+#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/work.hpp>
@@ -68,6 +69,10 @@ template <DeviceRuntime Device> class MachinePlan {
     std::size_t cell_of(std::size_t layer) const { return gpipe::cell_of(first, layer); }
     std::size_t device_of(std::size_t layer) const { return programs.device_of(cell_of(layer)); }
     ///@}
+    /// Of a mini-batch, what this replica sees: see Replicas.
+    SampleRange own_part(std::size_t count) const {
+        return Split(count, ranks.replicas)[ranks.replica];
+    }
     /// Which of so many lanes walks each program, and on which stream.
     Placement placement(Lowered const& lowered, std::size_t lanes) const {
         bool const apart = Device::streams(lanes, lowered.streams()) != lanes;

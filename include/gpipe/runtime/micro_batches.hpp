@@ -10,6 +10,9 @@ namespace gpipe {
 struct SampleRange {
     std::size_t first = 0; ///< position of the first in the mini-batch
     std::size_t count = 0; ///< how many
+
+    /// Member by member.
+    friend constexpr bool operator==(SampleRange const&, SampleRange const&) = default;
 };
 
 /// How a mini-batch of `samples` is split: sizes differ by at most one, the larger first; with

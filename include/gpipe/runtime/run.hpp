@@ -2,6 +2,7 @@
 
 #include <gpipe/call/call.hpp>
 #include <gpipe/runtime/failure.hpp>
+#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 
 #include <atomic>
@@ -16,10 +17,9 @@ struct RunArguments {
     std::uint64_t step = 0;          ///< steps trained before
     void const* optimizer = nullptr; ///< null: forward only
     bool measures = true;            ///< whether the loss is called
-    std::size_t samples = 0;         ///< of the mini-batch, or of this replica's part of it
+    SampleRange part{};              ///< of the mini-batch: what is seen here
     std::size_t slot = 0;            ///< of the runs that are under way
     bool updates = true;             ///< of a training: whether parameters are updated
-    std::size_t first = 0;           ///< of the samples, in the whole mini-batch
 
     /// Whether there is a backward.
     bool training() const { return optimizer != nullptr; }

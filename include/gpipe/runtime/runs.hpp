@@ -59,11 +59,11 @@ template <DeviceRuntime Device> class Runs {
         refuse_if_torn();
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
-        if (arguments.samples != run.arguments.samples || arguments.first != run.arguments.first) {
-            Split const split(arguments.samples, run.ranges.size());
+        if (arguments.part != run.arguments.part) {
+            Split const split(arguments.part.count, run.ranges.size());
             for (std::size_t m = 0; m < run.ranges.size(); ++m) {
                 run.ranges[m] = split[m];
-                run.ranges[m].first += arguments.first;
+                run.ranges[m].first += arguments.part.first;
             }
         }
         for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
