@@ -29,7 +29,7 @@ namespace gpipe {
 /// - Optimizer<F> (default SGD);
 /// - a schedule (default schedule::GPipe);
 /// - a checkpointing policy (default checkpoint::ExceptLast);
-/// - when parameters are updated (default update::AfterCommit);
+/// - when parameters are updated (default update::AfterCommit), and Replicas (default: none);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
 /// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic), and what
@@ -66,10 +66,10 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
-    /// Trains on one mini-batch of N samples, 1 <= N <= Options::samples: forward, backward,
-    /// update. Returns the mean loss before the update. An exception of a layer or of the loss
-    /// leaves as it was thrown, failure() tells where; parameters, optimizer state and step count
-    /// are then as before. Throws std::invalid_argument for batches that do not fit,
+    /// Trains on one mini-batch of N samples, at most Options::samples for each replica: forward,
+    /// backward, update. Returns the mean loss before the update. An exception of a layer or of the
+    /// loss leaves as it was thrown, failure() tells where; parameters, optimizer state and step
+    /// count are then as before. Throws std::invalid_argument for batches that do not fit,
     /// std::domain_error if the total weight of the loss is not positive, and, as if a layer had
     /// thrown it, if the loss is not finite: see Options::not_finite, finite_gradients.
     Result step(Batch<Input> inputs, Batch<Target> targets) {

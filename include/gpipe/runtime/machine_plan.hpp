@@ -114,8 +114,8 @@ template <DeviceRuntime Device> class MachinePlan {
                 "more bytes than memory has addresses",
                 samples, capacity);
         if (work.snapshot && ranks.count > 1)
-            throw std::invalid_argument(
-                "gpipe: Options::snapshot is for one rank: several save no state yet");
+            throw std::invalid_argument("gpipe: Options::snapshot is for one rank: several save "
+                                        "theirs at once, see save()");
         if (work.budget.given) {
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
                                          programs, work.budget.offloads, work.budget.bandwidth};
