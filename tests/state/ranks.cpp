@@ -200,7 +200,9 @@ TEST_CASE("a state that is saved again takes the old one's place, and nothing of
         INFO(way.words());
         Folder const folder;
         auto const train = make(way);
-        train->save(folder / "state");
+        // However the folder is written.
+        std::string const path = folder.path + (way.k == 2 ? "//state" : "/./state");
+        train->save(path);
         std::size_t const files = files_in(folder);
         // Of others, and a rest of a save that was killed.
         folder.write("state.9-more", "mine");
@@ -209,8 +211,8 @@ TEST_CASE("a state that is saved again takes the old one's place, and nothing of
         folder.write("state.1-0123456789abcdef-1-of-2.partial", "left");
         for (int n = 0; n < 2; ++n) {
             train->step(data_of(1));
-            train->save(folder / "state");
-            train->save(folder / "state"); // of the same step
+            train->save(path);
+            train->save(path); // of the same step
         }
         CHECK(files_in(folder) == files + 2);
         CHECK(fs::exists(folder / "state.9-more"));

@@ -18,7 +18,6 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 namespace gpipe {
 
@@ -43,20 +42,20 @@ class ShardedSave {
         bool const saves = std::any_of(state_.own.begin(), state_.own.end(),
                                        [](OwnPart const& own) { return own.saves; });
         Array<std::uint64_t> const savers = gather(saves);
+        std::string const name = std::filesystem::path(path_).filename().string();
         for (std::size_t r = 1; r < savers.size(); ++r)
-            if (savers[r]) names_.push_back(path_ + suffix(r));
+            if (savers[r]) beside_.insert(name + suffix(r));
         StateMetadata const mark{{"gpipe.save", std::to_string(save_)}};
         bool const beside = self > 0 && saves;
         if (together(gather, beside, [&] { write(path_ + suffix(self), mark); })) {
             if (beside && !error_) std::remove((path_ + suffix(self)).c_str());
             fail("its part");
         }
-        StateMetadata all = names_.empty() ? StateMetadata{} : mark;
-        for (std::string const& name : names_)
-            all["gpipe.shards"] += std::filesystem::path(name).filename().string() + '\n';
+        StateMetadata all = beside_.empty() ? StateMetadata{} : mark;
+        for (std::string const& file : beside_) all["gpipe.shards"] += file + '\n';
         if (together(gather, self == 0, [&] { write(path_, all); }))
             fail("the state"); // perhaps it is there all the same: what is beside stays
-        if (self == 0) remove_older();
+        if (self == 0) remove_older(name + '.');
     }
 
   private:
@@ -85,18 +84,16 @@ class ShardedSave {
                          what);
     }
     // What else has such a name: a rest of a save that did not come to its end, or of one before.
-    void remove_older() const {
+    void remove_older(std::string const& begin) const {
         namespace fs = std::filesystem;
-        std::set<std::string> const own(names_.begin(), names_.end());
-        std::string const begin = fs::path(path_).filename().string() + '.';
         fs::path const folder = fs::path(path_).parent_path();
-        std::error_code ignored; // what cannot be removed stays
-        for (auto const& entry :
-             fs::directory_iterator(folder.empty() ? fs::path(".") : folder, ignored)) {
-            std::string const name = entry.path().filename().string();
+        std::error_code ignored; // what cannot be found, or removed, stays
+        fs::directory_iterator at(folder.empty() ? fs::path(".") : folder, ignored);
+        for (; at != fs::directory_iterator(); at.increment(ignored)) {
+            std::string const name = at->path().filename().string();
             if (name.rfind(begin, 0) == 0 && is_suffix(name.substr(begin.size())) &&
-                !own.count((folder / name).string()))
-                fs::remove(entry.path(), ignored);
+                !beside_.count(name))
+                fs::remove(at->path(), ignored);
         }
     }
     // STEP-SAVE-RANK-of-RANKS, and what AtomicFile has before that.
@@ -114,8 +111,8 @@ class ShardedSave {
     Ranks const& ranks_;
     TrainingState const& state_;
     std::string path_;
-    std::uint64_t save_ = 0;         // the number of this one
-    std::vector<std::string> names_; // of the files beside
+    std::uint64_t save_ = 0;       // the number of this one
+    std::set<std::string> beside_; // names of the files there
     std::exception_ptr error_;
     std::size_t who_ = 0; // was the first with whom it went wrong
 };
