@@ -7,6 +7,7 @@
 #include <gpipe/transport/transport.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <vector>
 
@@ -37,11 +38,14 @@ class MpiWindow {
             bytes[channels[c].to] += head + ahead * MpiWay::slot_of(channels[c]);
         }
         void* own = nullptr;
+        // It may begin anywhere: counters begin behind that, in every process alike, for what they
+        // map are whole pages.
         MPI_Info info;
         MPI_Info_create(&info);
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // each near to who has it
-        MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes[static_cast<std::size_t>(self)]), 1,
-                                info, host_, &own, &window_);
+        MPI_Win_allocate_shared(
+            static_cast<MPI_Aint>(bytes[static_cast<std::size_t>(self)] + slot_alignment), 1, info,
+            host_, &own, &window_);
         MPI_Info_free(&info);
         for (std::size_t c = 0; c < channels.size(); ++c) {
             MpiWay& way = ways[c];
@@ -50,7 +54,9 @@ class MpiWindow {
             int unit = 0;
             void* base = nullptr;
             MPI_Win_shared_query(window_, local[channels[c].to], &size, &unit, &base);
-            std::byte* const at = static_cast<std::byte*>(base) + begin[c];
+            std::size_t const before = reinterpret_cast<std::uintptr_t>(base) % slot_alignment;
+            std::byte* const at =
+                static_cast<std::byte*>(base) + (slot_alignment - before) + begin[c];
             way.counters = way.receives ? new (at) MpiCounters
                                         : std::launder(reinterpret_cast<MpiCounters*>(at));
             way.slots = at + head;
