@@ -283,9 +283,13 @@ set(GPIPE_HEADERS
     include/gpipe/transport/local.hpp
     include/gpipe/transport/local_ranks.hpp
     include/gpipe/transport/mpi.hpp
-    include/gpipe/transport/mpi_farewells.hpp
+    include/gpipe/transport/mpi_exchange.hpp
     include/gpipe/transport/mpi_session.hpp
     include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/mpi_window.hpp
     include/gpipe/transport/transport.hpp
+    include/gpipe/transport/watch.hpp
+    include/gpipe/transport/watch_board.hpp
+    include/gpipe/transport/watch_line.hpp
+    include/gpipe/transport/watch_mesh.hpp
 )

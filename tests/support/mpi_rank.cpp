@@ -1,11 +1,15 @@
-// One process of several that train, the last of which is lost in the way that the first argument
-// names. Says on one line what that comes to for it; status 0 if it has trained to the end.
+// One process of several that train: mpi_rank WAY shared|apart VICTIM MOMENT. The victim is lost,
+// or is another than the rest, in the way that is named; at the MOMENT: "made", before there is a
+// Training, "between" two steps, or at so many calls of its layers in steps. Says when that is, and
+// when and with which words this process has left; status 0 if it has trained to the end.
 #include "layers.hpp"
 #include "losses.hpp"
 
+#include <gpipe/core/clock.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/transport/mpi.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
@@ -13,86 +17,124 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <unistd.h>
 
 namespace {
 
-std::string how;     // if this is the last rank: what it does
-bool in_step = true; // in the midst of a step, or else between two
+std::string way, moment; // of the victim; else empty
+std::size_t calls = 0;   // of layers in steps
 
+// On one line: those of several processes would be mixed.
+void say(char const* what, std::string words = {}) {
+    std::replace(words.begin(), words.end(), '\n', ';');
+    std::printf("%s %.6f %s\n", what, gpipe::detail::seconds_now(), words.c_str());
+    std::fflush(stdout);
+}
 void get_lost() {
-    if (how == "exit") std::_Exit(3);
-    if (how == "kill") ::raise(SIGKILL);
-    if (how == "segv") ::raise(SIGSEGV);
-    if (how == "stop") ::raise(SIGSTOP);
-    if (how == "hang")
+    if (way == "none" || way.empty()) return;
+    say("FAULT");
+    if (way == "exit") std::_Exit(3);
+    if (way == "kill") ::raise(SIGKILL);
+    if (way == "segv") ::raise(SIGSEGV);
+    if (way == "stop") ::raise(SIGSTOP);
+    if (way == "hang")
         for (;;) ::pause();
-    if (how == "throw") throw std::runtime_error("a layer's own words");
+    if (way == "throw") throw std::runtime_error("a layer's own words");
+}
+void at(char const* here) {
+    if (moment == here) get_lost();
 }
 
 struct Fragile : toy::Linear<float, 4, 4> {
     void forward(auto& ctx, auto x, auto y) const {
-        if (in_step && ctx.samples() > 0 && ctx.training()) get_lost();
+        call(ctx);
         toy::Linear<float, 4, 4>::forward(ctx, x, y);
     }
-};
-using Net = gpipe::Pipeline<gpipe::Repeat<4, Fragile>>;
-using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<4>,
-                              gpipe::Loss<toy::MeanSquare<float, 4>>, gpipe::transport::Mpi>;
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        call(ctx);
+        toy::Linear<float, 4, 4>::backward(ctx, x, dy, dx);
+    }
 
-void train(gpipe::MpiRanks& ranks) {
-    Train::Options o;
-    o.samples = how == "refused" ? 0 : 8;
-    o.cells = ranks.ranks();
-    o.seed = how == "seed" ? 1 : 0;
+  private:
+    static void call(auto& ctx) {
+        if (ctx.training() && std::to_string(++calls) == moment) get_lost();
+    }
+};
+struct Other : Fragile {}; // which does the same
+
+template <class Layer, class Functor>
+using Train =
+    gpipe::Training<gpipe::Pipeline<gpipe::Repeat<4, Layer>>, gpipe::Cells<gpipe::dynamic>,
+                    gpipe::MicroBatches<4>, gpipe::Loss<toy::MeanSquare<float, 4>>,
+                    gpipe::Optimizer<Functor>, gpipe::transport::Mpi>;
+
+template <class T> void train(gpipe::MpiRanks& ranks) {
+    typename T::Options o;
+    o.samples = way == "refused" ? 0 : way == "plan" ? 16 : 8;
+    o.cells = ranks.ranks() + (way == "world");
+    o.seed = way == "seed" ? 1 : 0;
     o.device.transport = &ranks;
-    Train train{Net{}, {}, {}, o};
+    at("made");
+    T train{{}, {}, {}, o};
     std::vector<float> const x(8 * 4, 1), target(8 * 4);
     for (int step = 0; step < 3; ++step) {
-        in_step = step == 1 && how != "leave";
-        if (step == 2 && how == "leave") return;
+        if (step == 1) at("between");
+        if (step == 2 && way == "leave") return say("FAULT");
         try {
             train.step(x, target);
         } catch (gpipe::RankError const& error) {
-            std::printf("rank %zu goes on: %s\n", ranks.rank(), error.what());
+            say("GOES ON", error.what());
         } catch (std::runtime_error const& error) {
-            if (how != "throw") throw;
-            std::printf("rank %zu threw: %s\n", ranks.rank(), error.what());
+            if (way != "throw") throw;
+            say("THREW", error.what());
         }
     }
-    std::printf("rank %zu is done after %d steps\n", ranks.rank(), int(train.steps()));
+    say("DONE", "after " + std::to_string(train.steps()) + " steps");
 }
 
-// Messages of which the last rank sends one that is too short.
-void exchange(gpipe::MpiRanks& ranks) {
+// A message of other bytes than are awaited, or ranks of which one never opens its channels.
+void exchange(gpipe::MpiRanks& ranks, std::uint32_t victim, bool is_open) {
+    std::uint32_t const other = victim == 0;
     gpipe::Array<gpipe::Channel> channels(1);
-    channels[0] = {2, 1, 8};
+    channels[0] = {victim, other, 8};
+    if (ranks.rank() == victim) say("FAULT");
+    if (ranks.rank() == victim && is_open)
+        for (;;) ::pause();
     ranks.open(channels);
     std::byte data[8] = {};
     for (std::size_t const bytes : {8u, 4u, 8u}) {
-        if (ranks.rank() == 2) ranks.send(0, data, bytes, 0);
-        if (ranks.rank() == 1) ranks.receive(0, data, 8);
+        if (ranks.rank() == victim) ranks.send(0, data, bytes, 0);
+        if (ranks.rank() == other) ranks.receive(0, data, 8);
     }
-    if (ranks.error()) std::rethrow_exception(ranks.error());
     (void)ranks.gather(0);
 }
 
 } // namespace
 
 int main(int, char** arguments) {
+    std::string const what = arguments[1];
+    auto const victim = static_cast<std::uint32_t>(std::atoi(arguments[3]));
     gpipe::MpiRanks::Options o;
-    o.deadline = 3;
+    o.deadline = 2;
     o.shares = arguments[2] == std::string("shared");
     try {
         gpipe::MpiRanks ranks(o);
-        if (ranks.rank() + 1 == ranks.ranks()) how = arguments[1];
+        bool const is_victim = ranks.rank() == victim;
+        if (is_victim) way = what, moment = arguments[4];
         try {
-            arguments[1] == std::string("bytes") ? exchange(ranks) : train(ranks);
+            if (what == "bytes" || what == "open")
+                exchange(ranks, victim, what == "open");
+            else if (way == "type")
+                train<Train<Other, gpipe::SGD>>(ranks);
+            else if (way == "policy")
+                train<Train<Fragile, gpipe::Adam>>(ranks);
+            else
+                train<Train<Fragile, gpipe::SGD>>(ranks);
         } catch (std::exception const& error) {
-            std::printf("rank %zu: %s\n", ranks.rank(), error.what());
-            std::fflush(stdout);
+            say("LEFT", error.what());
             throw;
         }
     } catch (std::exception const&) {

@@ -69,16 +69,19 @@ struct RankNote {
     }
 };
 
-// Throws std::invalid_argument, on all ranks, unless they have made the same plan.
-template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash) {
-    Array<std::uint64_t> const all = transport.gather(hash);
+// Throws std::invalid_argument, on all ranks, unless they have given the same number: the sentence
+// with the first rank that has not.
+template <class Transport>
+void compare(Transport& transport, std::uint64_t number, char const* sentence) {
+    Array<std::uint64_t> const all = transport.gather(number);
     for (std::size_t r = 1; r < all.size(); ++r)
-        if (all[r] != all[0])
-            throw_error<std::invalid_argument>(
-                "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how "
-                "many devices and threads, with which options and seed has to be the same on all "
-                "ranks",
-                r);
+        if (all[r] != all[0]) throw_error<std::invalid_argument>(sentence, r);
+}
+// The same of the plans that they have made.
+template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash) {
+    compare(transport, hash,
+            "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how many "
+            "devices and threads, with which options and seed has to be the same on all ranks");
 }
 
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.

@@ -38,15 +38,22 @@ class Joined : public Inner {
         typename Inner::Options device{}; ///< of its own devices
         Carrier* transport = nullptr;     ///< must outlive it
         std::size_t devices = 1;          ///< how many it has; they stand in the order of the ranks
-        std::size_t replicas = 1; ///< R, which a Training sets: the first ranks are of the first
+        std::size_t replicas = 1;  ///< R, which a Training sets: the first ranks are of the first
+        std::uint64_t program = 0; ///< likewise: a number of its types and of this version
     };
 
-    /// Throws std::invalid_argument, on all ranks, unless they have so many devices for each
-    /// replica, and those of one have as many as those of another, each.
+    /// Throws std::invalid_argument, on all ranks, unless all are of one program and have so many
+    /// devices, as all say, for each replica, those of one as many as those of another, each.
     Joined(Options options, std::size_t devices)
         : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
           transport_(options.transport), replicas_(options.replicas),
           first_(transport_->ranks() / replicas_ + 1), lanes_(first_.size() - 1) {
+        detail::compare(*transport_, options.program,
+                        "gpipe: rank %zu trains another type than rank 0, with other policies, or "
+                        "was compiled with another version of gpipe");
+        detail::compare(*transport_, devices,
+                        "gpipe: rank %zu has a chain for other devices than rank 0, or other "
+                        "Options::cells");
         auto const devices_of = transport_->gather(options.devices);
         // One for each that can be walked at a time: a message is waited for within an action, and
         // the lane that has what the other rank waits for must have somebody, too.
@@ -102,6 +109,17 @@ class Joined : public Inner {
     static constexpr bool chooses_lanes() { return false; }
     ///@}
 
+    /// Where this rank is: see RankTransport.
+    ///@{
+    void note(std::uint64_t steps, Kind kind, std::uint32_t cell,
+              std::uint32_t micro_batch) noexcept {
+        if constexpr (requires { transport_->note(steps, kind, cell, micro_batch); })
+            transport_->note(steps, kind, cell, micro_batch);
+    }
+    void rest() noexcept {
+        if constexpr (requires { transport_->rest(); }) transport_->rest();
+    }
+    ///@}
     /// In the order of a stream: see RankTransport. word() is asked for, and tell(word) told.
     ///@{
     template <class Word>

@@ -4,6 +4,8 @@
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/type_name.hpp>
+#include <gpipe/core/version.hpp>
 #include <gpipe/plan/edge_costs.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
@@ -12,6 +14,7 @@
 #include <gpipe/runtime/training_options.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -100,6 +103,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
     if constexpr (joins_ranks<Device>) {
         device.replicas = work.replication.count;
+        device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;
     }
     return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),

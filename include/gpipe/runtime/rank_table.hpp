@@ -1,12 +1,14 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/machine_plan.hpp>
 #include <gpipe/runtime/table.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -14,9 +16,10 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-// Of what ranks have to agree on: where and in which order actions run, and what messages bring.
-[[gnu::cold]] GPIPE_INLINE std::uint64_t hash_of(StepTable const& all, Edges const& edges,
-                                                 std::uint64_t hash) {
+// Of what ranks have to agree on: where and in which order actions run, what messages bring, and
+// where everything lies.
+[[gnu::cold]] GPIPE_INLINE std::uint64_t hash_of(StepTable const& all, MemoryPlan const& plan,
+                                                 Edges const& edges, std::uint64_t hash) {
     auto const add = [&](std::uint64_t number) { hash = (hash ^ number) * 0x100000001B3u; };
     for (Step const& step : all.steps)
         for (std::uint32_t const number : {static_cast<std::uint32_t>(step.kind), step.cell,
@@ -26,6 +29,10 @@ namespace gpipe::detail {
         add(edge.bytes);
         add(edge.gradient_bytes);
     }
+    for (DeviceBytes const& device : plan.devices) add(device.total());
+    for (auto const* offsets : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.room.at,
+                                &plan.evaluation_room.at})
+        for (std::size_t const offset : *offsets) add(offset);
     return hash;
 }
 
@@ -103,7 +110,14 @@ namespace gpipe::detail {
 template <class Device>
 StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
                    MachinePlan<Device> const& machine, std::uint64_t& hash) {
-    hash = hash_of(all, lowered.edges, hash);
+    auto const add = [&](auto number) {
+        hash = (hash ^ std::bit_cast<std::uint64_t>(number)) * 0x100000001B3u;
+    };
+    hash = hash_of(all, machine.plan, lowered.edges, hash);
+    add(std::uint64_t{machine.samples});
+    add(machine.checks.clip);
+    add(std::uint64_t{machine.checks.finite_gradients});
+    add(static_cast<std::uint64_t>(machine.checks.not_finite));
     return rank_table(all, lowered, placement, machine.ranks);
 }
 

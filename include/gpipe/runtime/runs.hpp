@@ -161,6 +161,7 @@ template <DeviceRuntime Device> class Runs {
             std::size_t const slot = run.arguments.slot;
             detail::agree(device_.transport(), tables_, run,
                           {mail_.totals(slot), tables_.sums + 1});
+            device_.rest();
         } catch (...) {
             interrupt(run);
             throw;

@@ -72,6 +72,8 @@ template <DeviceRuntime Device> class Walker {
             if (!std::exchange(progress.begun, true)) end_.begin(run, table, lane);
             for (; step != end; ++step) {
                 near = step;
+                if constexpr (joins_ranks<Device>)
+                    device_.note(arguments.step, step->kind, step->cell, step->micro_batch);
                 if ((step->waits | step->waits_before) && !wait(run, table, *step)) {
                     ended = false;
                     break;

@@ -3,11 +3,12 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/joined.hpp>
-#include <gpipe/transport/mpi_farewells.hpp>
+#include <gpipe/transport/mpi_exchange.hpp>
 #include <gpipe/transport/mpi_session.hpp>
 #include <gpipe/transport/mpi_ways.hpp>
 #include <gpipe/transport/mpi_window.hpp>
 #include <gpipe/transport/transport.hpp>
+#include <gpipe/transport/watch.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -40,23 +41,37 @@ class MpiRanks {
     /// What may be chosen, by all ranks alike.
     struct Options {
         MPI_Comm communicator = MPI_COMM_WORLD; ///< a duplicate of it is used
-        double deadline = 300; ///< seconds without a message until its sender is given up
+        double deadline = 300; ///< seconds that a rank is waited for, or may be silent
+        std::string address{}; ///< where others reach this host, see Watch; not alike
         std::size_t ahead = 4; ///< messages of a channel that have been sent and not received
         bool shares = true;    ///< whether processes of one host share memory
     };
 
-    /// Throws std::runtime_error if MPI has ended, or was started for fewer threads; and
-    /// std::invalid_argument for a deadline that is not positive, or no message ahead.
+    /// All ranks make theirs at once; of several hosts or one, see Watch. Throws std::runtime_error
+    /// if MPI has ended, or was started for fewer threads, or if a rank does not come in time; and
+    /// std::invalid_argument for a deadline that is not positive, no message ahead, or more ranks
+    /// than can watch each other.
     MpiRanks() : MpiRanks(Options{}) {}
     /// The same, with what was chosen.
     explicit MpiRanks(Options const& options) : options_(checked(options)) {
-        std::lock_guard const lock(calls);
-        MPI_Comm_dup(options.communicator, &all_);
-        MPI_Comm_rank(all_, &self_);
-        MPI_Comm_size(all_, &count_);
-        MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
-        own_ = std::make_unique<Buffers>(all_);
+        {
+            std::lock_guard const lock(calls);
+            MPI_Comm_rank(options.communicator, &self_);
+            MPI_Comm_size(options.communicator, &count_);
+        }
+        own_ = std::make_unique<Buffers>();
         own_->numbers = std::vector<std::uint64_t>(ranks());
+        // It stands before there is any communicator of ours: so to make them has a deadline, too.
+        watch_ = std::make_unique<Watch>(rank(), ranks(), options_.deadline, options_.address,
+                                         [&](detail::WatchMesh::Card const& card) {
+                                             return detail::mpi_exchange(options.communicator, card,
+                                                                         options.deadline);
+                                         });
+        together([&](MPI_Request* request) {
+            return MPI_Comm_idup(options.communicator, &all_, request);
+        });
+        std::lock_guard const lock(calls);
+        MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     }
     MpiRanks(MpiRanks const&) = delete;
     MpiRanks& operator=(MpiRanks const&) = delete;
@@ -67,9 +82,8 @@ class MpiRanks {
         for (detail::MpiWay& way : own_->ways)
             for (MPI_Request& request : way.requests)
                 if (!way.receives) wait(way.peer, [&] { return is_done(way.peer, request); });
-        own_->farewells.leave(!lost_.load());
-        bool const good =
-            wait(nobody, [&] { return own_->farewells.is_complete(); }) && own_->farewells.good();
+        watch_->leave(!watch_->lost());
+        bool const good = wait(Watch::nobody, [&] { return watch_->all_left(); }) && watch_->good();
         std::lock_guard const lock(calls);
         for (detail::MpiWay& way : own_->ways)
             for (MPI_Request& request : way.requests)
@@ -119,6 +133,7 @@ class MpiRanks {
                 own_->ways[c] = {channels[c], rank(), options_.ahead};
         if (options_.shares)
             together([&](MPI_Request* request) {
+                Watch::Section const blocks(*watch_);
                 window_.open(all_, channels, options_.ahead, own_->ways);
                 return MPI_Ibarrier(all_, request);
             });
@@ -162,7 +177,7 @@ class MpiRanks {
         });
         if (!came) return 0;
         if (!way.take(to, bytes, word))
-            lose(way.peer, "has sent a message of other bytes than are received");
+            watch_->lose(way.peer, "has sent a message of other bytes than are received");
         if (++way.next; way.counters) {
             way.counters->received.store(way.next, std::memory_order_release);
         } else {
@@ -171,23 +186,21 @@ class MpiRanks {
         }
         return word;
     }
-    std::exception_ptr error() const {
-        return lost_.load(std::memory_order_acquire) ? error_ : nullptr; // written once
+    std::exception_ptr error() const { return watch_->error(); }
+    void note(std::uint64_t steps, Kind kind, std::uint32_t cell, std::uint32_t micro_batch) {
+        watch_->note(steps, kind, cell, micro_batch);
     }
+    void rest() { watch_->rest(); }
     ///@}
 
   private:
     // All that MPI may read and write: it outlives this where a rank was lost.
     struct Buffers {
-        explicit Buffers(MPI_Comm all) : farewells(all) {}
         std::vector<detail::MpiWay> ways;   // by channel
         std::uint64_t number = 0;           // that gather() was given
         std::vector<std::uint64_t> numbers; // and what it has got, by rank
-        detail::MpiFarewells farewells;
     };
-    static int tag_of(std::size_t channel) {
-        return static_cast<int>(channel) + 1 + detail::MpiFarewells::tag;
-    }
+    static int tag_of(std::size_t channel) { return static_cast<int>(channel); }
 
     static Options const& checked(Options const& options) {
         if (!(options.deadline > 0) || options.ahead == 0)
@@ -216,62 +229,55 @@ class MpiRanks {
         char words[MPI_MAX_ERROR_STRING + 1] = {};
         int length = 0;
         MPI_Error_string(code, words, &length);
-        lose(peer, words);
+        watch_->lose(peer, (std::string("is out of reach: ") + words).c_str());
     }
     // What all ranks do at once.
     template <class Start> void together(Start start) {
         MPI_Request request = MPI_REQUEST_NULL;
         {
             std::lock_guard const lock(calls);
-            check(everybody, start(&request));
+            check(Watch::everybody, start(&request));
         }
-        if (!wait(everybody, [&] { return is_done(everybody, request); }))
-            std::rethrow_exception(error());
+        if (!wait(Watch::everybody, [&] { return is_done(Watch::everybody, request); })) {
+            std::exception_ptr const error = watch_->error();
+            std::rethrow_exception(error);
+        }
     }
-
     // Until that is so; returns false where a rank is lost first. `peer`: who is waited for.
-    static constexpr int everybody = -1, nobody = -2;
     template <class Ready> bool wait(int peer, Ready ready) noexcept {
-        using Clock = std::chrono::steady_clock;
-        using Seconds = std::chrono::duration<double>;
         for (int n = 0; n < 100; ++n)
             if (ready()) return true;
         // About as long as it takes to fall asleep and wake up.
-        auto since = Clock::now();
-        while (Clock::now() - since < std::chrono::microseconds(60)) {
+        double since = detail::seconds_now();
+        while (detail::seconds_now() - since < 60e-6) {
             if (ready()) return true;
-            if (lost_.load(std::memory_order_relaxed)) return false;
+            if (watch_->lost()) return false;
             std::this_thread::yield(); // to a rank on the same core
         }
+        watch_->wait_for(peer);
+        bool const is_ready = wait_asleep(peer, since, ready);
+        watch_->wait_for(Watch::nobody);
+        return is_ready;
+    }
+    template <class Ready> bool wait_asleep(int peer, double since, Ready ready) noexcept {
         double patience = options_.deadline;
-        static constexpr char const left[] = "has left";
-        char const* why = "has sent nothing for so long as MpiRanks::Options::deadline";
+        int left = Watch::nobody; // who is waited for, and has left
         while (!ready()) {
-            if (lost_.load(std::memory_order_relaxed)) return false;
+            if (watch_->lost()) return false;
             std::this_thread::sleep_for(std::chrono::microseconds(20));
-            for (int r = 0; r < count_ && peer != nobody && why != left; ++r)
-                if (r != self_ && (r == peer || peer == everybody) && own_->farewells.has_left(r)) {
+            for (int r = 0; r < count_ && peer != Watch::nobody && left < 0; ++r)
+                if (r != self_ && (r == peer || peer == Watch::everybody) &&
+                    watch_->has_left(at(r))) {
                     // What it sent before may be on its way yet.
-                    since = Clock::now();
+                    since = detail::seconds_now();
                     patience = std::min(patience, 1.0);
-                    peer = r;
-                    why = left;
+                    left = r;
                 }
-            if (Seconds(Clock::now() - since).count() > patience) lose(peer, why);
+            if (detail::seconds_now() - since < patience) continue;
+            if (peer == Watch::nobody) return false;
+            left < 0 ? watch_->overdue(peer) : watch_->lose(left, "has left");
         }
         return true;
-    }
-    void lose(int peer, char const* why) noexcept {
-        std::lock_guard const lock(calls);
-        if (lost_.load()) return;
-        try {
-            std::string const who =
-                peer < 0 ? std::string("a rank ") : "rank " + std::to_string(peer) + " ";
-            error_ = std::make_exception_ptr(std::runtime_error("gpipe: " + who + why));
-        } catch (...) {
-            error_ = std::current_exception();
-        }
-        lost_.store(true, std::memory_order_release);
     }
 
     static constexpr auto& calls = detail::MpiSession::calls; // held around error_, too
@@ -282,8 +288,7 @@ class MpiRanks {
     detail::MpiWindow window_;
     int self_ = 0, count_ = 1;
     std::unique_ptr<Buffers> own_;
-    std::atomic<bool> lost_{false};
-    std::exception_ptr error_;
+    std::unique_ptr<Watch> watch_;
 };
 
 namespace transport {

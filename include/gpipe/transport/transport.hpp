@@ -25,7 +25,9 @@ struct Channel {
 ///   soon as it has them somewhere else or as late as they are received;
 /// - receive(channel, to, bytes): returns when they are there, with the word that came with them;
 /// - error(): null, or why a rank is gone. From then on send and receive return at once, the latter
-///   with word 0, whatever they have been waiting for.
+///   with word 0, whatever they have been waiting for;
+/// - note(steps, kind, cell, micro_batch), rest(), if it has them: that the rank is at this action,
+///   after so many steps, or in none; noexcept, and soon done.
 ///
 /// A message has no tag and no header: both ends know its bytes. The word says how far the sender's
 /// step is sound (FirstFailure): what is sent behind a failure is of no use, but is sent all the

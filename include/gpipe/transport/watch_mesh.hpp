@@ -1,0 +1,252 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/core/error.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace gpipe::detail {
+
+/// A file descriptor that is closed once.
+class Descriptor {
+  public:
+    Descriptor() = default;
+    /// Of this one; -1 is none.
+    explicit Descriptor(int number) : number_(number) {}
+    Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(number_, other.number_);
+        return *this;
+    }
+    ~Descriptor() { close(); }
+
+    /// Whether there is one.
+    explicit operator bool() const { return number_ >= 0; }
+    /// It.
+    int get() const { return number_; }
+    /// There is none any more.
+    void close() {
+        if (number_ >= 0) ::close(std::exchange(number_, -1));
+    }
+
+  private:
+    int number_ = -1;
+};
+
+/// A TCP connection between any two ranks, for a Watch. Nobody listens for longer than it takes to
+/// make them: at the loopback where all ranks are on one host, else at one address. Who connects
+/// says the 128 random bits that the listener has told the ranks, by a way that is trusted; who
+/// says others, or nothing for a while, is not let in.
+class WatchMesh {
+  public:
+    /// What a rank tells the others of itself: plain bytes.
+    struct Card {
+        std::uint64_t host = 0;      ///< the same where ranks share a loopback
+        std::uint64_t token[2] = {}; ///< that it wants to hear
+        sockaddr_storage address{};  ///< where it listens
+        std::uint32_t length = 0;    ///< of that
+    };
+
+    /// None.
+    WatchMesh() = default;
+    /// `address`: where to listen, a name or number; if that is empty, the loopback, or the first
+    /// interface that is none where ranks are on several hosts. `exchange(card)`: by rank what all
+    /// have told, called by all of them. Throws std::runtime_error where the system refuses, or
+    /// where after so many seconds a rank is missing, which it names.
+    template <class Exchange>
+    WatchMesh(std::size_t rank, std::size_t ranks, double seconds, std::string const& address,
+              Exchange exchange)
+        : ways(ranks), self_(rank), end_(seconds_now() + seconds) {
+        Card own;
+        own.host = host_number();
+        bool one_host = true;
+        for (Card const& card : exchange(own)) one_host = one_host && card.host == own.host;
+        if (::getrandom(own.token, sizeof own.token, 0) != sizeof own.token)
+            refuse("there are no random numbers");
+        Descriptor const listener = listen(own, address, one_host);
+        std::vector<Card> const cards = exchange(own);
+        for (std::size_t r = 0; r < rank; ++r) ways[r] = connect(cards[r], r);
+        accept(listener, own);
+    }
+
+    std::vector<Descriptor> ways; ///< by rank: never blocks; none to itself
+
+  private:
+    struct Hello {
+        std::uint64_t token[2] = {};
+        std::uint32_t rank = 0;
+        std::uint32_t ranks = 0;
+    };
+    struct Guest { // who has connected, and is to say who he is
+        Descriptor way;
+        Hello hello;
+        std::size_t bytes = 0;
+        double until = 0;
+    };
+
+    [[noreturn]] static void refuse(char const* what) {
+        int const error = errno;
+        throw_error<std::runtime_error>("gpipe: ranks cannot watch each other: %s (%s)", what,
+                                        std::strerror(error));
+    }
+    // Of this host's network, as far as the kernel tells.
+    static std::uint64_t host_number() {
+        std::uint64_t hash = 0xCBF29CE484222325u;
+        auto const add = [&](void const* bytes, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i)
+                hash = (hash ^ static_cast<unsigned char const*>(bytes)[i]) * 0x100000001B3u;
+        };
+        char text[256] = {};
+        Descriptor const boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+        if (!boot || ::read(boot.get(), text, sizeof text - 1) <= 0)
+            ::gethostname(text, sizeof text - 1);
+        add(text, std::strlen(text));
+        struct stat network {};
+        if (::stat("/proc/self/ns/net", &network) == 0) add(&network.st_ino, sizeof network.st_ino);
+        return hash;
+    }
+    // An address of this host that others reach it by, without a port.
+    static void find_address(Card& own, std::string const& name) {
+        auto const take = [&](sockaddr const* found) {
+            own.length = found->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+            std::memcpy(&own.address, found, own.length);
+        };
+        if (!name.empty()) {
+            addrinfo hints{}, *all = nullptr;
+            hints.ai_socktype = SOCK_STREAM;
+            if (int const code = ::getaddrinfo(name.c_str(), nullptr, &hints, &all); code != 0)
+                throw_error<std::runtime_error>("gpipe: '%s' is no address of this host: %s",
+                                                name.c_str(), ::gai_strerror(code));
+            take(all->ai_addr);
+            return ::freeaddrinfo(all);
+        }
+        ifaddrs* all = nullptr;
+        if (::getifaddrs(&all) != 0) refuse("this host's addresses are not known");
+        for (int const family : {AF_INET6, AF_INET}) // the last found stays
+            for (ifaddrs const* at = all; at; at = at->ifa_next)
+                if (at->ifa_addr && at->ifa_addr->sa_family == family && (at->ifa_flags & IFF_UP) &&
+                    !(at->ifa_flags & IFF_LOOPBACK)) {
+                    take(at->ifa_addr);
+                    break;
+                }
+        ::freeifaddrs(all);
+        if (own.length == 0)
+            throw_error<std::runtime_error>("gpipe: this host has no address that ranks on others "
+                                            "reach it by");
+    }
+    Descriptor listen(Card& own, std::string const& address, bool one_host) const {
+        find_address(own, address.empty() && one_host ? "127.0.0.1" : address);
+        Descriptor listener(
+            ::socket(own.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        auto const where = reinterpret_cast<sockaddr*>(&own.address);
+        if (!listener || ::bind(listener.get(), where, own.length) != 0 ||
+            ::listen(listener.get(), static_cast<int>(2 * ways.size())) != 0 ||
+            ::getsockname(listener.get(), where, &own.length) != 0)
+            refuse("nobody can listen");
+        return listener;
+    }
+    // Whether that is ready; false at the end of our patience.
+    bool await(int way, short events) const {
+        for (;;) {
+            double const left = end_ - seconds_now();
+            if (left <= 0) return false;
+            pollfd one{way, events, 0};
+            if (::poll(&one, 1, static_cast<int>(1000 * left) + 1) > 0) return true;
+        }
+    }
+    static void send_at_once(int way) {
+        int const on = 1;
+        ::setsockopt(way, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+    // To a rank that listens.
+    Descriptor connect(Card const& card, std::size_t r) const {
+        Descriptor way(
+            ::socket(card.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        auto const where = reinterpret_cast<sockaddr const*>(&card.address);
+        int error = 0;
+        socklen_t size = sizeof error;
+        if (!way) refuse("there is no socket");
+        if (::connect(way.get(), where, card.length) != 0) {
+            if (errno != EINPROGRESS && errno != EINTR) refuse("a rank does not listen");
+            if (!await(way.get(), POLLOUT)) miss(r);
+            ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+            if (errno = error; error != 0) refuse("a rank does not listen");
+        }
+        send_at_once(way.get());
+        Hello const hello{{card.token[0], card.token[1]},
+                          static_cast<std::uint32_t>(self_),
+                          static_cast<std::uint32_t>(ways.size())};
+        // So few bytes are taken at once by a connection that is new.
+        if (::send(way.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
+            refuse("a rank does not hear");
+        return way;
+    }
+    // Those of higher numbers, who connect.
+    void accept(Descriptor const& listener, Card const& own) {
+        std::vector<Guest> guests;
+        std::vector<pollfd> ready;
+        for (;;) {
+            std::size_t missing = self_ + 1;
+            while (missing < ways.size() && ways[missing]) ++missing;
+            if (missing == ways.size()) return;
+            double const now = seconds_now();
+            if (now >= end_) miss(missing);
+            std::erase_if(guests, [&](Guest const& g) { return !g.way || now > g.until; });
+            ready.assign(1, {listener.get(), POLLIN, 0});
+            for (Guest const& guest : guests) ready.push_back({guest.way.get(), POLLIN, 0});
+            if (::poll(ready.data(), ready.size(), 20) <= 0) continue;
+            for (std::size_t g = 0; g < guests.size(); ++g)
+                if (ready[g + 1].revents) hear(guests[g], own);
+            if (!ready[0].revents || guests.size() > 2 * ways.size()) continue;
+            Descriptor way(
+                ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+            if (way) guests.push_back({std::move(way), {}, 0, now + 5});
+        }
+    }
+    void hear(Guest& guest, Card const& own) {
+        auto const to = reinterpret_cast<char*>(&guest.hello) + guest.bytes;
+        ssize_t const count = ::recv(guest.way.get(), to, sizeof(Hello) - guest.bytes, 0);
+        if (count <= 0) {
+            if (count == 0 || (errno != EAGAIN && errno != EINTR)) guest.way.close();
+            return;
+        }
+        guest.bytes += static_cast<std::size_t>(count);
+        if (guest.bytes < sizeof(Hello)) return;
+        Hello const& hello = guest.hello;
+        std::uint64_t const other =
+            (hello.token[0] ^ own.token[0]) | (hello.token[1] ^ own.token[1]);
+        bool const is_welcome = other == 0 && hello.ranks == ways.size() && hello.rank > self_ &&
+                                hello.rank < ways.size() && !ways[hello.rank];
+        if (!is_welcome) return guest.way.close();
+        send_at_once(guest.way.get());
+        ways[hello.rank] = std::move(guest.way);
+    }
+    [[noreturn]] static void miss(std::size_t rank) {
+        throw_error<std::runtime_error>("gpipe: rank %zu has not come in time", rank);
+    }
+
+    std::size_t self_ = 0;
+    double end_ = 0;
+};
+
+} // namespace gpipe::detail
