@@ -1,5 +1,6 @@
 // The yardstick of the planner: bytes, needs and waits, what the waits cost a step, and what it
-// takes to plan, for every schedule over the network of train_gpt.
+// takes to plan, for every schedule over the network of train_gpt. Between ranks what costs is the
+// order of messages, too: the row of `sent` links says how much.
 #include "support/counting_allocator.hpp"
 #include "support/list.hpp"
 #include "support/plan_numbers.hpp"
@@ -74,6 +75,9 @@ bool exists(PlanCase const& of) {
            (of.devices > 1 || of.links == "shared");
 }
 
+// Over all rows whose devices are ranks, and all draws: what it costs to walk in an order.
+std::vector<double> prices_of_messages;
+
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
@@ -86,6 +90,8 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
             std::max(bound, double(most[d]) / double(construction.plan.memory.devices[d].total()));
     std::vector<double> const prices = ratios(numbers.makespan, numbers.makespan_without_room);
     std::vector<double> const drawn(prices.begin() + 1, prices.end());
+    if (of.links == "sent")
+        prices_of_messages.insert(prices_of_messages.end(), prices.begin(), prices.end());
     auto const per_action = [&](auto count) { return double(count) / double(numbers.actions); };
     std::string const links = ", " + of.links;
     double const mib = 1 << 20;
@@ -156,7 +162,8 @@ int main(int argc, char** argv) {
         "What the planner makes of train_gpt's network: bytes, needs and waits per action,\n"
         "what waits for room cost a simulated step, and what planning takes. Where nothing is\n"
         "said: all schedules, K = 1,2,4,8, M = 1,4,8,32, never,always,except-last,offload,\n"
-        "shared,copied,staged links and N = 32; with --large OneForwardOneBackward, GPipe and\n"
+        "shared,copied,staged,sent links and N = 32; with --large OneForwardOneBackward, GPipe "
+        "and\n"
         "ZeroBubbleV, K = 2, M = 1000,4000,40000, always, shared links and N = M.");
     options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
     options.text("cells", "K,...", "numbers of devices", cells);
@@ -175,7 +182,7 @@ int main(int argc, char** argv) {
     unless_said(cells, "1,2,4,8", "2");
     unless_said(micro_batches, "1,4,8,32", "1000,4000,40000");
     unless_said(checkpointing, "never,always,except-last,offload", "always");
-    unless_said(links, "shared,copied,staged", "shared");
+    unless_said(links, "shared,copied,staged,sent", "shared");
     std::vector<PlanCase> cases;
     try {
         std::vector<gpipe::schedule::Dynamic> chosen;
@@ -186,7 +193,7 @@ int main(int argc, char** argv) {
                 chosen.push_back(gpipe::schedule::find_schedule(name));
         auto const policies =
             words("--checkpointing", checkpointing, {"never", "always", "except-last", "offload"});
-        auto const kinds = words("--links", links, {"shared", "copied", "staged"});
+        auto const kinds = words("--links", links, {"shared", "copied", "staged", "sent"});
         for (auto const& schedule : chosen)
             for (std::size_t k : numbers("--cells", cells, {}, Net::size))
                 for (std::size_t m : numbers("--micro-batches", micro_batches, {}, 100'000))
@@ -213,5 +220,8 @@ int main(int argc, char** argv) {
                   " median largest      ns   bytes\n");
     Summary summary("plan", json);
     for (PlanCase const& of : cases) (large ? measure_large : measure)(of, rounds, json, summary);
+    if (!prices_of_messages.empty())
+        summary.add("of these, sent: 95 % quantile over rows and draws",
+                    quantile(prices_of_messages, 0.95));
     summary.print();
 }

@@ -6,6 +6,7 @@
 #include <gpipe/balance/bottleneck.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/links.hpp>
+#include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/placement.hpp>
@@ -13,8 +14,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace benchmark {
@@ -35,7 +38,7 @@ template <class Net, class Loss, class Optimizer> PlannedNet planned_net() {
 struct PlanCase {
     gpipe::schedule::Dynamic schedule;
     gpipe::checkpoint::Dynamic checkpointing;
-    std::string links; ///< shared, copied or staged
+    std::string links; ///< shared, copied, staged; or sent: each device is a rank's
     std::size_t devices = 1, micro_batches = 1, samples = 1;
 };
 
@@ -46,24 +49,32 @@ struct FinishedPlan {
     gpipe::MemoryPlan memory;
     std::size_t needs = 0; ///< entries, before any was dropped
     gpipe::StepTable training, evaluation;
+    /// Of ranks, if devices are theirs, and the costs by which these walk.
+    ///@{
+    gpipe::Lanes lanes;
+    std::optional<gpipe::DeclaredCost> cost;
+    ///@}
 };
 
 /// What the rows of benchmarks/plan show.
 struct PlanNumbers {
-    std::size_t actions = 0;                   ///< of a step, copies among them
-    std::size_t largest = 0, all = 0;          ///< bytes of the largest device, of all
-    std::size_t host = 0;                      ///< of the host's memory
-    std::size_t needs = 0;                     ///< entries in the table; of these:
-    std::size_t needs_left = 0;                ///< not implied by others
-    std::size_t needs_added = 0;               ///< there for room alone
-    std::size_t waits = 0;                     ///< of one stream for another
-    std::vector<double> makespan;              ///< simulated, by draw
-    std::vector<double> makespan_without_room; ///< if nothing ever waited for room
+    std::size_t actions = 0;          ///< of a step, copies among them
+    std::size_t largest = 0, all = 0; ///< bytes of the largest device, of all
+    std::size_t host = 0;             ///< of the host's memory
+    std::size_t needs = 0;            ///< entries in the table; of these:
+    std::size_t needs_left = 0;       ///< not implied by others
+    std::size_t needs_added = 0;      ///< there for room alone
+    std::size_t waits = 0;            ///< of one stream for another
+    std::vector<double> makespan;     ///< simulated, by draw
+    /// If nothing ever waited for room; nor, between ranks, anybody for a message that comes later
+    /// than was planned, or for the taker of another.
+    std::vector<double> makespan_without_room;
 };
 
 /// An action whose duration is asked for.
 struct Work {
-    double units = 0; ///< 1 or 2 of what computes, 1/4 of a copy
+    /// 1 or 2 of what computes, 1/4 of a copy; over messages the declared cost, and 0.
+    double units = 0;
     bool copies = false;
     std::size_t kind = 0; ///< a number of its own for each
     std::size_t cell = 0, micro_batch = 0;
@@ -82,6 +93,45 @@ inline gpipe::Lowered without_room(FinishedPlan const& plan) {
 } // namespace detail
 
 namespace detail {
+
+// When ranks have walked their lanes, each in its order: who receives a message waits until it is
+// sent, who sends one until no more than four of its channel are on their way. Messages take no
+// time.
+template <class Cost>
+double walked_by_ranks(gpipe::Lowered const& lowered, gpipe::Lanes const& lanes, Cost const& cost) {
+    gpipe::Programs const& programs = lowered.programs;
+    constexpr std::size_t ahead = 4;
+    constexpr double never = -1;
+    auto const receives = messages_of(lowered);
+    std::vector<double> end(programs.size(), never), clock(lanes.lanes());
+    std::vector<std::size_t> at(lanes.begin.begin(), lanes.begin.end() - 1);
+    std::vector<std::vector<std::size_t>> sent(2 * lowered.edges.size()); // what receives it
+    bool goes_on = true;
+    auto const walk = [&](std::size_t lane) {
+        std::size_t const i = lanes.steps[at[lane]].action;
+        double start = clock[lane];
+        auto const after = [&](std::size_t needed) {
+            start = std::max(start, end[needed]);
+            return end[needed] != never;
+        };
+        for (std::size_t const needed : lowered.needs[i])
+            if (!after(needed)) return false;
+        if (!receives.empty() && receives[i] != gpipe::no_message) {
+            bool const back = programs[i].kind == gpipe::Kind::send_gradient;
+            std::vector<std::size_t>& channel = sent[2 * programs[i].edge + back];
+            if (channel.size() >= ahead && !after(channel[channel.size() - ahead])) return false;
+            channel.push_back(receives[i]);
+        }
+        end[i] = clock[lane] = start + (computes(programs[i].kind) ? cost(programs[i]) : 0);
+        return true;
+    };
+    while (std::exchange(goes_on, false))
+        for (std::size_t lane = 0; lane < lanes.lanes(); ++lane)
+            for (; at[lane] < lanes.begin[lane + 1] && walk(lane); ++at[lane]) goes_on = true;
+    for (double const each : end)
+        if (each == never) throw std::logic_error("ranks wait for each other");
+    return *std::max_element(clock.begin(), clock.end());
+}
 
 // What is planned.
 struct Prepared {
@@ -106,10 +156,13 @@ inline Prepared prepare(PlannedNet const& net, PlanCase const& of) {
 inline gpipe::Array<gpipe::Link> links_of(Prepared const& of, std::string const& name) {
     using gpipe::Link;
     if (name == "shared") return {};
-    return links_between(
-        of.made.programs, of.first, of.chain.skips, [&](std::size_t from, std::size_t to) {
-            return from == to ? Link::shared : name == "copied" ? Link::copied : Link::staged;
-        });
+    return links_between(of.made.programs, of.first, of.chain.skips,
+                         [&](std::size_t from, std::size_t to) {
+                             return from == to         ? Link::shared
+                                    : name == "copied" ? Link::copied
+                                    : name == "sent"   ? Link::sent
+                                                       : Link::staged;
+                         });
 }
 
 inline gpipe::PlanRequest request_of(PlannedNet const& net, Prepared const& of,
@@ -139,7 +192,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     using namespace gpipe;
     detail::Prepared prepared = detail::prepare(net, of);
     Checkpointed const& made = prepared.made;
-    FinishedPlan result{made.programs, {}, 0, {}, {}};
+    FinishedPlan result{made.programs, {}, 0, {}, {}, {}, {}};
     MemoryPlan& plan = result.memory;
     plan =
         plan_memory(detail::request_of(net, prepared, of.links), result.programs, made.reversals);
@@ -154,11 +207,19 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
     DeclaredCost const cost(net.costs, net.layers, prepared.first, made.reversals);
+    bool const is_sent = of.links == "sent";
+    Array<std::size_t> first(of.devices + 1), most(of.devices, 1); // by rank: a device, a lane
+    for (std::size_t d = 0; d <= of.devices; ++d) first[d] = d;
+    Ranks const ranks =
+        is_sent ? Ranks{of.devices, of.devices, 0, first.data(), most.data()} : Ranks{of.devices};
     auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
-        Placement const placement = place_programs(lowered, {of.devices}, 1, true, cost);
-        StepTable steps =
-            step_table(plan, lowered, all, placement, merge_lanes(lowered, placement, cost), arenas,
-                       host, evaluates);
+        Placement const placement = place_programs(lowered, ranks, 1, !is_sent, cost);
+        Lanes lanes = merge_lanes(lowered, placement, cost);
+        StepTable steps = step_table(plan, lowered, all, placement, lanes, arenas, host, evaluates);
+        if (is_sent && !evaluates) {
+            result.lanes = std::move(lanes);
+            result.cost = cost;
+        }
         check_table(steps, plan, lowered, all, false);
         return steps;
     };
@@ -182,13 +243,17 @@ PlanNumbers plan_numbers(FinishedPlan const& plan, std::size_t draws, Duration c
     result.needs_left = lowered.needs.count();
     result.needs_added = plan.needs - std::min(plan.needs, free.needs.count());
     for (gpipe::Step const& step : plan.training.steps) result.waits += step.waits;
+    bool const is_sent = plan.cost.has_value();
     for (std::size_t draw = 0; draw < draws; ++draw) {
         auto const cost = [&](gpipe::Action const& a) {
             bool const copies = is_copy(a.kind);
-            double const units = copies ? 0.25 : double(unit_cost(a));
+            double const units = is_sent  ? (computes(a.kind) ? (*plan.cost)(a) : 0)
+                                 : copies ? 0.25
+                                          : double(unit_cost(a));
             return duration(Work{units, copies, std::size_t(a.kind), a.cell, a.micro_batch}, draw);
         };
-        result.makespan.push_back(gpipe::simulate<double>(lowered, cost).makespan);
+        result.makespan.push_back(is_sent ? detail::walked_by_ranks(lowered, plan.lanes, cost)
+                                          : gpipe::simulate<double>(lowered, cost).makespan);
         result.makespan_without_room.push_back(gpipe::simulate<double>(free, cost).makespan);
     }
     return result;

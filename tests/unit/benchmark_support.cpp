@@ -8,6 +8,7 @@
 #include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
+#include <gpipe/schedule/one_forward_one_backward.hpp>
 #include <gpipe/schedule/zero_bubble_v.hpp>
 
 #include <doctest/doctest.h>
@@ -185,6 +186,19 @@ TEST_CASE("what a plan's numbers count") {
         CHECK(numbers.makespan_without_room ==
               std::vector<double>{each.makespan, each.slow_without_room});
     }
+    // As ranks: device 1 takes the second input before the first backward, since it is there by
+    // then; in the second draw it comes 9 units later, and so does that backward.
+    benchmark::FinishedPlan const sent =
+        benchmark::finish_plan(net, {gpipe::schedule::OneForwardOneBackward{},
+                                     gpipe::checkpoint::Never{}, "sent", 2, 3, 3});
+    auto const of_ranks =
+        benchmark::plan_numbers(sent, 2, [](benchmark::Work const& work, std::size_t draw) {
+            bool const second = work.cell == 0 && work.micro_batch == 1 && work.units == 1;
+            return draw == 1 && second ? 10 : work.units;
+        });
+    CHECK(of_ranks.actions == 24);
+    CHECK(of_ranks.makespan == std::vector<double>{12, 21});
+    CHECK(of_ranks.makespan_without_room == std::vector<double>{12, 19});
     // Two cells on one device: each need is an action before it in the same program.
     benchmark::FinishedPlan const alone = benchmark::finish_plan(
         net, {gpipe::schedule::ZeroBubbleV{}, gpipe::checkpoint::Never{}, "shared", 1, 2, 2});
