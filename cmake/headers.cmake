@@ -104,12 +104,14 @@ set(GPIPE_HEADERS
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
+    include/gpipe/layer/shuffle.hpp
     include/gpipe/layer/skip.hpp
     include/gpipe/layer/stash.hpp
     include/gpipe/layer/tensor.hpp
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
+    include/gpipe/loader.hpp
     include/gpipe/memory/byte_planner.hpp
     include/gpipe/memory/cell_call.hpp
     include/gpipe/memory/cell_calls.hpp
@@ -205,6 +207,8 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/probe_memory.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp
+    include/gpipe/runtime/rank_timeline.hpp
+    include/gpipe/runtime/rank_words.hpp
     include/gpipe/runtime/replica_exchange.hpp
     include/gpipe/runtime/replica_parts.hpp
     include/gpipe/runtime/run.hpp

@@ -70,9 +70,9 @@ int main(int count, char** arguments) {
     support::DigitRun run("mlp", "Trains a perceptron.", {.steps = 1200, .learning_rate = 2e-3});
     return run.main(count, arguments, [&] {
         Train train{Net{}, {}, {}, {.samples = run.batch(), .seed = run.seed()}};
-        run.each_step([&](support::Digits const& batch, float rate) {
+        run.each_step(train, [&](auto const& batch, float rate) {
             train.optimizer().learning_rate = rate;
-            return train.step(batch.images, batch.labels);
+            return train.step(batch.inputs, batch.targets);
         });
         run.report(train, "adamw", train.evaluate(run.held_out().images, run.held_out().labels));
     });

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -81,10 +80,20 @@ struct Samples {
             targets[sample * context + t] = tokens[first + t + 1];
         }
     }
-    /// Every sample from a random place.
-    void draw(std::span<std::int32_t const> tokens, std::mt19937_64& random) {
-        for (std::size_t sample = 0; sample < size(); ++sample)
-            set(sample, tokens, random() % (tokens.size() - context));
+};
+
+/// All contexts of a text, of whatever tokens they begin with: a source for gpipe::Loader.
+struct Windows {
+    std::span<std::int32_t const> tokens;
+    std::size_t context;
+
+    std::uint64_t size() const { return tokens.size() - context; }
+    void inputs(std::uint64_t first, std::span<std::int32_t> to) const { copy(first, to); }
+    void targets(std::uint64_t first, std::span<std::int32_t> to) const { copy(first + 1, to); }
+
+  private:
+    void copy(std::uint64_t first, std::span<std::int32_t> to) const {
+        std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());
     }
 };
 

@@ -5,6 +5,8 @@
 #include "support/options.hpp"
 #include "support/progress.hpp"
 
+#include <gpipe/loader.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -48,7 +50,6 @@ class DigitRun {
         if (auto const status = options_.parse(count, arguments)) return *status;
         try {
             task_.load();
-            batches_.emplace(task_.training, chosen_.batch, seed_);
             progress_.emplace(chosen_.steps);
             begin_ = now();
             train();
@@ -65,11 +66,12 @@ class DigitRun {
     std::uint64_t seed() const { return seed_; }
     Digits const& held_out() const { return task_.held_out; }
     /// Calls step(mini-batch, learning rate), which returns the loss, for all of the training.
-    template <class Step> void each_step(Step step) {
+    template <class Train, class Step> void each_step(Train& train, Step step) {
         auto const all = static_cast<double>(chosen_.steps);
+        gpipe::Loader loader(train, DigitSource{task_.training}, {.batch = batch(), .seed = seed_});
         for (std::uint64_t done = 0; done < chosen_.steps; ++done) {
             double const rate = chosen_.learning_rate * (1 - static_cast<double>(done) / all);
-            add(step(batches_->draw(), static_cast<float>(rate)));
+            add(step(loader.next(), static_cast<float>(rate)));
         }
     }
     /// Prints what came of it: the loss over the digits held out, and of them the share that is
@@ -126,7 +128,6 @@ class DigitRun {
     std::uint64_t seed_ = 1;
     bool json_ = false;
     DigitTask task_;
-    std::optional<DigitBatches> batches_;
     std::optional<Progress> progress_;
     double begin_ = 0;
     std::vector<double> losses_;

@@ -6,10 +6,10 @@
 #include "support/input.hpp"
 #include "support/options.hpp"
 
-#include <gpipe/layer/random.hpp>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,37 +87,15 @@ struct DigitTask {
     }
 };
 
-/// Mini-batches of digits, in a new order each time that all have been seen.
-class DigitBatches {
-  public:
-    DigitBatches(Digits const& all, std::size_t size, std::uint64_t seed)
-        : all_(all), size_(size), random_(seed, 1, 0), next_(all.size()) {
-        for (std::size_t i = 0; i < all.size(); ++i) order_.push_back(i);
-    }
-    /// The next ones, until the next call.
-    Digits const& draw() {
-        batch_ = {};
-        for (std::size_t n = 0; n < size_; ++n) {
-            if (next_ == order_.size()) shuffle();
-            batch_.add(all_.image(order_[next_]), all_.labels[order_[next_]]);
-            ++next_;
-        }
-        return batch_;
-    }
+/// Digits as a source for gpipe::Loader.
+struct DigitSource {
+    Digits const& all;
 
-  private:
-    void shuffle() {
-        for (std::size_t i = order_.size(); i > 1; --i)
-            std::swap(order_[i - 1], order_[random_() % i]);
-        next_ = 0;
+    std::size_t size() const { return all.size(); }
+    void inputs(std::uint64_t i, std::span<float, Digits::pixels> to) const {
+        std::copy_n(all.image(i), to.size(), to.begin());
     }
-
-    Digits const& all_;
-    std::size_t size_;
-    gpipe::InitialRandom random_;
-    std::size_t next_;
-    std::vector<std::size_t> order_;
-    Digits batch_;
+    void targets(std::uint64_t i, std::span<std::int32_t, 1> to) const { to[0] = all.labels[i]; }
 };
 
 } // namespace support

@@ -8,28 +8,22 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 
 namespace support {
 
-/// What a training on a text goes on with beside its own state: where the data come from next, the
-/// length of the learning rate's curve, and which characters its tokens are.
+/// What a training on a text goes on with beside its own state: the length of the learning rate's
+/// curve, and which characters its tokens are.
 struct Progressed {
-    std::mt19937_64 random;
     std::uint64_t rate_steps; ///< 0: not chosen
     gpt::Text const& text;
     std::string folder{};
 
     std::string path() const { return folder + "/state.safetensors"; }
     gpipe::StateMetadata metadata() const {
-        std::ostringstream data;
-        data << random;
-        return {{"data", data.str()},
-                {"rate-steps", std::to_string(curve())},
-                {"characters", characters()}};
+        return {{"rate-steps", std::to_string(curve())}, {"characters", characters()}};
     }
     /// Makes the folder and, where a state is there and that is wanted, goes on from it. Throws
     /// where it cannot, or is another training's.
@@ -58,9 +52,9 @@ struct Progressed {
         if (value("characters") != characters())
             throw std::runtime_error(path() + " was trained on a text with other characters");
         std::uint64_t steps = 0;
-        std::istringstream data(value("data")), length(value("rate-steps"));
-        if (!(data >> random) || !(length >> steps) || steps == 0)
-            throw std::runtime_error(path() + " does not say where its data go on");
+        std::istringstream length(value("rate-steps"));
+        if (!(length >> steps) || steps == 0)
+            throw std::runtime_error(path() + " does not say when its learning rate's curve ends");
         if (rate_steps != 0 && rate_steps != steps)
             throw std::runtime_error(path() + " was saved with --rate-steps " +
                                      std::to_string(steps) + ", not " + std::to_string(rate_steps));

@@ -106,33 +106,6 @@ TEST_CASE("digits are read from IDX files as they were written, every fifth is h
     CHECK(task.training.labels[4] == read.labels[5]);
 }
 
-TEST_CASE("mini-batches go through all digits in a new order each time") {
-    Digits digits = support::drawn_digits(30, 3);
-    for (std::size_t i = 0; i < 30; ++i) digits.labels[i] = static_cast<std::int32_t>(i);
-    support::DigitBatches batches(digits, 7, 1), again(digits, 7, 1), other(digits, 7, 2);
-    std::vector<std::int32_t> seen, seen_again, seen_other;
-    for (int b = 0; b < 30; ++b) {
-        Digits const& batch = batches.draw();
-        REQUIRE(batch.size() == 7);
-        for (std::size_t i = 0; i < 7; ++i) {
-            seen.push_back(batch.labels[i]);
-            CHECK(std::equal(batch.image(i), batch.image(i) + Digits::pixels,
-                             digits.image(static_cast<std::size_t>(batch.labels[i]))));
-        }
-        for (auto const label : again.draw().labels) seen_again.push_back(label);
-        for (auto const label : other.draw().labels) seen_other.push_back(label);
-    }
-    CHECK(seen == seen_again);
-    CHECK(seen != seen_other);
-    std::set<std::vector<std::int32_t>> orders;
-    for (std::size_t epoch = 0; epoch < 7; ++epoch) {
-        auto const first = seen.begin() + static_cast<std::ptrdiff_t>(30 * epoch);
-        orders.insert({first, first + 30});
-        CHECK(std::set<std::int32_t>(first, first + 30).size() == 30);
-    }
-    CHECK(orders.size() == 7);
-}
-
 #ifdef MLP_PATH
 
 namespace {

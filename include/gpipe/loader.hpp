@@ -1,0 +1,240 @@
+#pragma once
+
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/layer/batch.hpp>
+#include <gpipe/layer/shuffle.hpp>
+#include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/micro_batches.hpp>
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+namespace detail {
+
+template <class Group> struct LoaderTensors;
+// Of a mini-batch: memory that costs nothing where nobody writes.
+template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
+    std::tuple<std::unique_ptr<typename Ts::Element[]>...> arrays;
+    std::size_t samples;
+
+    explicit LoaderTensors(std::size_t count)
+        : arrays(std::unique_ptr<typename Ts::Element[]>(
+              new typename Ts::Element[checked_product(count, Ts::size)])...),
+          samples(count) {}
+    // read(span of each tensor) for a sample.
+    template <class Read> void fill(std::size_t sample, Read read) {
+        std::apply(
+            [&](auto&... array) {
+                read(std::span<typename Ts::Element, Ts::size>(array.get() + sample * Ts::size,
+                                                               Ts::size)...);
+            },
+            arrays);
+    }
+    template <class Batch> Batch batch() const {
+        return std::apply(
+            [&](auto const&... array) {
+                return Batch(
+                    std::span<typename Ts::Element const>(array.get(), samples * Ts::size)...);
+            },
+            arrays);
+    }
+};
+
+// Which samples of a mini-batch are read in this process, and what of them.
+struct LoaderPart {
+    SampleRange samples;
+    bool inputs, targets;
+};
+template <class Train> std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch) {
+    std::vector<LoaderPart> parts;
+    std::mutex mutex; // replicas of one process do this at once
+    MachineAccess::together(train, [&](auto& machine, bool) {
+        Ranks const& ranks = machine.ranks();
+        Programs const& programs = machine.programs();
+        LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
+                              ranks.own(programs.device_of(0)),
+                              ranks.own(programs.device_of(programs.cells() - 1))};
+        std::lock_guard const lock(mutex);
+        parts.push_back(part);
+    });
+    return parts;
+}
+
+} // namespace detail
+
+/// What may be chosen of a Loader.
+struct LoaderOptions {
+    std::size_t batch = 0;  ///< samples of a mini-batch, of all replicas; 0: as many as fit
+    std::uint64_t seed = 0; ///< of the order
+    bool shuffled = true;   ///< anew in each epoch; else in the order of the source
+    std::size_t ahead = 2;  ///< mini-batches that are read beforehand, by a thread; 0: none
+};
+
+/// The mini-batches of a Training, from a source of samples that has
+/// - size(): how many there are, more than 0;
+/// - inputs(sample, span...), targets(sample, span...): writes the tensors of a sample, each a span
+///   of its elements; the latter only where the loss has targets. By one thread at a time.
+///
+/// Which samples a mini-batch has depends on its number, the source's size and the options alone:
+/// not on R, K or the number of ranks, and after a resume it goes on where it was. Each sample
+/// comes once in an epoch; the next begins where that ends, in the midst of a mini-batch if need
+/// be. A process reads what its devices need: with several ranks of the samples of its replica the
+/// inputs where the first cell is, the targets where the last is.
+template <class Train, class Source> class Loader {
+    using Input = detail::as_tensors<typename Train::Input>;
+    using Target = detail::as_tensors<typename Train::Target>;
+
+  public:
+    /// For Training::step(): until the next is asked for.
+    struct Loaded {
+        std::uint64_t number = 0;              ///< of mini-batches, from the first epoch on
+        Batch<typename Train::Input> inputs;   ///< of all samples, as far as they are read here
+        Batch<typename Train::Target> targets; ///< likewise
+    };
+
+    /// Begins with the mini-batch after the steps that are trained. `train` is looked at here only.
+    /// With several replicas in this process, or ranks, all call it. Throws std::invalid_argument
+    /// for a source without samples, and for more samples in a mini-batch than there is room for.
+    Loader(Train& train, Source source, LoaderOptions const& options = {})
+        : source_(std::move(source)), options_(options),
+          samples_(checked_batch(train, options.batch)), size_(checked_size(source_)),
+          parts_(detail::loader_parts(train, samples_)), next_(train.steps()), read_(next_) {
+        for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
+        if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
+    }
+    Loader(Loader const&) = delete;
+    Loader& operator=(Loader const&) = delete;
+    ~Loader() {
+        if (!thread_.joinable()) return;
+        {
+            std::lock_guard const lock(mutex_);
+            stops_ = true;
+        }
+        changed_.notify_all();
+        thread_.join();
+    }
+
+    /// The next one. Throws what the source throws; asked again it tries again.
+    Loaded next() {
+        std::unique_lock lock(mutex_);
+        if (options_.ahead == 0) {
+            read(next_);
+        } else {
+            changed_.wait(lock, [&] { return read_ > next_ || error_; });
+            if (read_ == next_) {
+                changed_.notify_all();
+                std::rethrow_exception(std::exchange(error_, nullptr));
+            }
+        }
+        Slot const& slot = slots_[next_ % slots_.size()];
+        changed_.notify_all(); // the slot of the one before is free
+        return {next_++, slot.inputs.template batch<Batch<typename Train::Input>>(),
+                slot.targets.template batch<Batch<typename Train::Target>>()};
+    }
+    /// The number of the next one.
+    std::uint64_t position() const { return next_; }
+    /// Goes on with that one.
+    void seek(std::uint64_t number) {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !reads_; });
+        next_ = read_ = number;
+        error_ = nullptr;
+        changed_.notify_all();
+    }
+    /// Samples of a mini-batch.
+    std::size_t samples() const { return samples_; }
+    /// Which sample of the source stands at a place of a mini-batch.
+    std::uint64_t sample(std::uint64_t number, std::size_t place) const {
+        std::uint64_t const at = number * samples_ + place;
+        std::uint64_t const in_epoch = at % size_;
+        return options_.shuffled ? Shuffle(size_, options_.seed, at / size_)[in_epoch] : in_epoch;
+    }
+
+  private:
+    struct Slot {
+        explicit Slot(std::size_t samples) : inputs(samples), targets(samples) {}
+        detail::LoaderTensors<Input> inputs;
+        detail::LoaderTensors<Target> targets;
+    };
+
+    static std::size_t checked_batch(Train const& train, std::size_t batch) {
+        std::size_t const room = detail::MachineAccess::of(train).all_samples();
+        if (batch > room)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: mini-batches of %zu samples are to be loaded, and there is room for %zu",
+                batch, room);
+        return batch == 0 ? room : batch;
+    }
+    static std::uint64_t checked_size(Source const& source) {
+        auto const size = static_cast<std::uint64_t>(source.size());
+        if (size == 0) throw std::invalid_argument("gpipe: there are no samples to load");
+        return size;
+    }
+    void read(std::uint64_t number) {
+        Slot& slot = slots_[number % slots_.size()];
+        for (detail::LoaderPart const& part : parts_)
+            for (std::size_t i = 0; i < part.samples.count; ++i) {
+                std::size_t const place = part.samples.first + i;
+                std::uint64_t const from = sample(number, place);
+                if (part.inputs)
+                    slot.inputs.fill(place, [&](auto... to) { source_.inputs(from, to...); });
+                if constexpr (!std::is_same_v<Target, Tensors<>>)
+                    if (part.targets)
+                        slot.targets.fill(place, [&](auto... to) { source_.targets(from, to...); });
+            }
+    }
+    // In turn, as long as there is a slot that is not the caller's.
+    void read_ahead() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            changed_.wait(lock,
+                          [&] { return stops_ || (!error_ && read_ < next_ + options_.ahead); });
+            if (stops_) return;
+            std::uint64_t const number = read_;
+            reads_ = true;
+            lock.unlock();
+            std::exception_ptr error;
+            try {
+                read(number);
+            } catch (...) {
+                error = std::current_exception();
+            }
+            lock.lock();
+            reads_ = false;
+            error_ = error;
+            read_ += !error;
+            changed_.notify_all();
+        }
+    }
+
+    Source source_;
+    LoaderOptions const options_;
+    std::size_t const samples_;
+    std::uint64_t const size_;
+    std::vector<detail::LoaderPart> const parts_;
+    std::vector<Slot> slots_; // by number of the mini-batch, in turn
+    std::mutex mutex_;        // of all below
+    std::condition_variable changed_;
+    std::uint64_t next_; // that is given to the caller
+    std::uint64_t read_; // by the thread: all from next_ on to this one have been
+    bool reads_ = false, stops_ = false;
+    std::exception_ptr error_; // of reading that one
+    std::thread thread_;
+};
+
+} // namespace gpipe

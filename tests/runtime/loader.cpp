@@ -1,0 +1,264 @@
+// Mini-batches from a source of samples.
+#include "support/layers.hpp"
+#include "support/losses.hpp"
+#include "support/ranks.hpp"
+
+#include <gpipe/gpipe.hpp>
+#include <gpipe/loader.hpp>
+#include <gpipe/replicas.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Loader;
+using gpipe::Shuffle;
+
+// What was read of it, by whoever has a copy.
+struct Log {
+    std::mutex mutex;
+    std::vector<std::uint64_t> inputs, targets; // in the order of reading
+    std::atomic<std::uint64_t> throws_at{~std::uint64_t{0}};
+};
+// Sample s has the input (s, s, s) and the target (-s).
+struct Numbers {
+    std::uint64_t count;
+    std::shared_ptr<Log> log = std::make_shared<Log>();
+
+    std::uint64_t size() const { return count; }
+    void inputs(std::uint64_t sample, std::span<float, 3> to) {
+        if (sample == log->throws_at) throw std::runtime_error("no such file");
+        std::fill(to.begin(), to.end(), static_cast<float>(sample));
+        std::lock_guard const lock(log->mutex);
+        log->inputs.push_back(sample);
+    }
+    void targets(std::uint64_t sample, std::span<float> to) {
+        REQUIRE(to.size() == 1);
+        to[0] = -static_cast<float>(sample);
+        std::lock_guard const lock(log->mutex);
+        log->targets.push_back(sample);
+    }
+};
+
+using Net =
+    gpipe::Pipeline<toy::Linear<float, 3, 2>, toy::Linear<float, 2, 2>, toy::Linear<float, 2, 1>>;
+template <class... Policies>
+using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<2>,
+                              gpipe::Loss<toy::MeanSquare<float, 1>>, Policies...>;
+
+template <class T> typename T::Options options(std::size_t cells = 1) {
+    typename T::Options o;
+    o.samples = 6;
+    o.cells = cells;
+    return o;
+}
+using Samples = std::vector<std::uint64_t>;
+
+template <class Loaded> Samples samples_of(Loaded const& batch, std::size_t count) {
+    auto const inputs = reinterpret_cast<float const*>(batch.inputs.tensors()[0].data);
+    auto const targets = reinterpret_cast<float const*>(batch.targets.tensors()[0].data);
+    Samples samples;
+    for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t e = 0; e < 3; ++e) CHECK(inputs[3 * i + e] == -targets[i]);
+        samples.push_back(static_cast<std::uint64_t>(inputs[3 * i]));
+    }
+    return samples;
+}
+
+} // namespace
+
+TEST_CASE("a shuffle has every number once, another order for each seed and number") {
+    for (std::uint64_t size = 1; size < 300; ++size) {
+        std::set<std::uint64_t> all;
+        Shuffle const shuffle(size, 5, 3);
+        for (std::uint64_t i = 0; i < size; ++i) all.insert(shuffle[i]);
+        CHECK(all.size() == size);
+        CHECK(*all.rbegin() == size - 1);
+    }
+    std::uint64_t const size = 1000;
+    std::vector<Shuffle> const shuffles{
+        {size, 1, 0}, {size, 2, 0}, {size, 1, 1}, {size, 1, std::uint64_t{1} << 32}};
+    for (std::size_t a = 0; a < shuffles.size(); ++a)
+        for (std::size_t b = 0; b < a; ++b) {
+            std::size_t same = 0;
+            for (std::uint64_t i = 0; i < size; ++i) same += shuffles[a][i] == shuffles[b][i];
+            CHECK(same < 10); // one is expected
+        }
+    // Neighbours are not neighbours any more, and every place gets from everywhere.
+    double distance = 0;
+    for (std::uint64_t i = 0; i + 1 < size; ++i)
+        distance += std::abs(double(shuffles[0][i]) - double(shuffles[0][i + 1])) / double(size);
+    CHECK(distance / double(size) == doctest::Approx(1.0 / 3).epsilon(0.1));
+    Shuffle const large(std::uint64_t{1} << 62, 1, 1);
+    CHECK(large[0] != large[1]);
+    static_assert(Shuffle(1, 0, 0)[0] == 0);
+}
+
+TEST_CASE(
+    "each sample comes once in an epoch, whatever is read ahead, and the order is that of the "
+    "number alone") {
+    for (std::size_t const ahead : {0u, 1u, 2u, 5u})
+        for (bool const shuffled : {true, false}) {
+            CAPTURE(ahead);
+            CAPTURE(shuffled);
+            using T = Train<>;
+            T train{{}, {}, {}, options<T>()};
+            Numbers const numbers{10};
+            Loader loader(train, numbers,
+                          {.batch = 4, .seed = 9, .shuffled = shuffled, .ahead = ahead});
+            CHECK(loader.samples() == 4);
+            Samples seen;
+            for (std::uint64_t n = 0; n < 10; ++n) { // four epochs
+                CHECK(loader.position() == n);
+                auto const batch = loader.next();
+                CHECK(batch.number == n);
+                for (std::uint64_t const sample : samples_of(batch, 4)) {
+                    CHECK(sample == loader.sample(n, seen.size() % 4));
+                    seen.push_back(sample);
+                }
+            }
+            for (std::size_t epoch = 0; epoch < 4; ++epoch) {
+                Samples const part(seen.begin() + long(10 * epoch),
+                                   seen.begin() + long(10 * epoch) + 10);
+                Samples sorted = part, all(10);
+                std::sort(sorted.begin(), sorted.end());
+                std::iota(all.begin(), all.end(), std::uint64_t{0});
+                CHECK(sorted == all);
+                CHECK((part == all) == !shuffled);
+            }
+            loader.seek(3);
+            CHECK(samples_of(loader.next(), 4) == Samples(seen.begin() + 12, seen.begin() + 16));
+            loader.seek(0);
+            CHECK(samples_of(loader.next(), 4) == Samples(seen.begin(), seen.begin() + 4));
+            CHECK(samples_of(loader.next(), 4) == Samples(seen.begin() + 4, seen.begin() + 8));
+        }
+}
+
+TEST_CASE("what the caller holds is not written, and no more is read ahead than was asked for") {
+    using T = Train<>;
+    T train{{}, {}, {}, options<T>()};
+    Numbers const numbers{1000};
+    Loader loader(train, numbers, {.batch = 2, .shuffled = false, .ahead = 3});
+    auto const read = [&] {
+        std::lock_guard const lock(numbers.log->mutex);
+        return numbers.log->targets.size();
+    };
+    for (std::uint64_t n = 0; n < 20; ++n) {
+        auto const batch = loader.next();
+        std::size_t const most = 2 * (n + 1 + 3);
+        for (int i = 0; i < 2000 && read() < most; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        CHECK(read() == most);
+        CHECK(samples_of(batch, 2) == Samples{2 * n, 2 * n + 1});
+    }
+}
+
+TEST_CASE("what a source throws leaves next(), behind what was read before; then it tries again") {
+    for (std::size_t const ahead : {0u, 2u}) {
+        CAPTURE(ahead);
+        using T = Train<>;
+        T train{{}, {}, {}, options<T>()};
+        Numbers const numbers{100};
+        numbers.log->throws_at = 5;
+        Loader loader(train, numbers, {.batch = 2, .shuffled = false, .ahead = ahead});
+        CHECK(samples_of(loader.next(), 2) == Samples{0, 1});
+        CHECK(samples_of(loader.next(), 2) == Samples{2, 3});
+        CHECK_THROWS_WITH_AS(loader.next(), "no such file", std::runtime_error);
+        CHECK_THROWS_WITH_AS(loader.next(), "no such file", std::runtime_error);
+        CHECK(loader.position() == 2);
+        numbers.log->throws_at = ~std::uint64_t{0};
+        Samples third;
+        for (int tries = 0; third.empty() && tries < 2; ++tries)
+            try { // the thread may have tried once more before
+                third = samples_of(loader.next(), 2);
+            } catch (std::runtime_error const&) {
+            }
+        CHECK(third == Samples{4, 5});
+        CHECK(samples_of(loader.next(), 2) == Samples{6, 7});
+    }
+}
+
+TEST_CASE("replicas of one process get the same mini-batches as one, and train on them") {
+    using One = Train<>;
+    using Two = Train<gpipe::Replicas<gpipe::dynamic>>;
+    One one{{}, {}, {}, options<One>()};
+    for (std::size_t const replicas : {2u, 3u}) {
+        auto o = options<Two>(2);
+        o.replicas = replicas;
+        Two two{{}, {}, gpipe::SGD{1e-6f}, o};
+        Numbers const numbers{50};
+        Loader a(one, numbers, {.batch = 5, .seed = 2});
+        Loader b(two, numbers, {.batch = 5, .seed = 2});
+        for (int n = 0; n < 12; ++n) {
+            auto const batch = b.next();
+            CHECK(samples_of(a.next(), 5) == samples_of(batch, 5));
+            two.step(batch.inputs, batch.targets);
+        }
+        CHECK(Loader(two, numbers, {.batch = 5, .seed = 2}).position() == two.steps());
+        CHECK(Loader(two, numbers).samples() == 6 * replicas);
+    }
+}
+
+TEST_CASE(
+    "a rank reads the samples of its replica alone, inputs and targets where they are needed") {
+    using T = Train<toy::Wired, gpipe::Replicas<gpipe::dynamic>>;
+    for (std::size_t const replicas : {1u, 2u}) {
+        std::vector<std::size_t> const devices(3 * replicas, 1);
+        std::vector<Numbers> numbers;
+        for (std::size_t r = 0; r < devices.size(); ++r) numbers.push_back({40});
+        std::vector<std::unique_ptr<Loader<T, Numbers>>> loaders(devices.size());
+        auto crew = toy::Crew<T>(devices, false, 1, [&](std::size_t, toy::Rank::Options device) {
+            auto o = options<T>(3);
+            o.replicas = replicas;
+            o.device = device;
+            return std::make_unique<T>(Net{}, toy::MeanSquare<float, 1>{}, gpipe::SGD{1e-6f}, o);
+        });
+        crew.each([&](std::size_t r) {
+            T& train = crew[r];
+            loaders[r] = std::make_unique<Loader<T, Numbers>>(
+                train, numbers[r], gpipe::LoaderOptions{.batch = 5, .seed = 4, .ahead = 0});
+            for (int n = 0; n < 3; ++n) {
+                auto const batch = loaders[r]->next();
+                train.step(batch.inputs, batch.targets);
+            }
+        });
+        for (std::size_t r = 0; r < devices.size(); ++r) {
+            CAPTURE(r);
+            CHECK_FALSE(crew.errors[r]);
+            gpipe::SampleRange const part = gpipe::Split(5, replicas)[r / 3];
+            Samples expected;
+            for (std::uint64_t n = 0; n < 3; ++n)
+                for (std::size_t i = 0; i < part.count; ++i)
+                    expected.push_back(loaders[r]->sample(n, part.first + i));
+            CHECK(numbers[r].log->inputs == (r % 3 == 0 ? expected : Samples{}));
+            CHECK(numbers[r].log->targets == (r % 3 == 2 ? expected : Samples{}));
+        }
+    }
+}
+
+TEST_CASE("sources without samples, and too large mini-batches, are refused") {
+    using T = Train<>;
+    T train{{}, {}, {}, options<T>()};
+    CHECK_THROWS_WITH_AS(Loader(train, Numbers{0}), "gpipe: there are no samples to load",
+                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        Loader(train, Numbers{5}, {.batch = 7}),
+        "gpipe: mini-batches of 7 samples are to be loaded, and there is room for 6",
+        std::invalid_argument);
+}
