@@ -34,6 +34,7 @@
 #include <gpipe/gpipe.hpp>
 #endif
 #include <gpipe/by_name.hpp>
+#include <gpipe/loader.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
@@ -45,7 +46,6 @@
 #include <exception>
 #include <limits>
 #include <optional>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -219,16 +219,17 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     using Model = gpt::StandardOn<Operations, tied>;
     using Train = TrainOn<Model, Device, Transport, Replicas>;
     // Where actions only enqueue, how long that takes says nothing of them; and a rank knows its
-    // own.
+    // own at once, those of all only if it asks.
     constexpr bool alone = std::is_same_v<Company, support::Alone>;
     constexpr bool times = !gpipe::calls_enqueue<Device> && alone;
     bool const speaks = company.speaks();
+    bool const traces = !settings.trace.empty();
     std::optional<support::TraceFile> trace;
-    if (!settings.trace.empty()) trace.emplace(settings.trace);
+    if (traces && speaks) trace.emplace(settings.trace);
     Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
                 Model::loss(text.classes()), settings.chosen_optimizer(),
                 settings.training<Train>(company)};
-    if constexpr (times) train.time_actions();
+    if (times || traces) train.time_actions();
     if (speaks)
         std::fprintf(
             stderr,
@@ -240,9 +241,10 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     // What is held out is looked at on the way in a few samples, at the end in many.
     gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
-    gpt::Samples batch(settings.batch, Model::context);
-    support::Progressed progressed{std::mt19937_64(settings.seed), settings.rate_steps, text};
+    support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
+    gpipe::Loader loader(train, gpt::Windows{text.training(), Model::context},
+                         {.batch = settings.batch, .seed = settings.seed});
     support::BubbleMeter bubble(train.cells(), train.lanes());
     support::Progress progress(settings.steps);
     std::vector<double> losses;
@@ -259,7 +261,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     };
     for (std::uint64_t step = train.steps(); step < settings.steps; ++step) {
         double const started = seconds();
-        batch.draw(text.training(), progressed.random);
+        auto const batch = loader.next();
         train.optimizer().visit(
             [&](auto& own) { own.learning_rate = settings.rates(progressed.curve()).rate(step); });
         try {
@@ -294,8 +296,10 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     }
     progress.end();
     if (!settings.save.empty()) gpipe::save(train, progressed.path(), progressed.metadata());
-    if constexpr (times)
-        if (trace && !losses.empty()) trace->write(train, settings.batch, settings.schedule);
+    if (traces && !losses.empty()) {
+        gpipe::Timeline const step = train.timeline(settings.schedule + ", as its last step ran");
+        if (trace) trace->write(train, step, settings.batch, settings.schedule);
+    }
 
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
     auto const last = std::min(losses.size(), std::max<std::size_t>(1, losses.size() / 10));
@@ -389,8 +393,8 @@ int main(int count, char** arguments) {
         return options.refuse("--ranks: this program was built without MPI; configure it anew "
                               "where there is one (Debian: libopenmpi-dev)");
 #endif
-        if (settings.device == "cuda" || !settings.trace.empty())
-            return options.refuse("--ranks goes without --device cuda and --trace");
+        if (settings.device == "cuda")
+            return options.refuse("--ranks goes without --device cuda");
         if (settings.devices() * settings.replicas % settings.ranks != 0 ||
             settings.ranks % settings.replicas != 0)
             return options.refuse(format("--ranks %zu are not as many for each of %zu replicas of "

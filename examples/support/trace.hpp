@@ -46,14 +46,15 @@ class TraceFile {
     /// Throws UsageError for another ending, std::runtime_error where there can be no such file.
     explicit TraceFile(std::string const& path) : format_(format_of(path)), file_(path) {}
 
-    /// Writes the last step of a Training that timed its actions, a mini-batch of `samples`, below
-    /// what its programs would take by simulation if each kind of action took in each cell what it
-    /// took in the mean, and devices did not share threads. Throws std::runtime_error.
+    /// Writes what the last step of a Training has shown, a mini-batch of `samples`, below what its
+    /// programs would take by simulation if each kind of action took in each cell what it took in
+    /// the mean, and devices did not share threads. Throws std::runtime_error.
     template <class Train>
-    void write(Train const& train, std::size_t samples, std::string const& name) {
+    void write(Train const& train, gpipe::Timeline const& step, std::size_t samples,
+               std::string const& name) {
         gpipe::Timeline timelines[2];
         gpipe::Timeline& measured = timelines[1];
-        measured = gpipe::trace::scaled(train.timeline(name + ", as its last step ran"), 1e3);
+        measured = gpipe::trace::scaled(step, 1e3);
         gpipe::trace::MeanDurations const durations(measured);
         auto const cost = [&](gpipe::Action const& action) {
             return runs(action, samples) ? durations(action) : 0;

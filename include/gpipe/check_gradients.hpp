@@ -1,60 +1,137 @@
 #pragma once
 
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/layer_check.hpp>
+#include <gpipe/runtime/rank_words.hpp>
 #include <gpipe/training.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
+#include <exception>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe {
 
 namespace detail {
 
+// What layers have given to those behind them, in each of the two micro-batches.
+struct GivenTensors {
+    static constexpr std::size_t parts = 2;
+    std::vector<std::byte> output[parts];
+    std::vector<std::vector<std::byte>> skips; // by skip of the chain, and part
+};
+
+// Of a mini-batch in the host's memory.
+struct GivenBatch {
+    std::span<TensorPointer const> inputs, targets;
+    std::size_t samples;
+};
+
+// Layer i by itself, or the loss: adds rows to the report, and leaves what is given to the next.
+template <class Device>
+void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> const& elements,
+                 GivenBatch const& batch, GradientCheckOptions const& options, GivenTensors& given,
+                 GradientReport& report) {
+    using Probe = LayerProbe<Device>;
+    static_assert(Probe::parts == GivenTensors::parts);
+    Model const& model = machine.model();
+    bool const loss = i == elements.size();
+    LayerElements of_loss;
+    if (loss) of_loss = {elements[i - 1].output(), {}, {}, elements[i - 1].outputs, 0};
+    Probe probe(machine, i, loss ? of_loss : elements[i],
+                {report.samples - report.samples / 3, report.samples / 3});
+    for (std::size_t p = 0; p < Probe::parts && i > 0; ++p) probe.give_output(p, given.output[p]);
+    auto const each_skip = [&](auto SkipPair::*end, auto f) {
+        for (std::size_t s = 0; s < model.skips.size(); ++s)
+            for (std::size_t p = 0; p < Probe::parts && model.skips[s].*end == i; ++p)
+                f(model.skips[s], p, given.skips[Probe::parts * s + p]);
+    };
+    each_skip(&SkipPair::to, [&](SkipPair const& skip, std::size_t p, auto const& tensor) {
+        probe.give_popped(p, skip.pop, tensor);
+    });
+    for (std::size_t s = 0; s < report.samples; ++s) {
+        auto const sample = [&](TensorPointer const& of) {
+            return of.data + s % batch.samples * of.sample_bytes;
+        };
+        for (std::size_t t = 0; t < batch.inputs.size() && i == 0; ++t)
+            probe.give(s, t, sample(batch.inputs[t]));
+        for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)
+            probe.give_target(s, t, sample(batch.targets[t]));
+    }
+    probe.upload();
+    LayerCheck<Device> check(probe, i, loss ? model.loss.name : model.infos[i].name, options);
+    if (probe.has_backward()) check.add_to(report);
+    for (std::size_t p = 0; p < Probe::parts && !loss; ++p) given.output[p] = probe.output(p);
+    each_skip(&SkipPair::from, [&](SkipPair const& skip, std::size_t p, auto& tensor) {
+        tensor = probe.stashed(p, skip.stash);
+    });
+}
+
+// With several ranks: what one has found of a layer, all have behind this. `error`: what it threw.
+template <class Device>
+void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t teller,
+                 std::exception_ptr error, std::size_t rows, GivenTensors& given,
+                 GradientReport& report) {
+    RankWords words;
+    if (teller == machine.ranks().number()) {
+        words.put(what_of(error));
+        for (auto const& output : given.output) words.put(output);
+        for (auto const& skip : given.skips) words.put(skip);
+        for (std::size_t r = rows; r < report.rows.size(); ++r) {
+            GradientRow const& row = report.rows[r];
+            for (std::string const* text : {&row.tensor, &row.entry, &row.fault}) words.put(*text);
+            for (std::size_t const number : {row.checked, row.left_out}) words.put(number);
+            for (double const number : {row.analytic, row.numeric, row.error}) words.put(number);
+        }
+    }
+    tell_all(machine.transport(), machine.engine().tables(), teller, words);
+    if (error) std::rethrow_exception(error);
+    if (teller == machine.ranks().number()) return;
+    if (auto const what = words.template get_range<std::string>(); !what.empty())
+        throw RankError("gpipe: on rank " + std::to_string(teller) +
+                        ", in check_gradients(): " + what);
+    for (auto& output : given.output) output = words.template get_range<std::vector<std::byte>>();
+    for (auto& skip : given.skips) skip = words.template get_range<std::vector<std::byte>>();
+    Model const& model = machine.model();
+    while (words.at < words.bytes.size()) {
+        GradientRow row;
+        row.layer = i;
+        row.name = i < model.infos.size() ? model.infos[i].name : model.loss.name;
+        for (std::string* text : {&row.tensor, &row.entry, &row.fault})
+            *text = words.template get_range<std::string>();
+        for (std::size_t* number : {&row.checked, &row.left_out})
+            *number = words.template get<std::size_t>();
+        for (double* number : {&row.analytic, &row.numeric, &row.error})
+            *number = words.template get<double>();
+        report.rows.push_back(std::move(row));
+    }
+}
+
 template <class Device>
 GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const& elements,
-                            std::span<TensorPointer const> inputs,
-                            std::span<TensorPointer const> targets, std::size_t samples,
-                            GradientCheckOptions const& options) {
-    using Probe = LayerProbe<Device>;
+                            GivenBatch const& batch, GradientCheckOptions const& options) {
     GradientReport report;
     report.samples = std::max<std::size_t>(options.samples, 3);
-    typename Probe::Sizes const sizes{report.samples - report.samples / 3, report.samples / 3};
-    Model const& model = machine.model();
-    std::size_t const layers = elements.size();
-    std::unique_ptr<Probe> before;
-    std::vector<std::vector<std::byte>> skips(Probe::parts * model.skips.size());
-    for (std::size_t i = 0; i <= layers; ++i) {
-        bool const loss = i == layers;
-        LayerElements of_loss;
-        if (loss) of_loss = {elements[i - 1].output(), {}, {}, elements[i - 1].outputs, 0};
-        auto probe = std::make_unique<Probe>(machine, i, loss ? of_loss : elements[i], sizes);
-        if (before) probe->give_output(*before);
-        for (std::size_t s = 0; s < model.skips.size(); ++s)
-            for (std::size_t p = 0; p < Probe::parts; ++p) {
-                SkipPair const& skip = model.skips[s];
-                std::vector<std::byte>& tensor = skips[Probe::parts * s + p];
-                if (before && skip.from + 1 == i) tensor = before->stashed(p, skip.stash);
-                if (skip.to == i) probe->give_popped(p, skip.pop, tensor);
+    GivenTensors given;
+    given.skips.resize(GivenTensors::parts * machine.model().skips.size());
+    Ranks const& ranks = machine.ranks();
+    for (std::size_t i = 0; i <= elements.size(); ++i) {
+        std::size_t const owner = ranks.of(machine.device_of(std::min(i, elements.size() - 1)));
+        std::size_t const faults = report.faults(), rows = report.rows.size();
+        std::exception_ptr error;
+        if (ranks.count == 1 || ranks.number() == owner) try {
+                check_layer(machine, i, elements, batch, options, given, report);
+            } catch (...) {
+                error = std::current_exception();
             }
-        for (std::size_t s = 0; s < report.samples; ++s) {
-            auto const sample = [&](TensorPointer const& of) {
-                return of.data + s % samples * of.sample_bytes;
-            };
-            for (std::size_t t = 0; t < inputs.size() && i == 0; ++t)
-                probe->give(s, t, sample(inputs[t]));
-            for (std::size_t t = 0; t < targets.size() && loss; ++t)
-                probe->give_target(s, t, sample(targets[t]));
-        }
-        probe->upload();
-        std::size_t const faults = report.faults();
-        LayerCheck<Device> check(*probe, i, loss ? model.loss.name : model.infos[i].name, options);
-        if (probe->has_backward()) check.add_to(report);
+        if constexpr (joins_ranks<Device>)
+            if (ranks.count > 1) share_layer(machine, i, owner, error, rows, given, report);
+        if (error) std::rethrow_exception(error);
         if (report.faults() > faults && report.rows.back().fault == "forward gives no number")
             break; // nothing can be said of the layers behind
-        before = std::move(probe);
     }
     return report;
 }
@@ -69,9 +146,11 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
 /// different sizes are run twice, so that gradients must be added to and may not depend on how
 /// samples are cut. Entries at which widths disagree, where the function has a kink, are left out.
 ///
-/// Changes nothing of the training, and allocates what it needs. The arrays are in the host's
-/// memory. Throws what a layer throws, and std::invalid_argument for batches that do not fit.
-/// A forward takes time for each entry and width, some 4 x (entries + 4) per tensor.
+/// Changes nothing of the training, and allocates what it needs. With several ranks all call it,
+/// each looks at its own layers (of several replicas those of the first do), and all have the
+/// report. The arrays are in the host's memory. Throws what a layer throws, and
+/// std::invalid_argument for batches that do not fit. A forward takes time for each entry and
+/// width, some 4 x (entries + 4) per tensor.
 template <class Net, class... Policies>
 GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Input> inputs,
@@ -80,8 +159,8 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
     std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
     auto& machine = detail::MachineAccess::of(train);
     machine.finish();
-    return detail::check_layers(machine, elements_of<Net>(), inputs.tensors(), targets.tensors(),
-                                samples, options);
+    return detail::check_layers(machine, elements_of<Net>(),
+                                {inputs.tensors(), targets.tensors(), samples}, options);
 }
 
 } // namespace gpipe

@@ -4,6 +4,9 @@
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 
+#include <gpipe/check_gradients.hpp>
+#include <gpipe/trace/text.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -462,23 +465,97 @@ TEST_CASE("an output is written where the last cell is") {
     CHECK(other == std::vector<Real>(17 * 3));
 }
 
-TEST_CASE("a rank shows what it has run itself, and the plan of all") {
+TEST_CASE("all ranks show what all have run, each action after those that it needs, and one plan") {
     toy::Watch watch;
-    auto all = crew<Train>({3, 1}, true, 2, options<Train>(4, 4),
+    for (Sizes const& devices : {Sizes{3, 1}, Sizes{1, 1, 2}}) {
+        auto all = crew<Train>(devices, true, 2, options<Train>(4, 4),
+                               [&] { return toy::make_net<Real>(watch); });
+        toy::Data<Real> const data(13);
+        for (std::size_t r = 0; r < all.ranks(); ++r) all[r].time_actions();
+        all.step(data.inputs, data.targets);
+        std::vector<gpipe::Timeline> shown(all.ranks());
+        all.each([&](std::size_t r) { shown[r] = all[r].timeline("all"); });
+        gpipe::Timeline const& timeline = shown[0];
+        gpipe::Programs const& programs = all[0].programs();
+        REQUIRE(timeline.size() == programs.size());
+        std::size_t lanes = 0, noted = 0;
+        std::vector<std::size_t> first_lane; // by device: of its rank
+        for (std::size_t r = 0; r < all.ranks(); ++r) {
+            CHECK(!all.errors[r]);
+            CHECK(gpipe::trace::text(shown[r]) == gpipe::trace::text(timeline));
+            CHECK(all[r].summary() == all[0].summary());
+            CHECK(all[r].lanes() == std::min<std::size_t>(devices[r], 2));
+            first_lane.insert(first_lane.end(), devices[r], lanes);
+            lanes += all[r].lanes();
+            for (gpipe::ActionTime const& time : all[r].times())
+                noted += time.ran && !gpipe::is_transfer(time.action.kind);
+        }
+        CHECK(noted == programs.size()); // each by one of them
+        CHECK(timeline.memory().size() == 4);
+        auto const of = [&](gpipe::Action const& action) {
+            std::size_t i = 0;
+            while (!(timeline[i].action == action)) ++i;
+            return timeline[i];
+        };
+        for (std::uint32_t c = 0; c < 4; ++c)
+            for (std::uint32_t m = 0; m < 4; ++m) {
+                auto const here = of(gpipe::forward(c, m));
+                CHECK(here.start >= 0);
+                CHECK(here.device == c);
+                CHECK(here.lane >= first_lane[c]);
+                CHECK(here.lane < first_lane[c] + all.of(all[0].plan().first[c]).lanes());
+                if (c > 0) CHECK(of(gpipe::forward(c - 1, m)).end <= here.start);
+                if (c > 0)
+                    CHECK(of(gpipe::backward(c, m)).end <= of(gpipe::backward(c - 1, m)).start);
+            }
+    }
+}
+
+TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on one") {
+    using Ranked = toy::Training<toy::SkipNet<Real>, Loss, Adam, toy::Rank>;
+    using One = toy::Training<toy::SkipNet<Real>, Loss, Adam, Host>;
+    toy::Data<Real> const data(7);
+    One one(toy::SkipNet<Real>{}, {}, Adam{1e-2f}, options<One>(4, 4));
+    gpipe::GradientReport const expected =
+        gpipe::check_gradients(one, data.inputs, data.targets, {.entries = 3});
+    for (Sizes const& devices : splits(4)) {
+        INFO(describe(devices));
+        auto all = crew<Ranked>(devices, true, 1, options<Ranked>(4, 4),
+                                [] { return toy::SkipNet<Real>{}; });
+        std::vector<gpipe::GradientReport> found(all.ranks());
+        all.each([&](std::size_t r) {
+            found[r] = gpipe::check_gradients(all[r], data.inputs, data.targets, {.entries = 3});
+        });
+        for (std::size_t r = 0; r < all.ranks(); ++r) {
+            CHECK(!all.errors[r]);
+            CHECK(found[r].rows.size() == expected.rows.size());
+            CHECK(to_string(found[r]) == to_string(expected)); // every digit that it shows
+        }
+        all.step(data.inputs, data.targets);
+    }
+}
+
+TEST_CASE("what a layer throws in a check is told on all ranks, and they train on") {
+    toy::Watch watch;
+    auto all = crew<Train>({1, 2, 1}, false, 1, options<Train>(4, 4),
                            [&] { return toy::make_net<Real>(watch); });
     toy::Data<Real> const data(13);
-    for (std::size_t r = 0; r < 2; ++r) all[r].time_actions();
-    all.step(data.inputs, data.targets);
-    std::size_t shown = 0;
-    for (std::size_t r = 0; r < 2; ++r) {
-        gpipe::Timeline const timeline = all[r].timeline();
-        for (std::size_t i = 0; i < timeline.size(); ++i)
-            CHECK((timeline[i].device == 3) == (r == 1));
-        shown += timeline.size();
-        CHECK(all[r].summary() == all[0].summary());
-        CHECK(all[r].lanes() == (r == 0 ? 2 : 1));
+    watch.faults = {{4, 0, Phase::backward}};
+    all.each([&](std::size_t r) { gpipe::check_gradients(all[r], data.inputs, data.targets); });
+    watch.faults.clear();
+    std::size_t const owner = all.rank_of(4);
+    for (std::size_t r = 0; r < 3; ++r) {
+        REQUIRE(all.errors[r]);
+        if (r == owner)
+            CHECK_THROWS_AS(std::rethrow_exception(all.errors[r]), toy::Thrown);
+        else
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]),
+                                 ("gpipe: on rank " + std::to_string(owner) +
+                                  ", in check_gradients(): what it threw is no std::exception")
+                                     .c_str(),
+                                 gpipe::RankError);
     }
-    CHECK(shown == all[0].programs().size());
+    all.step(data.inputs, data.targets);
 }
 
 TEST_CASE("ranks that do not fit together are refused on all of them; what a rank does not have is "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/tables.hpp>
@@ -25,6 +26,18 @@ class RankError : public std::runtime_error {
 
 namespace detail {
 
+// In words, what was thrown; none if nothing was.
+GPIPE_INLINE std::string what_of(std::exception_ptr const& thrown) {
+    if (!thrown) return {};
+    try {
+        std::rethrow_exception(thrown);
+    } catch (std::exception const& error) {
+        return error.what();
+    } catch (...) {
+        return "what it threw is no std::exception";
+    }
+}
+
 // What a rank tells of a run: its first failure.
 struct RankNote {
     std::uint32_t place = FirstFailure::none; // in the linear order
@@ -44,13 +57,7 @@ struct RankNote {
         cell = f.cell;
         micro_batch = f.micro_batch;
         tensor = f.tensor;
-        try {
-            std::rethrow_exception(f.error);
-        } catch (std::exception const& error) {
-            std::snprintf(what, sizeof what, "%s", error.what());
-        } catch (...) {
-            std::snprintf(what, sizeof what, "what it threw is no std::exception");
-        }
+        std::snprintf(what, sizeof what, "%s", what_of(f.error).c_str());
     }
     // Of both the first.
     void take_in(RankNote const& other) {

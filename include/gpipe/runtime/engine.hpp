@@ -109,16 +109,14 @@ template <DeviceRuntime Device> class Engine {
     /// Of the last run that has come to its end, if it failed.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
 
-    /// From the next run on, notes when every action runs. times() are then those of the last run
-    /// that has come to its end, by action.
+    /// From the next run on, notes when every action runs: what last_run() has is then of the last
+    /// that has come to its end.
     void time_actions() {
         runs_.time_actions(
             std::max(planned_.plan.lowered.programs.size(), planned_.evaluation.programs.size()));
     }
-    /// By action, see time_actions().
-    Array<ActionTime> const& times() const { return runs_.times(); }
-    /// How often a lane lost its core in that run.
-    std::uint64_t preemptions() const { return runs_.preemptions(); }
+    /// That run.
+    Run const& last_run() const { return runs_.last(); }
 
   private:
     static constexpr std::size_t slots = Device::depth;

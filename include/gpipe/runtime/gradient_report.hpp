@@ -41,7 +41,7 @@ struct GradientRow {
     double numeric = 0;  ///< the central difference
     /// Of these two, relative to the larger and to the tensor's other gradients.
     double error = 0;
-    std::string_view fault; ///< empty: none
+    std::string fault; ///< empty: none
 };
 
 /// What check_gradients() found: a row for each tensor.
@@ -76,7 +76,7 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
                    std::to_string(row.checked), std::to_string(row.left_out),
                    seen ? row.entry : "-", number("%.5g", row.analytic),
                    number("%.5g", row.numeric), number("%.1e", row.error),
-                   !row.fault.empty() ? "WRONG: " + std::string(row.fault)
+                   !row.fault.empty() ? "WRONG: " + row.fault
                    : seen             ? "ok"
                                       : "not checked"});
     }

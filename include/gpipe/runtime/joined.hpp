@@ -7,6 +7,7 @@
 #include <gpipe/runtime/channels.hpp>
 #include <gpipe/runtime/rank_commit.hpp>
 #include <gpipe/runtime/rank_table.hpp>
+#include <gpipe/runtime/rank_timeline.hpp>
 #include <gpipe/runtime/replica_exchange.hpp>
 #include <gpipe/transport/transport.hpp>
 

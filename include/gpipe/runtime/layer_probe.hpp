@@ -89,14 +89,12 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
         return is_loss();
     }
 
-    /// Gives it what the layer before gives, by a forward of that.
-    void give_output(LayerProbe& before) {
+    /// What the layer behind is given of a micro-batch, by a forward.
+    std::vector<std::byte> output(std::size_t p) {
         std::vector<double> unused;
-        for (std::size_t p = 0; p < parts; ++p) {
-            before.forward(p, unused);
-            Tensors& x = given_[p].x;
-            std::memcpy(x.here(), before.parts_[p].y.here(), x.begin(elements_.inputs));
-        }
+        forward(p, unused);
+        Tensors const& y = parts_[p].y;
+        return {y.here(), y.here() + y.begin(elements_.outputs)};
     }
     /// What forward() has left of a skip, by its end.
     std::vector<std::byte> stashed(std::size_t p, std::uint32_t end) const {

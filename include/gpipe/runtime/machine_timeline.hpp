@@ -3,18 +3,39 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/run.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
+#include <gpipe/transport/local.hpp>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string_view>
 
 namespace gpipe::detail {
 
-// Over the times of the last run; none if that was no training step.
-template <class Device> Array<MemoryCurve> used_memory(Machine<Device> const& machine) {
-    Array<ActionTime> const& times = machine.engine().times();
+// When the actions of a run ran, by action, on which of all lanes, and how often one lost its core.
+struct RunTimes {
+    Array<ActionTime> actions;
+    std::uint64_t preemptions = 0;
+};
+
+// Of the ranks of a replica, see runtime/rank_timeline.hpp.
+template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine);
+
+// Of the last run.
+template <class Device> RunTimes run_times(Machine<Device> const& machine) {
+    if constexpr (joins_ranks<Device>)
+        if (machine.ranks().count > 1) return times_of_ranks(machine);
+    Run const& run = machine.engine().last_run();
+    return {run.times, run.preemptions.load(std::memory_order_relaxed)};
+}
+
+// Over these times; none if that was no training step.
+template <class Device>
+Array<MemoryCurve> used_memory(Machine<Device> const& machine, Array<ActionTime> const& times) {
     Programs const& all = machine.plan().lowered.programs;
     std::size_t count = machine.programs().size();
     for (std::size_t i = count; i < all.size() && i < times.size(); ++i)
@@ -39,7 +60,8 @@ template <class Device> Array<MemoryCurve> used_memory(Machine<Device> const& ma
 template <class Device>
 Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
     Programs const& programs = machine.programs();
-    Array<ActionTime> const& times = machine.engine().times();
+    RunTimes const run = run_times(machine);
+    Array<ActionTime> const& times = run.actions;
     Timeline result(programs.devices(), programs.cells(), programs.micro_batches(), times.size(),
                     title);
     for (ActionTime const& time : times)
@@ -49,8 +71,8 @@ Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
     if (result.size() == 0)
         throw std::logic_error("gpipe: there is no timed run to show: call time_actions() before "
                                "the step that timeline() is for");
-    result.preemptions(machine.engine().preemptions());
-    result.memory(used_memory(machine));
+    result.preemptions(run.preemptions);
+    result.memory(used_memory(machine, times));
     return result;
 }
 

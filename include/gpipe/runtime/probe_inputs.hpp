@@ -60,13 +60,16 @@ template <class Device> class ProbeInputs {
     }
 
     /// Sets what the layer is given of a sample: one tensor of its inputs, or of the loss's
-    /// targets, of which `bytes` are a sample.
+    /// targets; or of a micro-batch what the layer before has as output.
     void give(std::size_t sample, std::size_t tensor, std::byte const* data) {
         Given& part = of_sample(sample);
         TensorType const& type = elements_.takes.first[tensor];
         std::size_t const bytes = type.element.bytes * type.count;
         std::memcpy(part.x.here() + part.x.begin(tensor) + (sample - part.first) * bytes, data,
                     bytes);
+    }
+    void give_output(std::size_t p, std::vector<std::byte> const& before) {
+        std::memcpy(given_[p].x.here(), before.data(), before.size());
     }
     void give_target(std::size_t sample, std::size_t tensor, std::byte const* data) {
         Given& part = of_sample(sample);

@@ -142,17 +142,13 @@ template <DeviceRuntime Device> class Runs {
     }
     /// Of the last run that has come to its end, if it failed.
     std::optional<Failure> const& failure() const { return last_failure_; }
-    /// From the next run on, notes when every action runs; `actions` of the largest table. times()
-    /// are then those of the last run that has come to its end, by action.
+    /// From the next run on, notes when every action runs; `actions` of the largest table. What
+    /// last() has is then of the last that has come to its end.
     void time_actions(std::size_t actions) {
         for (Run& run : runs_) run.times = Array<ActionTime>(actions);
     }
-    /// By action, see time_actions().
-    Array<ActionTime> const& times() const { return runs_[last_slot_].times; }
-    /// How often a lane lost its core in that run.
-    std::uint64_t preemptions() const {
-        return runs_[last_slot_].preemptions.load(std::memory_order_relaxed);
-    }
+    /// That run.
+    Run const& last() const { return runs_[last_slot_]; }
 
   private:
     // Throws where a rank is gone, which may have updated its parameters or not.

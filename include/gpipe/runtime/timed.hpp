@@ -11,18 +11,20 @@
 namespace gpipe {
 
 /// When the actions of a Training's runs have run, and would run: of several replicas, those of the
-/// first, or of this rank's.
+/// first in this process.
 template <class Training> class Timed {
   public:
     /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
     /// then not kept as graphs.
     void time_actions() { machine().engine().time_actions(); }
-    /// When each action of the last run ran, by its index among all actions; only after
-    /// time_actions().
-    Array<ActionTime> const& times() const { return machine().engine().times(); }
+    /// When each action of the last run ran that this process has, by its index among all actions;
+    /// only after time_actions().
+    Array<ActionTime> const& times() const { return machine().engine().last_run().times; }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
     /// After a training step with the bytes that were in use. Says how often a lane lost its core.
-    /// Throws std::logic_error if there is no timed run.
+    /// With several ranks all call it, and time_actions() before, and have the same: of those of
+    /// other hosts as far as their clocks could be compared. Throws std::logic_error if there is no
+    /// timed run.
     Timeline timeline(std::string_view title = {}) const {
         return detail::timeline_of(machine(), title);
     }

@@ -44,8 +44,12 @@ class Watch {
     using Place = detail::WatchPlace;
 
   public:
-    static constexpr std::size_t most_ranks = 64;                              ///< more are refused
-    static constexpr int nobody = Place::nobody, everybody = Place::everybody; ///< for a rank
+    static constexpr std::size_t most_ranks = 64; ///< more are refused
+    /// In place of a rank.
+    ///@{
+    static constexpr int nobody = Place::nobody;
+    static constexpr int everybody = Place::everybody;
+    ///@}
 
     /// All ranks make one at once. `deadline`: seconds; `address`, `exchange`: see
     /// detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that does.

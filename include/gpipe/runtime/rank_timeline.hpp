@@ -1,0 +1,63 @@
+#pragma once
+
+#include <gpipe/runtime/machine_timeline.hpp>
+#include <gpipe/runtime/rank_words.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gpipe::detail {
+
+// Of the last run, by action, what the ranks of this one's replica have noted, in seconds since the
+// first of them began; a lane is one of all that they have. All ranks call it.
+template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) {
+    struct Noted {
+        std::size_t action;
+        ActionTime time;
+    };
+    Ranks const& ranks = machine.ranks();
+    Run const& own = machine.engine().last_run();
+    double const origin = own.origin - clock_ahead(machine.transport());
+    std::vector<ActionTime> actions(own.times.size());
+    RunTimes all;
+    double first = origin;
+    std::size_t lanes = 0; // of the ranks before
+    for (std::size_t n = 0; n < ranks.all(); ++n) {
+        RankWords words;
+        if (n == ranks.number()) {
+            words.put(origin);
+            words.put(own.preemptions.load(std::memory_order_relaxed));
+            words.put(machine.engine().lanes());
+            words.put(own.times.size());
+            for (std::size_t i = 0; i < own.times.size(); ++i)
+                if (own.times[i].ran) words.put(Noted{i, own.times[i]});
+        }
+        tell_all(machine.transport(), machine.engine().tables(), n, words);
+        if (n / ranks.count != ranks.replica) continue;
+        auto const began = words.get<double>();
+        all.preemptions += words.get<std::uint64_t>();
+        auto const lanes_there = words.get<std::size_t>();
+        actions.resize(std::max(actions.size(), words.get<std::size_t>()));
+        while (words.at < words.bytes.size()) {
+            auto [i, time] = words.get<Noted>();
+            time.lane += lanes;
+            time.start += began;
+            time.end += began;
+            actions[i] = time;
+            if (time.ran) first = std::min(first, began);
+        }
+        lanes += lanes_there;
+    }
+    all.actions = Array<ActionTime>(actions.size());
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+        all.actions[i] = actions[i];
+        all.actions[i].start -= first;
+        all.actions[i].end -= first;
+    }
+    return all;
+}
+
+} // namespace gpipe::detail

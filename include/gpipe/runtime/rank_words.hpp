@@ -1,0 +1,101 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace gpipe::detail {
+
+// What a rank tells others that run the same program, one behind the other.
+struct RankWords {
+    std::vector<std::byte> bytes;
+    std::size_t at = 0; // of the next to be read
+
+    template <class T> void put(T const& value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        put(&value, sizeof value);
+    }
+    void put(std::string const& text) {
+        put(text.size());
+        put(text.data(), text.size());
+    }
+    void put(std::vector<std::byte> const& data) {
+        put(data.size());
+        put(data.data(), data.size());
+    }
+    template <class T> T get() {
+        T value;
+        get(&value, sizeof value);
+        return value;
+    }
+    template <class Range> Range get_range() { // a string, or bytes
+        Range range(get<std::size_t>(), {});
+        get(range.data(), range.size());
+        return range;
+    }
+
+  private:
+    void put(void const* from, std::size_t count) {
+        auto const data = static_cast<std::byte const*>(from);
+        bytes.insert(bytes.end(), data, data + count);
+    }
+    void get(void* to, std::size_t count) {
+        if (count > 0) std::memcpy(to, bytes.data() + at, count);
+        at += count;
+    }
+};
+
+// Between runs: afterwards all have what the teller had. All call it. Throws where one is gone.
+template <class Transport>
+void tell_all(Transport& transport, Tables const& tables, std::size_t teller, RankWords& words) {
+    Ranks const& ranks = tables.ranks;
+    std::size_t const self = ranks.number(), decider = tables.decider();
+    auto const sizes = transport.gather(words.bytes.size());
+    if (self != teller) words = {std::vector<std::byte>(sizes[teller])};
+    // In messages that all channels between ranks have room for, by way of the one that decides.
+    for (std::size_t at = 0; at < sizes[teller]; at += sizeof(RankNote)) {
+        std::byte* const data = words.bytes.data() + at;
+        std::size_t const count = std::min(sizeof(RankNote), sizes[teller] - at);
+        std::uint32_t const up = tables.channel_of_rank(self);
+        if (self == teller && up != no_channel) transport.send(up, data, count, 0);
+        if (self == decider) {
+            if (self != teller) transport.receive(tables.channel_of_rank(teller), data, count);
+            for (std::size_t r = 0; r < ranks.all(); ++r)
+                if (r != teller && r != self)
+                    transport.send(tables.channel_of_rank(r) + 1, data, count, 0);
+        } else if (self != teller) {
+            transport.receive(up + 1, data, count);
+        }
+    }
+    if (transport.error()) std::rethrow_exception(transport.error());
+}
+
+// By how many seconds this one's clock is ahead of the first rank's; 0 where both may be the same.
+// All call it.
+template <class Transport> double clock_ahead(Transport& transport) {
+    double ahead = 0, narrowest = 0;
+    for (int round = 0; round < 8; ++round) {
+        double const begin = seconds_now();
+        transport.gather(0);
+        // Between these two the first one looks at its clock, too: no sooner than this one has
+        // come, and no later than it goes on.
+        auto const all = transport.gather(std::bit_cast<std::uint64_t>(seconds_now()));
+        double const end = seconds_now(), first = std::bit_cast<double>(all[0]);
+        if (round > 0 && end - begin >= narrowest) continue;
+        narrowest = end - begin;
+        ahead = begin <= first && first <= end ? 0 : (begin + end) / 2 - first;
+    }
+    return ahead;
+}
+
+} // namespace gpipe::detail
