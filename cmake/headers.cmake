@@ -291,6 +291,8 @@ set(GPIPE_HEADERS
     include/gpipe/transport/mpi_session.hpp
     include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/mpi_window.hpp
+    include/gpipe/transport/rank_wait.hpp
+    include/gpipe/transport/shared_counter.hpp
     include/gpipe/transport/transport.hpp
     include/gpipe/transport/watch.hpp
     include/gpipe/transport/watch_board.hpp

@@ -244,7 +244,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
     gpipe::Loader loader(train, gpt::Windows{text.training(), Model::context},
-                         {.batch = settings.batch, .seed = settings.seed});
+                         {.batch = settings.batch, .seed = train.seed()}); // as saved
     support::BubbleMeter bubble(train.cells(), train.lanes());
     support::Progress progress(settings.steps);
     std::vector<double> losses;
@@ -393,8 +393,7 @@ int main(int count, char** arguments) {
         return options.refuse("--ranks: this program was built without MPI; configure it anew "
                               "where there is one (Debian: libopenmpi-dev)");
 #endif
-        if (settings.device == "cuda")
-            return options.refuse("--ranks goes without --device cuda");
+        if (settings.device == "cuda") return options.refuse("--ranks goes without --device cuda");
         if (settings.devices() * settings.replicas % settings.ranks != 0 ||
             settings.ranks % settings.replicas != 0)
             return options.refuse(format("--ranks %zu are not as many for each of %zu replicas of "
@@ -410,6 +409,7 @@ int main(int count, char** arguments) {
             if (text.id(c) < 0)
                 return options.refuse("--prompt has a character that the text has not");
         (void)settings.chosen_schedule(); // what is refused is refused once
+        if (!settings.trace.empty()) support::TraceFile::check(settings.trace);
 #ifdef GPIPE_EXAMPLE_MPI
         if (settings.ranks > 1 && !support::is_launched())
             support::launch(settings.ranks, count, arguments);

@@ -43,7 +43,9 @@ inline std::string trace_endings() {
 /// opened before the training, which may take hours.
 class TraceFile {
   public:
-    /// Throws UsageError for another ending, std::runtime_error where there can be no such file.
+    /// Throws UsageError for another ending.
+    static void check(std::string const& path) { (void)format_of(path); }
+    /// The same, and std::runtime_error where there can be no such file.
     explicit TraceFile(std::string const& path) : format_(format_of(path)), file_(path) {}
 
     /// Writes what the last step of a Training has shown, a mini-batch of `samples`, below what its

@@ -140,6 +140,8 @@ TEST_CASE(
                 std::iota(all.begin(), all.end(), std::uint64_t{0});
                 CHECK(sorted == all);
                 CHECK((part == all) == !shuffled);
+                if (epoch > 0)
+                    CHECK(std::equal(part.begin(), part.end(), seen.begin()) == !shuffled);
             }
             loader.seek(3);
             CHECK(samples_of(loader.next(), 4) == Samples(seen.begin() + 12, seen.begin() + 16));
@@ -166,6 +168,24 @@ TEST_CASE("what the caller holds is not written, and no more is read ahead than 
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         CHECK(read() == most);
         CHECK(samples_of(batch, 2) == Samples{2 * n, 2 * n + 1});
+    }
+}
+
+TEST_CASE("seek() may come while something is read ahead") {
+    struct Slow : Numbers {
+        void inputs(std::uint64_t sample, std::span<float, 3> to) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            Numbers::inputs(sample, to);
+        }
+    };
+    using T = Train<>;
+    T train{{}, {}, {}, options<T>()};
+    Loader loader(train, Slow{{1000}}, {.batch = 2, .shuffled = false});
+    for (std::uint64_t const number : {7u, 100u, 3u, 0u}) {
+        (void)loader.next(); // and the one behind is begun
+        loader.seek(number);
+        for (std::uint64_t n = number; n < number + 3; ++n)
+            CHECK(samples_of(loader.next(), 2) == Samples{2 * n, 2 * n + 1});
     }
 }
 

@@ -1,7 +1,8 @@
 // One process of several that train: mpi_rank WAY shared|apart VICTIM MOMENT. The victim is lost,
 // or is another than the rest, in the way that is named; at the MOMENT: "made", before there is a
-// Training, "between" two steps, or at so many calls of its layers in steps. Says when that is, and
-// when and with which words this process has left; status 0 if it has trained to the end.
+// Training, "between" two steps, or at so many calls of its layers in steps. Adds to the file when
+// that is, and when and with which words this process has left (what is printed a launcher that
+// ends the others may drop); status 0 if it has trained to the end.
 #include "layers.hpp"
 #include "losses.hpp"
 
@@ -27,11 +28,13 @@ namespace {
 std::string way, moment; // of the victim; else empty
 std::size_t calls = 0;   // of layers in steps
 
-// On one line: those of several processes would be mixed.
+std::FILE* file = nullptr;
+
+// At once, on one line: those of several processes are not mixed.
 void say(char const* what, std::string words = {}) {
     std::replace(words.begin(), words.end(), '\n', ';');
-    std::printf("%s %.6f %s\n", what, gpipe::detail::seconds_now(), words.c_str());
-    std::fflush(stdout);
+    std::fprintf(file, "%s %.6f %s\n", what, gpipe::detail::seconds_now(), words.c_str());
+    std::fflush(file);
 }
 void get_lost() {
     if (way == "none" || way.empty()) return;
@@ -117,6 +120,7 @@ void exchange(gpipe::MpiRanks& ranks, std::uint32_t victim, bool is_open) {
 int main(int, char** arguments) {
     std::string const what = arguments[1];
     auto const victim = static_cast<std::uint32_t>(std::atoi(arguments[3]));
+    file = std::fopen(arguments[5], "a");
     gpipe::MpiRanks::Options o;
     o.deadline = 2;
     o.shares = arguments[2] == std::string("shared");
@@ -124,7 +128,7 @@ int main(int, char** arguments) {
         gpipe::MpiRanks ranks(o);
         bool const is_victim = ranks.rank() == victim;
         if (is_victim) way = what, moment = arguments[4];
-        try {
+        try { // said before the others are left
             if (what == "bytes" || what == "open")
                 exchange(ranks, victim, what == "open");
             else if (way == "type")
@@ -137,7 +141,8 @@ int main(int, char** arguments) {
             say("LEFT", error.what());
             throw;
         }
-    } catch (std::exception const&) {
+    } catch (std::exception const& error) {
+        say("ENDS", error.what());
         return 1;
     }
 }

@@ -7,6 +7,7 @@
 #include <gpipe/transport/mpi_session.hpp>
 #include <gpipe/transport/mpi_ways.hpp>
 #include <gpipe/transport/mpi_window.hpp>
+#include <gpipe/transport/rank_wait.hpp>
 #include <gpipe/transport/transport.hpp>
 #include <gpipe/transport/watch.hpp>
 
@@ -153,16 +154,15 @@ class MpiRanks {
               std::uint32_t word) noexcept {
         detail::MpiWay& way = own_->ways[channel];
         std::size_t const turn = way.turn();
-        bool const is_free = wait(way.peer, [&] {
-            return way.counters
-                       ? way.next - way.counters->received.load(std::memory_order_acquire) <
-                             options_.ahead
-                       : is_done(way.peer, way.requests[turn]);
-        });
+        bool const is_free =
+            way.counters ? wait_at(way.counters->received, way.peer,
+                                   [&](std::uint64_t received) {
+                                       return way.next - received < options_.ahead;
+                                   })
+                         : wait(way.peer, [&] { return is_done(way.peer, way.requests[turn]); });
         if (!is_free) return;
         way.put(from, bytes, word);
-        if (++way.next; way.counters)
-            return way.counters->sent.store(way.next, std::memory_order_release);
+        if (++way.next; way.counters) return way.counters->sent.set(way.next);
         std::lock_guard const lock(calls);
         check(way.peer, MPI_Isend(way.slot_at(turn), detail::MpiWay::bytes_of(bytes), MPI_BYTE,
                                   way.peer, tag_of(channel), all_, &way.requests[turn]));
@@ -171,15 +171,15 @@ class MpiRanks {
         detail::MpiWay& way = own_->ways[channel];
         std::size_t const turn = way.turn();
         std::uint32_t word = 0;
-        bool const came = wait(way.peer, [&] {
-            return way.counters ? way.counters->sent.load(std::memory_order_acquire) > way.next
-                                : is_done(way.peer, way.requests[turn]);
-        });
+        bool const came =
+            way.counters ? wait_at(way.counters->sent, way.peer,
+                                   [&](std::uint64_t sent) { return sent > way.next; })
+                         : wait(way.peer, [&] { return is_done(way.peer, way.requests[turn]); });
         if (!came) return 0;
         if (!way.take(to, bytes, word))
             watch_->lose(way.peer, "has sent a message of other bytes than are received");
         if (++way.next; way.counters) {
-            way.counters->received.store(way.next, std::memory_order_release);
+            way.counters->received.set(way.next);
         } else {
             std::lock_guard const lock(calls);
             post(channel, turn);
@@ -238,46 +238,16 @@ class MpiRanks {
             std::lock_guard const lock(calls);
             check(Watch::everybody, start(&request));
         }
-        if (!wait(Watch::everybody, [&] { return is_done(Watch::everybody, request); })) {
-            std::exception_ptr const error = watch_->error();
-            std::rethrow_exception(error);
-        }
+        wait(Watch::everybody, [&] { return is_done(Watch::everybody, request); });
+        if (watch_->anybody_lost()) std::rethrow_exception(watch_->error());
     }
-    // Until that is so; returns false where a rank is lost first. `peer`: who is waited for.
+
     template <class Ready> bool wait(int peer, Ready ready) noexcept {
-        for (int n = 0; n < 100; ++n)
-            if (ready()) return true;
-        // About as long as it takes to fall asleep and wake up.
-        double since = detail::seconds_now();
-        while (detail::seconds_now() - since < 60e-6) {
-            if (ready()) return true;
-            if (watch_->lost()) return false;
-            std::this_thread::yield(); // to a rank on the same core
-        }
-        watch_->wait_for(peer);
-        bool const is_ready = wait_asleep(peer, since, ready);
-        watch_->wait_for(Watch::nobody);
-        return is_ready;
+        return detail::RankWait(*watch_, options_.deadline).until(peer, ready);
     }
-    template <class Ready> bool wait_asleep(int peer, double since, Ready ready) noexcept {
-        double patience = options_.deadline;
-        int left = Watch::nobody; // who is waited for, and has left
-        while (!ready()) {
-            if (watch_->lost()) return false;
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
-            for (int r = 0; r < count_ && peer != Watch::nobody && left < 0; ++r)
-                if (r != self_ && (r == peer || peer == Watch::everybody) &&
-                    watch_->has_left(at(r))) {
-                    // What it sent before may be on its way yet.
-                    since = detail::seconds_now();
-                    patience = std::min(patience, 1.0);
-                    left = r;
-                }
-            if (detail::seconds_now() - since < patience) continue;
-            if (peer == Watch::nobody) return false;
-            left < 0 ? watch_->overdue(peer) : watch_->lose(left, "has left");
-        }
-        return true;
+    template <class Ready>
+    bool wait_at(detail::SharedCounter& counter, int peer, Ready ready) noexcept {
+        return detail::RankWait(*watch_, options_.deadline).until_counted(counter, peer, ready);
     }
 
     static constexpr auto& calls = detail::MpiSession::calls; // held around error_, too

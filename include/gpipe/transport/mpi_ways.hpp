@@ -2,9 +2,9 @@
 
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/transport/mpi_session.hpp>
+#include <gpipe/transport/shared_counter.hpp>
 #include <gpipe/transport/transport.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,10 +14,9 @@ namespace gpipe::detail {
 
 /// How many messages of a channel were sent and received, in memory that both ends see.
 struct MpiCounters {
-    alignas(64) std::atomic<std::uint64_t> sent{0};     ///< by who sends
-    alignas(64) std::atomic<std::uint64_t> received{0}; ///< by the other
+    alignas(64) SharedCounter sent;     ///< by who sends
+    alignas(64) SharedCounter received; ///< by the other
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// One end of a channel: slots that its messages go through in turn, each a Head and the tensors.
 class MpiWay {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -100,6 +101,11 @@ class Watch {
     ///@{
     bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
     std::exception_ptr error() const { return lost() ? error_ : nullptr; } // written once
+    /// The same as soon as anybody has told: then it waits until all know.
+    bool anybody_lost() const noexcept {
+        if (told_.load(std::memory_order_acquire)) await_loss();
+        return lost();
+    }
     ///@}
     /// Tells that a rank is lost, in words that go on from its number. Returns when lost().
     void lose(int rank, char const* words) {
@@ -118,15 +124,21 @@ class Watch {
         good_ = good_ && good;
         say_all(good ? Word::leaves : Word::leaves_after_loss);
     }
-    /// Whether a rank has told so, or all others have, and all that nobody was lost.
+    /// Whether a rank has told so; which one it was of a rank or of everybody, or nobody; whether
+    /// all others have, and all that nobody was lost.
     ///@{
     bool has_left(std::size_t rank) const noexcept {
         return left_.load(std::memory_order_acquire) >> rank & 1;
     }
-    bool all_left() const noexcept {
+    int first_left(int of) const noexcept {
         for (std::size_t r = 0; r < lines_.size(); ++r)
-            if (r != self_ && !has_left(r)) return false;
-        return true;
+            if ((of == everybody || of == static_cast<int>(r)) && has_left(r))
+                return static_cast<int>(r);
+        return nobody;
+    }
+    bool all_left() const noexcept {
+        return static_cast<std::size_t>(std::popcount(left_.load(std::memory_order_acquire))) + 1 ==
+               lines_.size();
     }
     bool good() const {
         std::lock_guard const lock(mutex_);
@@ -167,6 +179,9 @@ class Watch {
             if (!thread_.joinable()) settle(); // there are no others
         }
         wake();
+        await_loss();
+    }
+    void await_loss() const noexcept {
         while (!lost()) std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
 
@@ -234,8 +249,8 @@ class Watch {
     bool find_lost(double now) {
         if (board_.find_silent(deadline_)) return true;
         double const waited = section_since_ > 0 ? now - section_since_ : 0;
-        for (std::size_t r = 0; r < lines_.size() && waited > 1; ++r)
-            if (has_left(r)) return board_.judge(static_cast<int>(r), self_, "has left");
+        if (int const left = first_left(everybody); left != nobody && waited > 1)
+            return board_.judge(left, self_, "has left");
         return waited > deadline_ && board_.blame(everybody);
     }
     // Makes it known here when all who live have answered: then they know, too, and their places
@@ -248,6 +263,8 @@ class Watch {
         lost_.store(true, std::memory_order_release);
         if (section_since_ == 0) return;
         std::fprintf(stderr, "%s\n", text.c_str());
+        // A launcher that sees the end first may drop the words.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
         std::_Exit(1);
     }
 
@@ -259,6 +276,7 @@ class Watch {
     void say_all(Word word) {
         note_own();
         detail::WatchBoard::Verdict const& lost = board_.verdict();
+        if (lost.exists) told_.store(true, std::memory_order_release); // before others hear of it
         detail::WatchMessage message{word, lost.rank, static_cast<std::uint32_t>(lost.by), 0,
                                      board_.ranks[self_].place};
         std::strncpy(message.text, lost.words.c_str(), sizeof message.text - 1);
@@ -270,7 +288,7 @@ class Watch {
     std::atomic<std::uint64_t> steps_{0}, action_{Place::no_action};
     std::atomic<int> waits_for_{nobody};
     std::atomic<std::uint64_t> left_{0}; // a bit for each rank
-    std::atomic<bool> lost_{false}, stops_{false};
+    std::atomic<bool> told_{false}, lost_{false}, stops_{false};
     std::exception_ptr error_; // of lost_
 
     mutable std::mutex mutex_;             // of all below
