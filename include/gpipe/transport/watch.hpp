@@ -45,12 +45,9 @@ class Watch {
     using Place = detail::WatchPlace;
 
   public:
-    static constexpr std::size_t most_ranks = 64; ///< more are refused
-    /// In place of a rank.
-    ///@{
-    static constexpr int nobody = Place::nobody;
-    static constexpr int everybody = Place::everybody;
-    ///@}
+    static constexpr std::size_t most_ranks = 64;      ///< more are refused
+    static constexpr int nobody = Place::nobody;       ///< in place of a rank
+    static constexpr int everybody = Place::everybody; ///< likewise
 
     /// All ranks make one at once. `deadline`: seconds; `address`, `exchange`: see
     /// detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that does.
@@ -127,9 +124,7 @@ class Watch {
     /// Whether a rank has told so; which one it was of a rank or of everybody, or nobody; whether
     /// all others have, and all that nobody was lost.
     ///@{
-    bool has_left(std::size_t rank) const noexcept {
-        return left_.load(std::memory_order_acquire) >> rank & 1;
-    }
+    bool has_left(std::size_t rank) const noexcept { return left_.load() >> rank & 1; }
     int first_left(int of) const noexcept {
         for (std::size_t r = 0; r < lines_.size(); ++r)
             if ((of == everybody || of == static_cast<int>(r)) && has_left(r))
@@ -137,8 +132,7 @@ class Watch {
         return nobody;
     }
     bool all_left() const noexcept {
-        return static_cast<std::size_t>(std::popcount(left_.load(std::memory_order_acquire))) + 1 ==
-               lines_.size();
+        return static_cast<std::size_t>(std::popcount(left_.load())) + 1 == lines_.size();
     }
     bool good() const {
         std::lock_guard const lock(mutex_);
@@ -235,7 +229,7 @@ class Watch {
                 [[fallthrough]];
             case Word::leaves:
                 rank.left = true;
-                left_.fetch_or(std::uint64_t{1} << r, std::memory_order_release);
+                left_.fetch_or(std::uint64_t{1} << r);
                 return;
             case Word::lost:
                 rank.answered = true;
