@@ -87,7 +87,7 @@ void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t tell
             for (double const number : {row.analytic, row.numeric, row.error}) words.put(number);
         }
     }
-    tell_all(machine.transport(), machine.engine().tables(), teller, words);
+    tell_all(machine.device().transport(), machine.engine().tables(), teller, words);
     if (error) std::rethrow_exception(error);
     if (teller == machine.ranks().number()) return;
     if (auto const what = words.template get_range<std::string>(); !what.empty())

@@ -83,14 +83,14 @@ template <DeviceRuntime Device> class Machine {
         finish();
         arenas_.copy(to, from, bytes);
     }
-    /// What joins ranks, if there are several.
-    auto& transport() const requires(joins_ranks<Device>) { return device_.transport(); }
+    /// The devices that walk it.
+    Device const& device() const { return device_; }
     /// What every rank has given, by its number; all call it, between runs. Throws where one is
     /// gone.
     Array<std::uint64_t> gather(std::uint64_t number) {
         finish();
         if constexpr (joins_ranks<Device>)
-            return transport().gather(number);
+            return device_.transport().gather(number);
         else
             return {1, number};
     }
@@ -215,7 +215,7 @@ Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
-        detail::compare_plans(transport(), engine_.plan_hash() + 31 * seed);
+        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

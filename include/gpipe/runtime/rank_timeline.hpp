@@ -20,7 +20,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
     };
     Ranks const& ranks = machine.ranks();
     Run const& own = machine.engine().last_run();
-    double const origin = own.origin - clock_ahead(machine.transport());
+    double const origin = own.origin - clock_ahead(machine.device().transport());
     std::vector<ActionTime> actions(own.times.size());
     RunTimes all;
     double first = origin;
@@ -35,7 +35,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
             for (std::size_t i = 0; i < own.times.size(); ++i)
                 if (own.times[i].ran) words.put(Noted{i, own.times[i]});
         }
-        tell_all(machine.transport(), machine.engine().tables(), n, words);
+        tell_all(machine.device().transport(), machine.engine().tables(), n, words);
         if (n / ranks.count != ranks.replica) continue;
         auto const began = words.get<double>();
         all.preemptions += words.get<std::uint64_t>();
