@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/device/bell.hpp>
 #include <gpipe/transport/transport.hpp>
 
@@ -11,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 namespace gpipe {
@@ -67,8 +69,11 @@ class LocalWire {
 /// One of them, see RankTransport.
 class LocalRanks {
   public:
-    /// The wire must outlive it.
-    LocalRanks(LocalWire& wire, std::size_t rank) : wire_(wire), rank_(rank) {}
+    static constexpr int everybody = -2; ///< in place of a rank
+
+    /// The wire must outlive it. `deadline`: what deadline() says, which nobody else looks at.
+    LocalRanks(LocalWire& wire, std::size_t rank, double deadline = 1e9)
+        : wire_(wire), rank_(rank), deadline_(deadline) {}
 
     /// As RankTransport says.
     ///@{
@@ -119,9 +124,23 @@ class LocalRanks {
     }
     ///@}
 
+    /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
+    ///@{
+    double deadline() const { return deadline_; }
+    void overdue(int peer = everybody) noexcept {
+        detail::Message const words("has waited for rank %d for longer than the deadline", peer);
+        give_up(peer < 0 ? "has waited for all for longer than the deadline" : words.text);
+    }
+    void give_up(char const* words) noexcept {
+        detail::Message const text("gpipe: rank %zu %s", rank_, words);
+        wire_.leave(std::make_exception_ptr(std::runtime_error(text.text)));
+    }
+    ///@}
+
   private:
     LocalWire& wire_;
     std::size_t rank_;
+    double deadline_;
 };
 
 } // namespace gpipe

@@ -39,6 +39,8 @@ namespace gpipe {
 /// gives up where a rank has left, or nothing has come for Options::deadline.
 class MpiRanks {
   public:
+    static constexpr int everybody = Watch::everybody; ///< in place of a rank
+
     /// What may be chosen, by all ranks alike.
     struct Options {
         MPI_Comm communicator = MPI_COMM_WORLD; ///< a duplicate of it is used
@@ -191,6 +193,13 @@ class MpiRanks {
         watch_->note(steps, kind, cell, micro_batch);
     }
     void rest() { watch_->rest(); }
+    ///@}
+
+    /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
+    ///@{
+    double deadline() const { return options_.deadline; }
+    void overdue(int peer = everybody) noexcept { watch_->overdue(peer); }
+    void give_up(char const* words) noexcept { watch_->lose(self_, words); }
     ///@}
 
   private:

@@ -24,14 +24,7 @@ class RankWait {
         return until(peer, ready,
                      [] { std::this_thread::sleep_for(std::chrono::microseconds(20)); });
     }
-    /// Until ready(count) of what another process counts in memory of both, who wakes this one.
-    template <class Ready>
-    bool until_counted(SharedCounter& counter, int peer, Ready ready) noexcept {
-        auto const there = [&] { return ready(counter.get()); };
-        return until(peer, there, [&] { counter.sleep(there, 10'000'000); });
-    }
-
-  private:
+    /// The same, with sleep() between two looks, for a hundredth of a second at most.
     template <class Ready, class Sleep> bool until(int peer, Ready ready, Sleep sleep) noexcept {
         for (int n = 0; n < 100; ++n)
             if (ready()) return true;
@@ -46,6 +39,14 @@ class RankWait {
         watch_.wait_for(Watch::nobody);
         return is_ready;
     }
+    /// Until ready(count) of what another process counts in memory of both, who wakes this one.
+    template <class Ready>
+    bool until_counted(SharedCounter& counter, int peer, Ready ready) noexcept {
+        auto const there = [&] { return ready(counter.get()); };
+        return until(peer, there, [&] { counter.sleep(there, 10'000'000); });
+    }
+
+  private:
     template <class Ready, class Sleep>
     bool until_asleep(int peer, double since, Ready ready, Sleep sleep) noexcept {
         double patience = deadline_;
