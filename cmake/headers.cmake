@@ -292,7 +292,19 @@ set(GPIPE_HEADERS
     include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/mpi_window.hpp
     include/gpipe/transport/rank_wait.hpp
+    include/gpipe/transport/rendezvous.hpp
+    include/gpipe/transport/rendezvous_file.hpp
+    include/gpipe/transport/rendezvous_guest.hpp
+    include/gpipe/transport/rendezvous_host.hpp
+    include/gpipe/transport/rendezvous_key.hpp
+    include/gpipe/transport/rendezvous_messages.hpp
+    include/gpipe/transport/rendezvous_options.hpp
+    include/gpipe/transport/rendezvous_star.hpp
     include/gpipe/transport/shared_counter.hpp
+    include/gpipe/transport/socket_address.hpp
+    include/gpipe/transport/socket_line.hpp
+    include/gpipe/transport/socket_ranks.hpp
+    include/gpipe/transport/socket_way.hpp
     include/gpipe/transport/transport.hpp
     include/gpipe/transport/watch.hpp
     include/gpipe/transport/watch_board.hpp

@@ -10,16 +10,12 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
-#include <limits>
+#include <iostream>
 #include <memory>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -428,6 +424,7 @@ TEST_CASE("who says what no rank says is lost, and one whose words come in piece
 
 TEST_CASE("a process that ends is known at once, and who waits for it does not") {
     std::uint16_t const port = free_port();
+    std::cout.flush();              // or the child may print it again
     ::pid_t const child = ::fork(); // there are no other threads now
     if (child == 0) {
         try {
@@ -581,6 +578,7 @@ TEST_CASE("what a rank says of itself in the midst of training is thrown by the 
               Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
               toy::Data<Real> const data(13);
               train.step(data.inputs, data.targets);
+              (void)ranks.gather(0); // the other has ended it, too
               if (ranks.rank() == 1) return ranks.give_up("has an error of its GPU");
               std::string thrown;
               try {

@@ -27,6 +27,12 @@ if(TARGET gpipe::mpi)
     target_link_libraries(ranks PRIVATE gpipe::mpi)
 endif()
 
+# The part that needs OpenSSL, likewise.
+if(TARGET gpipe::sockets)
+    add_executable(meets ${source}/meets.cpp)
+    target_link_libraries(meets PRIVATE gpipe::sockets)
+endif()
+
 # An embedded library brings no tests, programs or install rules along.
 foreach(target gpipe_warnings gpipe_doctest_main)
     if(TARGET ${target})
