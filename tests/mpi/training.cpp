@@ -275,8 +275,11 @@ TEST_CASE("plans that differ are refused by all processes") {
                          std::invalid_argument);
 }
 
-TEST_CASE("options that cannot be met are refused") {
+TEST_CASE("options that cannot be met are refused, and the others kept") {
     MpiRanks::Options o;
+    o.deadline = 71;
+    CHECK(MpiRanks(o).deadline() == 71);
+    o = {};
     o.ahead = 0;
     CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
     o = {};
