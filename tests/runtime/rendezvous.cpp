@@ -207,6 +207,10 @@ TEST_CASE("what launchers set is enough, and what is wrong with it is named") {
     first.ranks = 2; // and rank 0; the rest is as it is set
     CHECK(each_rank(2, [&](std::size_t r) { meet(r == 0 ? first : Rendezvous::Options{}); }) ==
           Words(2));
+    Variable const job("GPIPE_JOB", "18446744073709551615");
+    first.job = ~std::uint64_t{0};
+    CHECK(each_rank(2, [&](std::size_t r) { meet(r == 0 ? first : Rendezvous::Options{}); }) ==
+          Words(2));
 
     Rendezvous::Options o = meeting(2, 2, 1);
     CHECK(thrown_by(o) == "gpipe: rank 2 of 2: ranks count from 0, and there are at most 1024");

@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -158,15 +159,16 @@ TEST_CASE("who sends more than sockets hold reads meanwhile: all may send first"
 }
 
 TEST_CASE("several threads send and receive at once, in both directions") {
-    auto const channels = all_channels(2, 300'000);
+    auto const channels = all_channels(2, 3'000'000);
     CHECK(each(2, 60, [&](SocketRanks& ranks) {
               ranks.open(channels);
               std::atomic<int> wrong{0};
               std::vector<std::thread> threads;
               for (std::size_t c = 0; c < channels.size(); ++c)
                   threads.emplace_back([&, c] {
+                      if (ranks.rank() == 1) toy::pause(0.05); // sockets are full at first
                       for (std::size_t n = 0; n < 100; ++n) {
-                          std::size_t const bytes = n % 10 == 0 ? 300'000 : n;
+                          std::size_t const bytes = n % 20 == 0 ? 3'000'000 : n;
                           Bytes const expected = message(c, n, bytes);
                           if (channels[c].from == ranks.rank())
                               ranks.send(c, expected.data(), bytes, static_cast<std::uint32_t>(n));
@@ -178,6 +180,40 @@ TEST_CASE("several threads send and receive at once, in both directions") {
               for (std::thread& thread : threads) thread.join();
               if (wrong > 0) throw std::logic_error("another message");
           }) == Words(2));
+}
+
+TEST_CASE("what is said while a socket is full goes behind what was said before") {
+    int ways[2] = {};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ways) == 0);
+    gpipe::detail::SocketLine line{gpipe::detail::Descriptor(ways[0])};
+    gpipe::detail::Descriptor const other(ways[1]);
+    Bytes expected, got;
+    auto const say = [&](std::uint32_t channel, std::size_t bytes) {
+        SocketFrame const frame{channel, 3, bytes};
+        Bytes const all = message(channel, 0, bytes);
+        auto const head = reinterpret_cast<std::byte const*>(&frame);
+        expected.insert(expected.end(), head, head + sizeof frame);
+        expected.insert(expected.end(), all.begin(), all.end());
+        line.say(frame, all.data());
+    };
+    auto const read = [&](std::size_t most) {
+        Bytes some(most);
+        ssize_t const count = ::recv(other.get(), some.data(), most, 0);
+        got.insert(got.end(), some.begin(), some.begin() + std::max<ssize_t>(count, 0));
+    };
+    say(1, 5);
+    CHECK_FALSE(line.is_full());
+    say(2, 3'000'000);
+    CHECK(line.is_full());
+    read(200'000); // now there is room
+    say(3, 1000);
+    for (int turn = 0; turn < 10'000 && got.size() < expected.size(); ++turn) {
+        line.flush();
+        read(1'000'000);
+    }
+    CHECK(got == expected);
+    CHECK_FALSE(line.is_full());
+    CHECK(line.said() == expected.size());
 }
 
 TEST_CASE("tensors do not go this way, and channels are opened once") {
@@ -196,6 +232,16 @@ TEST_CASE("tensors do not go this way, and channels are opened once") {
     CHECK_THROWS_WITH_AS(SocketRanks{o},
                          "gpipe: SocketRanks::Options asks for a deadline of more than 0",
                          std::invalid_argument);
+}
+
+TEST_CASE("channels are open when all ranks have opened them") {
+    std::atomic<std::size_t> opening{0};
+    CHECK(each(3, 60, [&](SocketRanks& ranks) {
+              toy::pause(0.1 * static_cast<double>(ranks.rank()));
+              ++opening;
+              ranks.open(all_channels(3, 1));
+              CHECK(opening == 3);
+          }) == Words(3));
 }
 
 TEST_CASE("a message of other bytes than are received is a loss") {

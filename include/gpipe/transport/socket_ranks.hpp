@@ -90,8 +90,10 @@ class SocketRanks {
         }
         Array<std::uint64_t> all(ranks());
         wait(everybody, [&] {
+            // Who has told all that it had to need not come here again for long.
             for (std::size_t r = 0; r < ranks(); ++r)
-                if (r != self_ && peers_[r].given.empty()) return false;
+                if (r != self_ && (peers_[r].given.empty() || peers_[r].line.is_full()))
+                    return false;
             for (std::size_t r = 0; r < ranks(); ++r) {
                 all[r] = r == self_ ? number : peers_[r].given.front();
                 if (r != self_) peers_[r].given.pop_front();
