@@ -1,12 +1,13 @@
 // Processes that find each other, as threads.
 #include "support/folder.hpp"
-#include "support/long_tests.hpp"
 #include "support/meeting.hpp"
 
 #include <gpipe/transport/rendezvous.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -33,6 +34,7 @@ using gpipe::detail::RendezvousAnswer;
 using gpipe::detail::RendezvousChallenge;
 using gpipe::detail::RendezvousFile;
 using gpipe::detail::RendezvousHello;
+using gpipe::detail::RendezvousHost;
 using gpipe::detail::RendezvousKey;
 using gpipe::detail::RendezvousProof;
 using gpipe::detail::RendezvousRecord;
@@ -242,12 +244,15 @@ TEST_CASE("who has another token, or none, is dropped, and the others meet all t
     std::uint16_t const port = free_port();
     Token const same, other(other_token);
     for (std::string const& wrong : {other.path, std::string()}) {
+        std::atomic<bool> was_there{false};
         auto const thrown = each_rank(4, [&](std::size_t r) {
-            auto o = meeting(r % 3, 3, port);
+            auto o = meeting(r == 3 ? 1 : r, 3, port);
             o.token_file = r == 3 ? wrong : same.path;
-            if (r == 3) o.rank = 1;
-            if (r == 1) toy::pause(0.3); // the stranger was there before
-            meet(o);
+            if (r == 1) toy::comes_true([&] { return was_there.load(); });
+            if (r < 3) return meet(o);
+            std::string const words = thrown_by(o);
+            was_there = true;
+            throw std::runtime_error(words);
         });
         CHECK(Words(thrown.begin(), thrown.begin() + 3) == Words(3));
         CHECK(contains(thrown[3], "gpipe: who listens at 127.0.0.1:"));
@@ -391,13 +396,17 @@ TEST_CASE("another world, rank, version or job, and a rank that comes twice: bot
         ends = false;
     }
     std::string heard;
+    std::atomic<bool> was_there{false};
     auto const thrown = each_rank(4, [&](std::size_t r) {
         if (r < 2) return meet(meeting(r, 3, port));
-        toy::pause(0.2); // rank 1 has been let in
-        if (r == 3)
+        if (r == 3) {
+            toy::pause(0.4); // rank 1 has been let in
             heard = come(port, RendezvousKey(), hello);
-        else if (!ends) // rank 2 itself
+            was_there = true;
+        } else if (!ends) { // rank 2 itself
+            toy::comes_true([&] { return was_there.load(); });
             meet(meeting(2, 3, port));
+        }
     });
     CHECK(heard == sentence);
     CHECK(thrown[0] == (ends ? sentence : ""));
@@ -409,7 +418,7 @@ TEST_CASE("a rank of another world or job throws what rank 0 says of it") {
     auto thrown = each_rank(2, [&](std::size_t r) { meet(meeting(r, r == 0 ? 2 : 3, port)); });
     CHECK(thrown == Words(2, "gpipe: rank 1 is one of 3 ranks, and rank 0 one of 2"));
     thrown = each_rank(2, [&](std::size_t r) {
-        auto o = meeting(r, 2, port, r == 0 ? 0.5 : 60);
+        auto o = meeting(r, 2, port, r == 0 ? 1 : 60);
         o.job = 7 + r;
         meet(o);
     });
@@ -421,15 +430,18 @@ TEST_CASE("a rank of another world or job throws what rank 0 says of it") {
 
 TEST_CASE("a rank that was let in, ended and was started again comes in its own place") {
     std::uint16_t const port = free_port();
+    std::atomic<bool> was_there{false};
     RendezvousHello hello;
     hello.rank = 1;
     hello.ranks = 3;
     auto const thrown = each_rank(4, [&](std::size_t r) {
         if (r == 3) {
             CHECK(come(port, RendezvousKey(), hello) == "gpipe: rank 1 is welcome");
+            was_there = true;
             return;
         }
-        toy::pause(0.15 * static_cast<double>(r));
+        if (r > 0) toy::comes_true([&] { return was_there.load(); });
+        if (r == 2) toy::pause(0.2); // rank 1 is there again
         meet(meeting(r, 3, port));
     });
     CHECK(thrown == Words(4));
@@ -493,7 +505,9 @@ TEST_CASE("strangers that say nothing, half of it or garbage are dropped, howeve
     std::uint16_t const port = free_port();
     SocketAddress const address = gpipe::detail::find_addresses("127.0.0.1", port)[0];
     std::mt19937 random(7);
-    std::size_t visits = 0, answered = 0;
+    std::atomic<std::size_t> visits{0};
+    std::size_t answered = 0;
+    double last = 0; // visit, before rank 1 comes
     std::vector<Descriptor> silent;
     auto const of = [&](std::size_t r) {
         auto o = meeting(r, 3, port);
@@ -501,23 +515,24 @@ TEST_CASE("strangers that say nothing, half of it or garbage are dropped, howeve
         return o;
     };
     auto const thrown = each_rank(4, [&](std::size_t r) {
-        if (r == 1) toy::pause(toy::sanitized ? 1 : 0.5); // among them all
+        if (r == 1) {
+            toy::comes_true([&] { return visits == 300; });
+            last = gpipe::detail::seconds_now();
+        }
         if (r < 3) return meet(of(r));
         for (std::size_t n = 0; n < 300; ++n) {
             // The first waits for rank 0; when all have met nobody listens any more.
             Descriptor way = n == 0 ? visit(port) : gpipe::detail::connect_to(address, soon());
             if (!way) break;
-            ++visits;
             RendezvousHello hello;
             hello.ranks = 3;
             hello.rank = 1;
-            std::vector<unsigned char> bytes(random() % 200);
+            std::vector<unsigned char> bytes(n % 2 == 0 ? random() % sizeof hello : random() % 200);
             for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
-            // As one of us at first, and then not.
-            if (n % 3 == 1 && bytes.size() >= sizeof hello)
-                std::memcpy(bytes.data(), &hello, sizeof hello);
-            if (n % 3 == 2) bytes.clear();
-            if (::send(way.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0 && n % 5 == 0) {
+            // Some as one of us at first.
+            if (n % 4 >= 2) std::memcpy(bytes.data(), &hello, std::min(bytes.size(), sizeof hello));
+            bool const says = ::send(way.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
+            if (says && n % 5 == 1) {
                 char said[256];
                 ::timeval const patience{0, 20'000};
                 ::setsockopt(way.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -525,12 +540,15 @@ TEST_CASE("strangers that say nothing, half of it or garbage are dropped, howeve
                 ssize_t const count = ::recv(way.get(), said, sizeof said, MSG_WAITALL);
                 answered += count > static_cast<ssize_t>(sizeof(RendezvousChallenge));
             }
-            if (n % 2 == 0) silent.push_back(std::move(way)); // stays
+            if (n % 2 == 0) silent.push_back(std::move(way)); // stays, with less than a hello
+            ++visits;
         }
     });
     CHECK(Words(thrown.begin(), thrown.begin() + 3) == Words(3));
     CHECK(answered == 0);
-    CHECK(visits > gpipe::detail::RendezvousHost::most_guests * 2);
+    CHECK(visits == 300);
+    CHECK(silent.size() > 2 * RendezvousHost::most_guests);
+    CHECK(gpipe::detail::seconds_now() - last < 0.9 * RendezvousHost::patience); // of nobody
 }
 
 TEST_CASE("rank 0 waits for nobody who is silent, and the others not for one in its place") {
@@ -597,8 +615,13 @@ TEST_CASE("a file that was left behind keeps nobody, and is replaced") {
     std::uint16_t const port = free_port();
     SocketAddress address = gpipe::detail::find_addresses("127.0.0.1", port)[0];
     Descriptor listener; // of another program, where there is one
+    bool answers = false;
     SUBCASE("nobody listens there any more") {}
     SUBCASE("somebody else does") { listener = gpipe::detail::listen_at(address); }
+    SUBCASE("rank 0 of others does") {
+        listener = gpipe::detail::listen_at(address);
+        answers = true;
+    }
     auto stale = std::make_unique<RendezvousFile>(path, record_of(port));
     CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::all) ==
           std::filesystem::perms(0600));
@@ -607,15 +630,21 @@ TEST_CASE("a file that was left behind keeps nobody, and is replaced") {
         if (r == 2) { // hangs up
             for (double const end = gpipe::detail::seconds_now() + 0.5;
                  listener && gpipe::detail::seconds_now() < end;)
-                if (gpipe::detail::await(listener.get(), POLLIN, end))
-                    Descriptor(::accept(listener.get(), nullptr, nullptr));
+                if (gpipe::detail::await(listener.get(), POLLIN, end)) {
+                    Descriptor const way(::accept(listener.get(), nullptr, nullptr));
+                    RendezvousChallenge const challenge;
+                    char said[sizeof(RendezvousHello) + sizeof(RendezvousKey::Proof)];
+                    if (!answers) continue;
+                    gpipe::detail::write_all(way.get(), &challenge, sizeof challenge, soon());
+                    gpipe::detail::read_all(way.get(), said, sizeof said, soon());
+                }
             return;
         }
         if (r == 0) toy::pause(0.3);
         meet(by_file(r, path));
     });
     CHECK(thrown == Words(3));
-    CHECK(gpipe::detail::seconds_now() - since < 4);
+    CHECK(gpipe::detail::seconds_now() - since < 20);
     CHECK(std::filesystem::is_empty(folder.path));
     stale.reset(); // which is not there any more
     auto const next = record_of(port);
@@ -658,7 +687,8 @@ TEST_CASE("a file that others could have written, or that is none of ours, is re
         }
     }
     CHECK(std::filesystem::is_empty(folder.path));
-    for (std::string const& content : {std::string("short"), std::string(184, 'x')}) {
+    for (std::string const& content :
+         {std::string("short"), std::string(184, 'x'), std::string(184, 0)}) {
         folder.write("ranks", content);
         ::chmod(path.c_str(), 0600);
         CHECK(contains(thrown_by(by_file(1, path)), " is no file that rank 0 of this version has "
@@ -673,7 +703,7 @@ TEST_CASE("one who has the file's token and is of another file's job is told so"
     toy::Folder const folder;
     std::string const path = folder / "ranks";
     auto const thrown = each_rank(2, [&](std::size_t r) {
-        if (r == 0) return meet(by_file(0, path, 1));
+        if (r == 0) return meet(by_file(0, path, 2));
         RendezvousRecord record;
         REQUIRE(toy::comes_true([&] { return RendezvousFile::read(path, 0, record); }));
         std::string const text = record.address.text();

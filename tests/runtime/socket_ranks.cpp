@@ -354,6 +354,18 @@ TEST_CASE("a rank that leaves while others wait for it is lost; what it has sent
     CHECK(gpipe::detail::seconds_now() - since < 20);
 }
 
+TEST_CASE("who leaves waits for the others to leave") {
+    std::uint16_t const port = free_port();
+    std::atomic<bool> leaves{false};
+    CHECK(each_rank(2, [&](std::size_t r) {
+              auto ranks = std::make_unique<SocketRanks>(options(r, 2, port));
+              if (r == 1) toy::pause(0.3);
+              if (r == 1) leaves = true;
+              ranks.reset();
+              CHECK(leaves);
+          }) == Words(2));
+}
+
 TEST_CASE("who leaves waits for the others for no longer than the deadline") {
     std::uint16_t const port = free_port();
     std::atomic<bool> is_gone{false};
