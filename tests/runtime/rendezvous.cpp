@@ -648,8 +648,12 @@ TEST_CASE("a file that was left behind keeps nobody, and is replaced") {
     CHECK(std::filesystem::is_empty(folder.path));
     stale.reset(); // which is not there any more
     auto const next = record_of(port);
-    RendezvousFile const own(path, next);
-    { RendezvousFile const newer(path, next); }
+    auto own = std::make_unique<RendezvousFile>(path, next);
+    {
+        RendezvousFile const newer(path, next);
+        own.reset();
+        CHECK(std::filesystem::exists(path)); // it is another's
+    }
     CHECK(std::filesystem::is_empty(folder.path));
 }
 
@@ -696,7 +700,11 @@ TEST_CASE("a file that others could have written, or that is none of ours, is re
     }
     CHECK(contains(thrown_by(by_file(0, "/nowhere/at/all")),
                    "gpipe: '/nowhere/at/all' cannot be written ("));
-    CHECK(contains(thrown_by(by_file(0, folder.path)), "' cannot be written ("));
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    CHECK(contains(thrown_by(by_file(0, path)), "' cannot be written ("));
+    std::filesystem::remove(path);
+    CHECK(std::filesystem::is_empty(folder.path)); // nor is there a part of it
 }
 
 TEST_CASE("one who has the file's token and is of another file's job is told so") {
