@@ -124,8 +124,7 @@ class Rendezvous {
         join(find, "", end);
     }
     void join_by_file(double end) {
-        // One from before this began is another job's, unless rank 0 began before: it waits as
-        // long.
+        // One from before this began may be of a rank 0 that began before, too: it waits as long.
         auto const oldest = std::time(nullptr) - static_cast<std::time_t>(options_.deadline) - 1;
         auto const find = [&](detail::RendezvousGuest::Place& found) {
             detail::RendezvousRecord record;

@@ -25,9 +25,9 @@
 namespace gpipe::detail {
 
 /// Rank 0 as the others come. Nobody is let in who does not prove that he has the token, and
-/// nothing that he says before is looked at but by its length: a stranger is dropped, and whoever
-/// has the token and is of another job, world or version ends it for all, for he is there by
-/// mistake.
+/// nothing that he says before is believed: a stranger is dropped. Whoever has the token and is of
+/// another job is told so; one of another world or version, or who is there already, ends it for
+/// all, for that is their user's mistake.
 class RendezvousHost {
   public:
     static constexpr std::size_t most_guests = 64; ///< who have connected and are not let in yet
