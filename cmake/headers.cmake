@@ -90,6 +90,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/cuda_graph.hpp
     include/gpipe/device/cuda_links.hpp
     include/gpipe/device/cuda_memory.hpp
+    include/gpipe/device/cuda_peers.hpp
     include/gpipe/device/cuda_stream.hpp
     include/gpipe/device/device.hpp
     include/gpipe/device/executor.hpp
@@ -291,6 +292,8 @@ set(GPIPE_HEADERS
     include/gpipe/transport/mpi_session.hpp
     include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/mpi_window.hpp
+    include/gpipe/transport/nccl.hpp
+    include/gpipe/transport/nccl_communicator.hpp
     include/gpipe/transport/rank_wait.hpp
     include/gpipe/transport/rendezvous.hpp
     include/gpipe/transport/rendezvous_file.hpp

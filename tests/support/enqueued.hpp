@@ -235,6 +235,7 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         if (call.state) ranges.add(call.state, 1);
         ranges.add(call.squares, call.squares ? call.tensors : 0);
         ranges.add(call.order, call.squares ? call.tensors : 0);
+        ranges.add(call.signs, call.ranks);
         toy::enqueue(
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::commit(call); },
             std::move(ranges), "the commit");

@@ -6,9 +6,10 @@
 
 namespace gpipe {
 
-/// What was not finite, and so kept a step from being committed.
+/// What kept a step from being committed: something threw, or was not finite.
 enum class StepFault : std::uint32_t {
     nothing,
+    thrown,   ///< on a rank, by its number; only where ranks commit on their streams
     loss,     ///< of a micro-batch
     gradient, ///< the sum of its squares; by place in the order of the chain's tensors
     norm,     ///< of all gradients
@@ -26,7 +27,7 @@ struct StepState {
     double clip = 0;             ///< largest norm of the mean gradients; 0: any
     std::uint64_t committed = 0; ///< whether parameters are updated; written by the commit
     StepFault fault = StepFault::nothing; ///< likewise
-    /// Which micro-batch (of all replicas, one after the other; or none), or which gradient.
+    /// Which rank, micro-batch (of all replicas, one after the other; or none), or which gradient.
     std::uint32_t fault_at = 0;
     double fault_value = 0; ///< what it found there
 };

@@ -4,6 +4,7 @@
 #include <gpipe/device/cuda_graph.hpp>
 #include <gpipe/device/cuda_links.hpp>
 #include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/device/cuda_peers.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/device.hpp>
 
@@ -47,9 +48,8 @@ class Cuda : public OwnMemory {
         /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
         /// on streams, with the same results.
         std::size_t graphs = 0;
-        /// Whether its streams and the legacy default stream wait for each other: a kernel that is
-        /// launched there by mistake then is in order, and an error where a graph is captured.
-        /// Training's Options::debug sets it.
+        /// Whether its streams and the legacy default stream wait for each other, as Options::debug
+        /// has it: a kernel launched there by mistake is in order, and an error in a capture.
         bool blocking = false;
     };
 
@@ -101,7 +101,7 @@ class Cuda : public OwnMemory {
             names_.emplace_back(streams_.back().get(), &capture_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
-            if (s < links_.devices()) ends_.emplace_back(gpu);
+            if (s < ending()) ends_.emplace_back(gpu);
         }
         for (std::size_t const device : device_of_feed) feeds_.add(links_.gpu(device));
     }
@@ -167,7 +167,7 @@ class Cuda : public OwnMemory {
         done_[key.slot].record(hub_);
         return false;
     }
-    void finish(std::size_t slot) { done_[slot].synchronize(); }
+    void finish(std::size_t slot) { cuda::finish(done_[slot], peers_); }
     void abort() noexcept { drain(); }
     bool launched() const { return launched_; }
     bool spoilt() const noexcept {
@@ -176,10 +176,15 @@ class Cuda : public OwnMemory {
         return status == cudaStreamCaptureStatusInvalidated;
     }
     void forget() {
-        hub_.synchronize();
+        cuda::finish(hub_, peers_);
         graphs_.clear();
     }
     ///@}
+
+  protected:
+    // Before prepare(): messages of other ranks are among the work; must outlive it.
+    void meet(cuda::Peers& peers) { peers_ = &peers; }
+    bool is_capturing() const { return capture_.on(); }
 
   private:
     static void make_current(int gpu) { cuda::check("cudaSetDevice", cudaSetDevice(gpu)); }
@@ -187,7 +192,7 @@ class Cuda : public OwnMemory {
     cudaError_t drain() noexcept {
         cudaError_t first = cudaSuccess;
         auto const wait = [&](cuda::Stream const& stream) {
-            cudaError_t const status = cudaStreamSynchronize(stream.get());
+            cudaError_t const status = cuda::await(stream, peers_);
             if (first == cudaSuccess) first = status;
             cuda::detail::forget(status);
         };
@@ -196,22 +201,25 @@ class Cuda : public OwnMemory {
         wait(hub_);
         return first;
     }
-    // What is walked, between two marks on the hub. A stream that transfers waits for one that
-    // computes before all it does, and one that computes for all that it did.
+    // Streams that wait for a run's begin, and its end for them. One that transfers waits for one
+    // that computes, and one that computes for it; but not where it receives from elsewhere.
+    std::size_t ending() const { return peers_ ? streams_.size() : links_.devices(); }
+    // What is walked, between two marks on the hub. With others all of it is of use to them,
+    // whatever has failed.
     template <class Walk> bool surround(Walk const& walk) {
         fork_.record(hub_);
-        for (std::size_t d = 0; d < links_.devices(); ++d) names_[d].wait(fork_);
+        for (std::size_t s = 0; s < ending(); ++s) names_[s].wait(fork_);
         walk.begin(false);
         launched_ = !capture_.on();
-        if (!walk(std::size_t{0})) return false;
-        for (std::size_t d = 0; d < links_.devices(); ++d) {
-            ends_[d].record(names_[d]);
-            hub_.wait(ends_[d]);
+        if (!walk(std::size_t{0}) && (!peers_ || capture_.on())) return false;
+        for (std::size_t s = 0; s < ending(); ++s) {
+            ends_[s].record(names_[s]);
+            hub_.wait(ends_[s]);
         }
         return true;
     }
     void meet(std::size_t samples) {
-        if (graphs_.is_full()) hub_.synchronize();
+        if (graphs_.is_full()) cuda::finish(hub_, peers_);
         graphs_.meet(samples);
     }
     // On its own GPU, as whatever is about graphs: no page of CUDA asks for that, but experience
@@ -223,23 +231,32 @@ class Cuda : public OwnMemory {
     }
 
     enum class Captured { no, failed, launched };
-    // Launches the step that it has captured. No: there is no graph to be had, and no layer to
-    // blame.
+    // Launches the step that it has captured; with others all do, or none. No: there is no graph to
+    // be had, and no layer to blame.
     template <class Walk> Captured capture(cuda::GraphKey const& key, Walk const& walk) {
+        Captured result = capture_alone(key, walk);
+        if (peers_) {
+            if (peers_->all(result == Captured::launched))
+                return launch(*graphs_.find(key)), result;
+            result = peers_->all(result != Captured::failed) ? Captured::no : Captured::failed;
+            graphs_.drop(key);
+        }
+        if (result == Captured::no) graphs_.give_up(key);
+        return result;
+    }
+    template <class Walk> Captured capture_alone(cuda::GraphKey const& key, Walk const& walk) {
         try {
-            if (!surround_captured(key, walk)) {
-                if (capture_.refused() || !cuda::is_spoilt_capture(walk.error()))
-                    return Captured::failed;
-            } else {
-                launch(*graphs_.find(key));
+            if (surround_captured(key, walk)) {
+                if (!peers_) launch(*graphs_.find(key));
                 return Captured::launched;
             }
+            if (capture_.refused() || !cuda::is_spoilt_capture(walk.error()))
+                return Captured::failed;
         } catch (cuda::CannotCapture const&) {
             throw;
         } catch (cuda::Error const&) {
         }
         static_cast<void>(cudaGetLastError()); // of a launch that nobody checked
-        graphs_.give_up(key);
         return Captured::no;
     }
     template <class Walk> bool surround_captured(cuda::GraphKey const& key, Walk const& walk) {
@@ -264,6 +281,7 @@ class Cuda : public OwnMemory {
     std::vector<cuda::Event> done_; // by slot
     cuda::Graphs graphs_;
     cuda::CaptureWatch capture_;
+    cuda::Peers* peers_ = nullptr;
     bool launched_ = false;
     cuda::Feeds feeds_;
     std::vector<cuda::Stream> streams_;

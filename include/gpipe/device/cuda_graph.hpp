@@ -215,9 +215,13 @@ class Graphs {
     /// No further step over so many samples is captured, as long as it knows of them, and this
     /// one's graph, which did not run, is dropped.
     void give_up(GraphKey const& key) {
-        Size& size = *find(key.samples);
-        size.given_up = true;
-        std::erase_if(size.graphs, [&](auto const& kept) { return kept.first == key; });
+        find(key.samples)->given_up = true;
+        drop(key);
+    }
+    /// This one's graph, which did not run, is dropped.
+    void drop(GraphKey const& key) {
+        std::erase_if(find(key.samples)->graphs,
+                      [&](auto const& kept) { return kept.first == key; });
     }
     /// Whether to meet a new size is to forget another.
     bool is_full() const { return sizes_.size() == most_; }

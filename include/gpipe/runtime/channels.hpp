@@ -88,6 +88,7 @@ namespace gpipe::detail {
             add(r, decider,
                 std::max(std::max({rows, losses, totals}) * sizeof(double), sizeof(RankNote)),
                 std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
+        all[count - 2].between_hosts = all[count - 1].between_hosts = true;
     }
     return first_of(all, count);
 }

@@ -16,6 +16,8 @@ namespace gpipe {
 /// add<T>(AddCall, UpdateRow) and update<T, Optimizer>(UpdateCall, UpdateRow), which put that on
 /// the call's stream; and what PoisonWork has.
 template <class Device> struct StepWork {
+    /// Whether the functions of layers put work on a stream, instead of doing it.
+    static constexpr bool enqueues = false;
     /// Whether a walk stops where layers have failed: not before all their calls have been made.
     static constexpr bool stops(bool) { return false; }
     /// Whether attempt() throws nothing.
@@ -60,6 +62,8 @@ template <class Device> struct StepWork {
 /// one threw is known; what the device finds, later, is in the step's state. `Work` is the
 /// specialisation.
 template <class Work> struct EnqueuingWork {
+    /// As StepWork says.
+    static constexpr bool enqueues = true;
     /// A walk stops where layers have failed.
     static constexpr bool stops(bool failed) { return failed; }
     /// What throws is the walk's to catch: there is no other lane.
@@ -71,6 +75,6 @@ template <class Work> struct EnqueuingWork {
 };
 
 /// Whether the functions of layers put work on a stream, instead of doing it.
-template <class Device> inline constexpr bool calls_enqueue = StepWork<Device>::stops(true);
+template <class Device> inline constexpr bool calls_enqueue = StepWork<Device>::enqueues;
 
 } // namespace gpipe

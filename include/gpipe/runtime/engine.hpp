@@ -141,6 +141,7 @@ template <DeviceRuntime Device> class Engine {
         try {
             return run.done = device_.submit(ticket, runs_.walk(run, table));
         } catch (...) {
+            if constexpr (joins_ranks<Device>) device_.cut_short();
             device_.abort();
             if (device_.launched()) runs_.interrupt(run);
             throw;

@@ -19,9 +19,9 @@
 namespace gpipe {
 
 /// The devices of one rank, joined with those of others by a transport. Plans are made for all
-/// devices, on every rank the same; memory and work there is of its own alone. Only for devices
-/// that share their memory and do what they are told at once: where calls put work on a stream,
-/// messages have to go there, too, and a transport has its own device.
+/// devices, on every rank the same; memory and work there is of its own alone. For devices that
+/// share their memory and do what they are told at once; and, where calls put work on a stream, for
+/// one on each rank, with a transport that puts messages there, too (StreamTransport).
 ///
 /// All ranks call the same functions of their Training, with as many samples; inputs are read where
 /// the first cell is, targets and outputs where the last is, and all return the same loss. What
@@ -29,8 +29,11 @@ namespace gpipe {
 /// be refused on all, for the others would wait. Parameters and gradients are found on the rank of
 /// their layer alone; ends of a tie that are on several are to be written on each.
 template <DeviceRuntime Inner, RankTransport Carrier>
-    requires(Inner::most_link == Link::shared)
+    requires(Inner::most_link == Link::shared ||
+             StreamTransport<Carrier, typename Inner::Stream const&>)
 class Joined : public Inner {
+    static constexpr bool on_streams = StreamTransport<Carrier, typename Inner::Stream const&>;
+
   public:
     using Transport = Carrier; ///< what joins them
 
@@ -60,12 +63,17 @@ class Joined : public Inner {
         // the lane that has what the other rank waits for must have somebody, too.
         auto const lanes_of = transport_->gather(Inner::walkers());
         std::size_t all = 0;
-        bool alike = transport_->ranks() % replicas_ == 0, any = true;
+        bool alike = transport_->ranks() % replicas_ == 0, any = true, one = true;
         for (std::size_t r = 0; r < devices_of.size(); ++r) {
             all += static_cast<std::size_t>(devices_of[r]);
             alike = alike && devices_of[r] == devices_of[r % lanes_.size()];
             any = any && devices_of[r] > 0;
+            one = one && devices_of[r] == 1;
         }
+        if (on_streams && (!one || replicas_ > 1))
+            throw std::invalid_argument("gpipe: where messages go from GPU to GPU each rank has "
+                                        "one device, and there is one replica");
+        if constexpr (on_streams) Inner::meet(transport_->meets());
         if (!any || all != devices * replicas_)
             detail::throw_error<std::invalid_argument>(
                 "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
@@ -90,6 +98,13 @@ class Joined : public Inner {
     }
     /// What joins them.
     Carrier& transport() const { return *transport_; }
+
+    /// Nothing more is put on streams in this run: the device refuses. Where others wait for what
+    /// is missing, they wait for ever, so they are told.
+    void cut_short() noexcept {
+        if constexpr (on_streams)
+            if (!Inner::is_capturing()) transport_->give_up("has an error of its device");
+    }
 
     /// As DeviceMemory, DeviceQueue and DeviceExecutor say, by a device's number among all.
     ///@{
@@ -126,14 +141,20 @@ class Joined : public Inner {
     template <class Word>
     void send(std::size_t stream, std::size_t channel, std::byte const* from, std::size_t bytes,
               Word word) {
-        Inner::launch(stream,
-                      [=, this]() noexcept { transport_->send(channel, from, bytes, word()); });
+        if constexpr (on_streams)
+            transport_->send(channel, from, bytes, Inner::stream(stream));
+        else
+            Inner::launch(stream,
+                          [=, this]() noexcept { transport_->send(channel, from, bytes, word()); });
     }
     template <class Tell>
     void receive(std::size_t stream, std::size_t channel, std::byte* to, std::size_t bytes,
                  Tell tell) {
-        Inner::launch(stream,
-                      [=, this]() noexcept { tell(transport_->receive(channel, to, bytes)); });
+        if constexpr (on_streams)
+            transport_->receive(channel, to, bytes, Inner::stream(stream));
+        else
+            Inner::launch(stream,
+                          [=, this]() noexcept { tell(transport_->receive(channel, to, bytes)); });
     }
     ///@}
 
@@ -154,8 +175,11 @@ class Joined : public Inner {
 };
 
 /// @cond
-// What the library does in a step is what it does on these devices.
-template <class Inner, class Carrier> struct StepWork<Joined<Inner, Carrier>> : StepWork<Inner> {};
+// What the library does in a step is what it does on these devices; but nobody stops in the midst
+// of one, for others wait for messages.
+template <class Inner, class Carrier> struct StepWork<Joined<Inner, Carrier>> : StepWork<Inner> {
+    static constexpr bool stops(bool) { return false; }
+};
 /// @endcond
 
 } // namespace gpipe

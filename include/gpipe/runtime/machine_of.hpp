@@ -102,6 +102,9 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
         chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite, immediate);
     if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
     if constexpr (joins_ranks<Device>) {
+        if (calls_enqueue<Device> && options.debug) // it would wait in the midst of a step
+            throw std::invalid_argument("gpipe: Options::debug is for devices of one rank where "
+                                        "messages go from GPU to GPU");
         device.replicas = work.replication.count;
         device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;

@@ -3,6 +3,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/tables.hpp>
+#include <gpipe/runtime/work.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace gpipe {
 
 /// What the host tells the steps that may be under way, and is told by them, each in a slot of
 /// memory that the device copies from and to, if it has its own: the optimizer, the step's state,
-/// the loss's totals, and the sums of the gradients' squares; and, where the mini-batch has to be
-/// brought to the device, room for that.
+/// the loss's totals, the sums of the gradients' squares, and whether layers have thrown; and,
+/// where the mini-batch has to be brought to the device, room for that.
 template <DeviceMemory Device> class Mailboxes {
   public:
     /// Of each slot.
@@ -31,10 +32,14 @@ template <DeviceMemory Device> class Mailboxes {
     Mailboxes(Device& device, Tables const& tables, Sizes sizes)
         : tables_(&tables),
           squares_at_(slot_bytes(sizeof(StepState)) + slot_bytes(sizes.totals * sizeof(double))),
-          optimizer_at_(squares_at_ + slot_bytes(sizes.squares * sizeof(double))),
+          sign_at_(squares_at_ + slot_bytes(sizes.squares * sizeof(double))),
+          optimizer_at_(sign_at_ + slot_bytes(sizeof(std::uint64_t))),
           batch_at_(optimizer_at_ + slot_bytes(sizes.optimizer)), optimizer_bytes_(sizes.optimizer),
           stride_(batch_at_ + sizes.batch), memory_(device.allocate_host(Device::depth * stride_)) {
-        for (std::size_t slot = 0; slot < Device::depth; ++slot) new (at(slot)) StepState;
+        for (std::size_t slot = 0; slot < Device::depth; ++slot) {
+            new (at(slot)) StepState;
+            sign(slot) = no_failure;
+        }
     }
 
     /// As the host has it, of a slot.
@@ -48,6 +53,10 @@ template <DeviceMemory Device> class Mailboxes {
     /// Of each gradient, in the order of the updates.
     double* squares(std::size_t slot) const {
         return reinterpret_cast<double*>(at(slot) + squares_at_);
+    }
+    /// The sign of this rank.
+    std::uint64_t& sign(std::size_t slot) const {
+        return *reinterpret_cast<std::uint64_t*>(at(slot) + sign_at_);
     }
     /// Room for a mini-batch.
     std::byte* batch(std::size_t slot) const { return at(slot) + batch_at_; }
@@ -75,6 +84,12 @@ template <DeviceMemory Device> class Mailboxes {
         return {here,
                 apart() ? reinterpret_cast<double*>(workspace(device) + squares_workspace) : here,
                 tables_->updates_at[device + 1] - first};
+    }
+    /// Where devices have memory of their own, which ranks tell each other from: the sign of this
+    /// rank as the n-th behind the state.
+    Mailbox<std::uint64_t> sign(std::size_t slot, std::size_t device, std::size_t n) const {
+        std::byte* const there = reinterpret_cast<std::byte*>(tables_->states[device]) + sign_of(n);
+        return {&sign(slot), reinterpret_cast<std::uint64_t*>(there)};
     }
     ///@}
     /// The same of the last device: of all gradients, the tensors in the order of the chain, and
@@ -108,6 +123,7 @@ template <DeviceMemory Device> class Mailboxes {
 
     Tables const* tables_ = nullptr;
     std::size_t squares_at_ = 0;
+    std::size_t sign_at_ = 0;
     std::size_t optimizer_at_ = 0;
     std::size_t batch_at_ = 0;
     std::size_t optimizer_bytes_ = 0;

@@ -1,64 +1,102 @@
 #pragma once
 
+#include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/mailboxes.hpp>
 #include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step.hpp>
 #include <gpipe/runtime/tables.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace gpipe::detail {
 
 // All ranks commit at once: one decides, by what the others have told it, and tells them. Each of
-// them meets that one alone, in their order, so that nobody waits for himself. End: a StepEnd.
+// them meets that one alone, in their order, so that nobody waits for himself. Where messages go
+// from device to device, in the order of streams, each also tells whether its layers have thrown,
+// for messages bring no word of that. End: a StepEnd.
 template <class End, class Device> class RankCommit {
   public:
-    RankCommit(End& end, Tables const& tables, Mailboxes<Device> const& mail, Run& run,
-               std::size_t stream)
-        : end_(end), tables_(tables), mail_(mail), run_(run), stream_(stream) {}
+    RankCommit(End& end, Device& device, Tables const& tables, Mailboxes<Device> const& mail,
+               Run& run, Step const& step)
+        : end_(end), device_(device), tables_(tables), mail_(mail), run_(run), step_(step),
+          slot_(run.arguments.slot), losses_(tables.micro_batches * tables.sums) {}
 
     // `squares`: whether those of gradients are summed up; `theirs`: room for another replica's.
     void commit(bool squares, double* theirs) {
-        std::size_t const slot = run_.arguments.slot;
-        Ranks const& ranks = tables_.ranks;
-        std::size_t const losses = tables_.micro_batches * tables_.sums;
-        double* const all = tables_.loss_sums;
-        double* const own = mail_.squares(slot);
-        bool const ends = ranks.self == tables_.decider();
-        if (ends) std::fill(all + run_.filled() * tables_.sums, all + losses, 0.0);
-        if (std::uint32_t const up = tables_.channel_of_rank(ranks.number()); up != no_channel) {
-            if (ends) send(up, all, losses);
-            each_square(squares, ranks.self, [&](std::size_t first, std::size_t count) {
-                send(up, own + first, count);
-            });
-            return end_.receive(run_, stream_, up + 1, &mail_.state(slot), sizeof(StepState));
-        }
-        each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
-            if (rank == tables_.decider()) receive(channel, all + replica * losses, losses);
-            each_square(squares, rank, [&](std::size_t first, std::size_t count) {
-                if (replica == 0) return receive(channel, own + first, count);
-                receive(channel, theirs, count); // in the order of the replicas
-                for (std::size_t i = 0; i < count; ++i) own[first + i] += theirs[i];
-            });
-        });
-        end_.commit(run_, stream_);
-        each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
-            end_.send(run_, stream_, channel + 1, &mail_.state(slot), sizeof(StepState));
-        });
+        if (std::size_t const all = losses_, filled = run_.filled() * tables_.sums;
+            ends() && filled < all)
+            device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
+                         (all - filled) * sizeof(double));
+        mail_.sign(slot_) = run_.failure.place();
+        std::uint32_t const up = tables_.channel_of_rank(tables_.ranks.number());
+        up == no_channel ? decide(squares, theirs) : obey(up, squares);
     }
 
   private:
-    void send(std::uint32_t channel, double const* from, std::size_t count) {
-        end_.send(run_, stream_, channel, from, count * sizeof(double));
+    static constexpr bool enqueues = calls_enqueue<Device>;
+
+    void obey(std::uint32_t up, bool squares) {
+        if (ends()) send(up, tables_.loss_sums, losses_);
+        each_square(squares, tables_.ranks.self, [&](std::size_t d) {
+            Mailbox<double> const own = mail_.squares(slot_, d);
+            send(up, own.there, own.count);
+        });
+        if constexpr (enqueues) {
+            auto const sign = mail_.sign(slot_, step_.device, 0);
+            sign.put(device_, step_.stream);
+            send(up, sign.there, 1);
+        }
+        Mailbox<StepState> const state = mail_.state(slot_, step_.device);
+        receive(up + 1, state.there, 1);
+        state.get(device_, step_.stream);
     }
-    void receive(std::uint32_t channel, double* to, std::size_t count) {
-        end_.receive(run_, stream_, channel, to, count * sizeof(double));
+    void decide(bool squares, double* theirs) {
+        double* const all = mail_.all_squares(slot_).there;
+        each_square(squares, tables_.ranks.self, [&](std::size_t d) {
+            Mailbox<double> const own = mail_.squares(slot_, d);
+            if (double* const to = all + tables_.updates_at[d]; to != own.there)
+                device_.copy(step_.stream, bytes_of(to), bytes_of(own.there),
+                             own.count * sizeof(double));
+        });
+        if constexpr (enqueues)
+            mail_.sign(slot_, step_.device, tables_.ranks.number()).put(device_, step_.stream);
+        each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
+            if (rank == tables_.decider())
+                receive(channel, tables_.loss_sums + replica * losses_, losses_);
+            each_square(squares, rank, [&](std::size_t d) {
+                double* const sums = all + tables_.updates_at[d];
+                std::size_t const count = tables_.updates_at[d + 1] - tables_.updates_at[d];
+                if (replica == 0) return receive(channel, sums, count);
+                receive(channel, theirs, count); // in the order of the replicas
+                for (std::size_t i = 0; i < count; ++i) sums[i] += theirs[i];
+            });
+            if constexpr (enqueues) {
+                std::size_t const number = tables_.ranks.number(replica, rank);
+                receive(channel, mail_.sign(slot_, step_.device, number).there, 1);
+            }
+        });
+        end_.commit(run_, step_.stream, true);
+        each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
+            send(channel + 1, mail_.state(slot_, step_.device).there, 1);
+        });
     }
-    // f(first, count): of a rank.
+
+    // Whether the losses are here.
+    bool ends() const { return tables_.ranks.self == tables_.decider(); }
+    template <class T> static std::byte* bytes_of(T* at) {
+        return reinterpret_cast<std::byte*>(at);
+    }
+    template <class T> void send(std::uint32_t channel, T const* from, std::size_t count) {
+        end_.send(run_, step_.stream, channel, from, count * sizeof(T));
+    }
+    template <class T> void receive(std::uint32_t channel, T* to, std::size_t count) {
+        end_.receive(run_, step_.stream, channel, to, count * sizeof(T));
+    }
+    // f(device): of a rank, those that have any.
     template <class F> void each_square(bool any, std::size_t rank, F f) const {
-        std::size_t const first = tables_.updates_at[tables_.ranks.begin(rank)];
-        f(first, any ? tables_.updates_at[tables_.ranks.end(rank)] - first : 0);
+        for (std::size_t d = tables_.ranks.begin(rank); any && d < tables_.ranks.end(rank); ++d)
+            if (tables_.has_updates(d)) f(d);
     }
     // f(channel to the one that decides, replica, rank).
     template <class F> void each_other(F f) const {
@@ -69,10 +107,13 @@ template <class End, class Device> class RankCommit {
     }
 
     End& end_;
+    Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
     Run& run_;
-    std::size_t stream_;
+    Step const& step_;
+    std::size_t slot_;
+    std::size_t losses_; // numbers of a replica
 };
 
 } // namespace gpipe::detail

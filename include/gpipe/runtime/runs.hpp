@@ -81,6 +81,7 @@ template <DeviceRuntime Device> class Runs {
         base_ += table.longest;
         mail_.state(arguments.slot) = {arguments.seed, arguments.step, 0, end_.checks.clip, 0};
         mail_.totals(arguments.slot)[tables_.sums] = 0;
+        mail_.sign(arguments.slot) = no_failure;
         for (ActionTime& time : run.times) time = {};
         run.preemptions.store(0, std::memory_order_relaxed);
         if (!run.times.empty()) run.origin = detail::seconds_now();
@@ -112,7 +113,9 @@ template <DeviceRuntime Device> class Runs {
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched())
+        // What is put on queues behind a failure updates nothing: the commit has not been made.
+        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
+            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
         std::rethrow_exception(last_failure_->error);
     }
@@ -160,6 +163,7 @@ template <DeviceRuntime Device> class Runs {
             device_.rest();
         } catch (...) {
             interrupt(run);
+            if (run.failure.get()) std::rethrow_exception(run.failure.get()->error);
             throw;
         }
     }

@@ -61,7 +61,7 @@ template <DeviceRuntime Device> class StepEnd {
             if (immediate) check_gradients(run, step.device, step.stream);
             return;
         case Kind::commit:
-            return commit_with_others(run, step.stream);
+            return commit_with_others(run, step);
         case Kind::revoke:
             return revoke(run, step.stream);
         case Kind::take_state:
@@ -72,14 +72,15 @@ template <DeviceRuntime Device> class StepEnd {
     }
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
-    void commit(Run const& run, std::size_t stream) {
+    // `joined`: the last device has what other ranks have told it.
+    void commit(Run const& run, std::size_t stream, bool joined = false) {
         std::size_t const slot = run.arguments.slot;
         bool const trains = run.arguments.training();
         bool const norm = trains && sums_squares();
         Mailbox<double> const squares = mail_.all_squares(slot);
         Mailbox<double> const totals = mail_.totals(slot, norm);
         Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
-        if (norm) squares.put(device_, stream);
+        if (norm && !joined) squares.put(device_, stream);
         CommitCall call;
         call.sums = tables_.loss_sums;
         call.micro_batches = trains && tables_.replicas.any()
@@ -95,8 +96,12 @@ template <DeviceRuntime Device> class StepEnd {
             call.order = mail_.order().there;
             call.tensors = tables_.order.size();
         }
+        if (joined && Work::enqueues) {
+            call.signs = mail_.sign(slot, tables_.last_device, 0).there;
+            call.ranks = tables_.ranks.all();
+        }
         device_.launch(stream, [&run, call]() noexcept(noexcept(Work::commit(call))) {
-            if (!run.failed()) return Work::commit(call);
+            if (Work::enqueues || !run.failed()) return Work::commit(call);
             if (!call.state) return;
             call.state->committed = 0;
             call.state->fault = StepFault::nothing;
@@ -150,12 +155,12 @@ template <DeviceRuntime Device> class StepEnd {
 
   private:
     // With other ranks, which do so at the same place of their order.
-    void commit_with_others(Run& run, std::size_t stream) {
+    void commit_with_others(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>)
-            RankCommit<StepEnd, Device>(*this, tables_, mail_, run, stream)
+            RankCommit<StepEnd, Device>(*this, device_, tables_, mail_, run, step)
                 .commit(sums_squares(), theirs_.data());
         else
-            commit(run, stream);
+            commit(run, step.stream);
     }
     // Of replicas: adds gradients up, and gives the sums, or what was updated, to all.
     void share(Run& run, Step const& step) {

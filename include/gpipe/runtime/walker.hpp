@@ -93,6 +93,7 @@ template <DeviceRuntime Device> class Walker {
                 end_.commit(run, table.stream_of_device[tables_.last_device]);
         } catch (...) { // a device refuses: near this action; there is no other lane
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
+            if constexpr (joins_ranks<Device>) device_.cut_short();
         }
         if constexpr (timed)
             run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
@@ -121,10 +122,18 @@ template <DeviceRuntime Device> class Walker {
     [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
                                      std::size_t walker) {
         if (!ends_step(step.kind)) {
-            if (run.ranges[step.micro_batch].count > 0) copy<timed>(run, table, step, walker);
+            if (run.ranges[step.micro_batch].count > 0 || is_message(step))
+                copy<timed>(run, table, step, walker);
         } else if (!StepWork<Device>::stops(run.failed())) {
             end_.end(run, step);
         }
+    }
+    // One that has no samples is sent all the same, without bytes: what is behind it on its own
+    // rank may rely on what comes back from others.
+    bool is_message(Step const& step) const {
+        if constexpr (joins_ranks<Device>)
+            return is_transfer(step.kind) && tables_.edges[step.calls].channel != no_channel;
+        return false;
     }
     template <bool timed>
     void copy(Run& run, StepTable const& table, Step const& step, std::size_t walker) {
@@ -161,11 +170,17 @@ template <DeviceRuntime Device> class Walker {
         bool const gradient =
             step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
         EdgeRow const& edge = tables_.edges[step.calls];
-        std::size_t const bytes = (gradient ? edge.gradients : edge.tensors)(samples);
+        std::size_t const bytes =
+            samples > 0 ? (gradient ? edge.gradients : edge.tensors)(samples) : 0;
         if constexpr (joins_ranks<Device>)
             if (edge.channel != no_channel) {
                 std::size_t const channel = edge.channel + gradient;
-                if (step.kind == Kind::send_output || step.kind == Kind::send_gradient)
+                bool const sends =
+                    step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+                // No word goes with it: who gets zeros, as indices, say, does no harm.
+                if (calls_enqueue<Device> && sends && run.failed())
+                    device_.fill(step.stream, table.of(step, Region::input), bytes);
+                if (sends)
                     return end_.send(run, step.stream, channel, table.of(step, Region::input),
                                      bytes);
                 return end_.receive(run, step.stream, channel, table.of(step, Region::output),

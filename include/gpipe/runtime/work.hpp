@@ -14,6 +14,14 @@
 
 namespace gpipe {
 
+/// The sign of a rank for which nothing has thrown.
+inline constexpr std::uint64_t no_failure = 0xFFFFFFFF;
+
+/// Where the sign of a rank lies behind a StepState: bytes.
+GPIPE_INLINE constexpr std::size_t sign_of(std::size_t rank) {
+    return slot_bytes(sizeof(StepState)) + rank * sizeof(std::uint64_t);
+}
+
 /// Bytes that the sum over a tensor of any size needs on a device with memory of its own.
 inline constexpr std::size_t squares_workspace = slot_bytes(most_sum_blocks * sizeof(double));
 
@@ -37,17 +45,19 @@ struct StepChecks {
 
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
-/// all, the state, the optimizer, and if `squares` what it takes to find the norm of all gradients.
+/// all, the state, with the signs of so many ranks behind it, the optimizer, and if `squares` what
+/// it takes to find the norm of all gradients.
 GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets,
                                             std::size_t samples, std::size_t micro_batches,
                                             std::size_t sums, std::size_t optimizer_bytes,
-                                            std::size_t steps, bool squares = false) {
+                                            std::size_t steps, bool squares = false,
+                                            std::size_t ranks = 1) {
     return {inputs,
             targets,
             samples,
             checked_product(checked_sum(checked_product(micro_batches + 1, sums), squares),
                             sizeof(double)),
-            sizeof(StepState),
+            ranks > 1 ? sign_of(ranks) : sizeof(StepState),
             optimizer_bytes,
             squares ? squares_workspace : 0,
             steps,
@@ -67,6 +77,9 @@ struct CommitCall {
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
     std::size_t tensors = 0;              ///< how many
     bool fails = true; ///< whether what is not finite keeps the step from being committed
+    /// By rank: the place of what has thrown there, see FirstFailure; null where nobody asks.
+    std::uint64_t const* signs = nullptr;
+    std::size_t ranks = 0; ///< how many
 };
 
 /// Squares of gradients that a commit did not know, for updates are immediate: one that is not
@@ -148,6 +161,14 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;
+    }
+    std::uint64_t first = no_failure;
+    for (std::size_t r = 0; r < call.ranks; ++r) {
+        if (call.signs[r] >= first) continue;
+        first = call.signs[r];
+        state.fault = StepFault::thrown;
+        state.fault_at = static_cast<std::uint32_t>(r);
+        sound = false;
     }
     state.scale = scale;
     state.committed = sound;

@@ -11,9 +11,10 @@ namespace gpipe {
 
 /// A way from one rank to another: what is sent first is received first.
 struct Channel {
-    std::uint32_t from = 0; ///< rank
-    std::uint32_t to = 0;   ///< another
-    std::size_t bytes = 0;  ///< of a message, at the most
+    std::uint32_t from = 0;     ///< rank
+    std::uint32_t to = 0;       ///< another
+    std::size_t bytes = 0;      ///< of a message, at the most
+    bool between_hosts = false; ///< whether hosts talk there, too, beside a step
 };
 
 /// What carries messages between ranks; each has an object of its own.
@@ -47,6 +48,18 @@ concept RankTransport = requires(T transport, T const constant, std::uint64_t nu
     { transport.receive(channel, to, channel) }
     noexcept->std::same_as<std::uint32_t>;
     { constant.error() } -> std::same_as<std::exception_ptr>;
+};
+
+/// One whose messages within a step are put on streams, from and to memory of devices, and go in
+/// their order, some time later: send(channel, from, bytes, stream) and receive(channel, to, bytes,
+/// stream); meets(): what a device asks while it waits for streams. They bring no word. Each rank
+/// has one device, and one thread calls.
+template <class T, class Stream>
+concept StreamTransport = RankTransport<T> &&
+    requires(T transport, std::size_t n, Stream stream, std::byte const* from, std::byte* to) {
+    transport.send(n, from, n, stream);
+    transport.receive(n, to, n, stream);
+    transport.meets();
 };
 
 } // namespace gpipe

@@ -102,6 +102,8 @@ std::vector<std::string> leaks() {
         for (auto const& [data, a] : w.allocations)
             if (a.live) leak("allocation", a.number);
         for (auto const& capture : w.captures) leak("capture", capture->number);
+        if (w.other_leaks)
+            for (std::string const& other : w.other_leaks(w)) alive.push_back(other);
         return alive;
     });
 }

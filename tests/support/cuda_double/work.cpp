@@ -27,6 +27,7 @@ NodePtr World::add(Work work, std::size_t stream_number, std::size_t chain,
     auto const device = static_cast<std::size_t>(work.device);
     join(device_clocks[device], node->clock);
     node->work = std::move(work);
+    if (node->work.message) match(node);
     if (sticky != cudaSuccess) {
         node->done = true;
         return node;
@@ -81,6 +82,7 @@ bool World::run_one() {
     NodePtr const node = pending.at(next->second);
     ready.erase(next);
     Work& work = node->work;
+    if (work.message && !meet(*node)) return true; // its stream waits
     if (work.run && work_trap.hit()) {
         break_down(work_error);
     } else if (work.run) {
@@ -99,14 +101,18 @@ bool World::run_one() {
             running = nullptr;
         }
     }
-    work.run = nullptr;
-    node->done = true;
-    pending.erase(node.get());
-    for (Node* successor : node->successors)
+    end(*node);
+    return true;
+}
+
+void World::end(Node& node) {
+    node.work.run = nullptr;
+    node.done = true;
+    for (Node* successor : node.successors)
         if (--successor->unmet == 0 && sticky == cudaSuccess)
             ready.emplace(std::pair(successor->stream, age++), successor);
-    node->successors.clear();
-    return true;
+    node.successors.clear();
+    pending.erase(&node);
 }
 
 void World::run_until(NodePtr const& node) {
@@ -126,6 +132,8 @@ void World::run_device(int device) {
 
 void World::host_waits_for(NodePtr const& node) {
     run_until(node);
+    if (node && !node->done && sticky == cudaSuccess)
+        fault(describe(log.size() - 1) + " waits for a message, and could never give up");
     if (node && sticky == cudaSuccess) join(host, node->clock);
 }
 

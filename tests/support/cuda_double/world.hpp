@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,19 @@ namespace cuda_double::detail {
 
 inline constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
-enum class Kind { copy, fill, kernel, host_function, record, wait, graph };
+enum class Kind { copy, fill, kernel, host_function, record, wait, graph, message };
+
+/// One end of a message between ranks (NCCL): its stream goes on when both ends have come, in the
+/// order of their streams, so far.
+struct Message {
+    std::size_t clique = 0; ///< of communicators that belong together
+    int from = 0, to = 0;
+    bool sends = false;
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    bool captured = false;
+    bool dropped = false; ///< its communicator was aborted: it goes on by itself
+};
 
 struct Work {
     Kind kind = Kind::graph;
@@ -32,6 +46,7 @@ struct Work {
     std::function<void()> run{};
     std::vector<Range> reads{};
     std::vector<Range> writes{};
+    std::shared_ptr<Message> message{};
 };
 
 /// A piece of work that has been enqueued.
@@ -43,6 +58,8 @@ struct Node {
     std::size_t unmet = 0; ///< pieces of work that must run before
     std::vector<Node*> successors;
     bool done = false;
+    bool came = false; ///< to its message
+    std::weak_ptr<Node> partner{};
 };
 using NodePtr = std::shared_ptr<Node>;
 
@@ -134,6 +151,10 @@ class World {
     cudaError_t enqueue(Stream& stream, Work work);
     std::vector<NodePtr> before(Stream const& stream);
     bool run_one();
+    void end(Node& node);
+    void match(NodePtr const& node);
+    bool meet(Node& node);
+    void drop_messages(std::size_t clique, int rank);
     void run_until(NodePtr const& node);
     void run_device(int device);
     void host_waits_for(NodePtr const& node);
@@ -190,7 +211,10 @@ class World {
     std::vector<CapturePtr> captures;                   ///< that have not ended
 
     std::map<Node*, NodePtr> pending;
-    std::map<std::pair<std::size_t, std::size_t>, Node*> ready; ///< by stream, then age
+    /// Ends of messages without another yet, by clique, ranks, and whether they send.
+    std::map<std::tuple<std::size_t, int, int, bool>, std::deque<NodePtr>> single;
+    std::function<std::vector<std::string>(World&)> other_leaks{}; ///< of a library's double
+    std::map<std::pair<std::size_t, std::size_t>, Node*> ready;    ///< by stream, then age
     std::size_t age = 0;
     std::vector<Clock> device_clocks;
     Clock host{0};

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/device/cuda_stream.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <thread>
+
+namespace gpipe::cuda {
+
+/// The GPUs of other ranks, which the work of this one meets on its streams: so it may wait for
+/// ever, and who waits for it must not.
+class Peers {
+  public:
+    /// Whether that is so on all ranks, which all ask at once. Throws where one is lost.
+    virtual bool all(bool so) = 0;
+    /// Whether one is lost: then no work waits for others any more. Asked again and again by who
+    /// has waited since then, see detail::seconds_now().
+    virtual bool lost(double since) noexcept = 0;
+    /// Between two looks.
+    static void pause() noexcept { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
+  protected:
+    ~Peers() = default;
+};
+
+namespace detail {
+
+// Until ask() says something else than that it is not ready, or, if nobody answers any more, what
+// wait() says.
+template <class Ask, class Wait> cudaError_t await(Peers* peers, Ask ask, Wait wait) noexcept {
+    double const since = gpipe::detail::seconds_now();
+    for (std::size_t n = 0; peers && !peers->lost(since); ++n) {
+        cudaError_t const status = ask();
+        if (status != cudaErrorNotReady) return status;
+        forget(status);
+        if (n < 100)
+            std::this_thread::yield();
+        else
+            Peers::pause();
+    }
+    return wait();
+}
+
+} // namespace detail
+
+/// Returns when all on a stream, or all that an event stands for, has run, with what was wrong.
+/// `peers`: null if there are none.
+///@{
+inline cudaError_t await(StreamRef stream, Peers* peers) noexcept {
+    return detail::await(
+        peers, [&] { return cudaStreamQuery(stream.get()); },
+        [&] { return cudaStreamSynchronize(stream.get()); });
+}
+inline cudaError_t await(Event const& event, Peers* peers) noexcept {
+    return detail::await(
+        peers, [&] { return cudaEventQuery(event.get()); },
+        [&] { return cudaEventSynchronize(event.get()); });
+}
+///@}
+/// The same; throws Error.
+///@{
+inline void finish(StreamRef stream, Peers* peers) {
+    check("cudaStreamSynchronize", await(stream, peers));
+}
+inline void finish(Event const& event, Peers* peers) {
+    check("cudaEventSynchronize", await(event, peers));
+}
+///@}
+
+} // namespace gpipe::cuda

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/clock.hpp>
+#include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/device/cuda_peers.hpp>
+#include <gpipe/device/cuda_stream.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/joined.hpp>
+#include <gpipe/transport/nccl_communicator.hpp>
+#include <gpipe/transport/transport.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+
+namespace gpipe {
+
+/// Processes with a GPU each, whose tensors go from GPU to GPU by NCCL, on streams, for
+/// transport::Nccl: one object in each, made and destroyed by all, behind the Training that it
+/// joins. `Control`, MpiRanks or SocketRanks, must outlive it: hosts find each other by it, agree
+/// on what a step has come to, and know by it when one of them is lost.
+///
+/// There is one communicator for all, and all that is put there goes in one order, on one stream,
+/// as the plan has it: where a message is sent or received everybody has put there what stands
+/// before, so nobody waits in a circle, whether NCCL buffers anything or not. It never blocks the
+/// host: where somebody is lost, or nothing has come for Control's deadline, the communicator is
+/// aborted, and all waits end.
+template <RankTransport Control> class NcclRanks final : cuda::Peers {
+  public:
+    /// `gpu`: as CUDA counts them, of this process alone. Throws NcclError and cuda::Error, on the
+    /// others what Control says of a rank that is gone; std::invalid_argument where they have
+    /// different versions of NCCL.
+    NcclRanks(Control& control, int gpu) try
+        : control_(control), wire_(gpu), here_(gpu), there_(gpu), nothing_(gpu, 1) {
+        detail::compare(control, static_cast<std::uint64_t>(NcclCommunicator::version()),
+                        "gpipe: rank %zu has another version of NCCL than rank 0");
+        ncclUniqueId id{};
+        if (rank() == 0) id = NcclCommunicator::new_id();
+        share(id);
+        cuda::DeviceGuard const guard(gpu);
+        communicator_.open(id, static_cast<int>(rank()), static_cast<int>(ranks()));
+        settle();
+    } catch (...) { // which leaves as it is
+        control.give_up("has no communicator of NCCL");
+    }
+    NcclRanks(NcclRanks const&) = delete;
+    NcclRanks& operator=(NcclRanks const&) = delete;
+    /// Waits for the others to do so, too, unless one is lost.
+    ~NcclRanks() {
+        static_cast<void>(cuda::await(wire_, this));
+        if (communicator_) communicator_.finalize();
+        for (double const since = detail::seconds_now();
+             communicator_ && communicator_.state() == ncclInProgress && !lost(since);)
+            pause();
+        communicator_.close();
+    }
+
+    /// As RankTransport says, of hosts: Control's.
+    ///@{
+    std::size_t rank() const { return control_.rank(); }
+    std::size_t ranks() const { return control_.ranks(); }
+    Array<std::uint64_t> gather(std::uint64_t number) { return control_.gather(number); }
+    void send(std::size_t channel, std::byte const* from, std::size_t bytes,
+              std::uint32_t word) noexcept {
+        control_.send(channel, from, bytes, word);
+    }
+    std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
+        return control_.receive(channel, to, bytes);
+    }
+    std::exception_ptr error() const { return control_.error(); }
+    void note(std::uint64_t steps, Kind kind, std::uint32_t cell,
+              std::uint32_t micro_batch) noexcept {
+        if constexpr (requires { control_.note(steps, kind, cell, micro_batch); })
+            control_.note(steps, kind, cell, micro_batch);
+    }
+    void rest() noexcept {
+        if constexpr (requires { control_.rest(); }) control_.rest();
+    }
+    void give_up(char const* words) noexcept { control_.give_up(words); }
+    ///@}
+    /// The same, and connects GPUs: NCCL does so when they first meet, which must not be while a
+    /// step is captured for a graph.
+    void open(Array<Channel> const& channels) {
+        Array<Channel> hosts = channels;
+        for (Channel& channel : hosts)
+            if (!channel.between_hosts) channel.bytes = 0;
+        control_.open(hosts);
+        channels_ = channels;
+        for (std::size_t c = 0; c < channels.size(); ++c) {
+            if (channels[c].from == rank()) send(c, nullptr, 0, wire_);
+            if (channels[c].to == rank()) receive(c, nullptr, 0, wire_);
+        }
+        cuda::finish(wire_, this);
+        if (error()) std::rethrow_exception(error());
+    }
+
+    /// As StreamTransport says; a message of no bytes is one of a byte elsewhere, for whoever is
+    /// behind it relies on who is before it. Throw NcclError.
+    ///@{
+    void send(std::size_t channel, std::byte const* from, std::size_t bytes,
+              cuda::StreamRef stream) {
+        exchange(stream, [&, to = static_cast<int>(channels_[channel].to)] {
+            bytes > 0 ? communicator_.send(from, bytes, to, wire_)
+                      : communicator_.send(nothing_.data(), 1, to, wire_);
+        });
+    }
+    void receive(std::size_t channel, std::byte* to, std::size_t bytes, cuda::StreamRef stream) {
+        exchange(stream, [&, from = static_cast<int>(channels_[channel].from)] {
+            bytes > 0 ? communicator_.receive(to, bytes, from, wire_)
+                      : communicator_.receive(nothing_.data(), 1, from, wire_);
+        });
+    }
+    cuda::Peers& meets() { return *this; }
+    ///@}
+
+  private:
+    // In the order of all messages, and in that of a stream.
+    template <class Put> void exchange(cuda::StreamRef stream, Put put) {
+        bool const apart = !(stream == wire_);
+        if (apart) {
+            here_.record(stream);
+            wire_.wait(here_);
+        }
+        put();
+        settle(); // before that nothing is on the stream
+        if (!apart) return;
+        there_.record(wire_);
+        stream.wait(there_);
+    }
+    // Until NCCL is done with a call. Throws what it says, or who is lost.
+    void settle() {
+        double const since = detail::seconds_now();
+        while (communicator_.state() == ncclInProgress) {
+            if (lost(since)) std::rethrow_exception(error());
+            pause();
+        }
+        communicator_.check();
+    }
+    // What rank 0 has, to all.
+    void share(ncclUniqueId& id) {
+        static_assert(sizeof id % sizeof(std::uint64_t) == 0);
+        for (std::size_t at = 0; at < sizeof id; at += sizeof(std::uint64_t)) {
+            std::uint64_t word = 0;
+            std::memcpy(&word, id.internal + at, sizeof word);
+            word = control_.gather(word)[0];
+            std::memcpy(id.internal + at, &word, sizeof word);
+        }
+    }
+
+    bool all(bool so) override {
+        bool result = true;
+        for (std::uint64_t const one : gather(so)) result = result && one != 0;
+        return result;
+    }
+    bool lost(double since) noexcept override {
+        if (!control_.error() && communicator_ && communicator_.failed())
+            control_.give_up("has an error of NCCL");
+        if (!control_.error() && detail::seconds_now() - since > control_.deadline())
+            control_.overdue();
+        if (!control_.error()) return false;
+        communicator_.abort();
+        return true;
+    }
+
+    Control& control_;
+    cuda::Stream wire_;
+    cuda::Event here_, there_;
+    cuda::Buffer nothing_;
+    NcclCommunicator communicator_;
+    Array<Channel> channels_;
+};
+
+namespace transport {
+
+/// Each rank has a GPU, and tensors go from one to the other by NCCL, see NcclRanks; with
+/// device::Cuda, whose Options::device names it:
+/// `{.samples = 64, .device = {.device = {.gpus = {0}}, .transport = &ranks}}`.
+template <RankTransport Control> struct Nccl {
+    using policy_kind = policy::Transport;
+    /// The devices that a machine has.
+    template <class Device> using Of = Joined<Device, NcclRanks<Control>>;
+};
+
+} // namespace transport
+} // namespace gpipe

@@ -1,0 +1,392 @@
+// Ranks with a GPU each, whose tensors go by NCCL, on doubles of both: what they compute, and what
+// becomes of them when something fails.
+#include "support/enqueued.hpp"
+#include "support/nccl_double/nccl_double.hpp"
+#include "support/net.hpp"
+
+#include <gpipe/transport/local_ranks.hpp>
+#include <gpipe/transport/nccl.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::LocalRanks;
+using gpipe::device::Cuda;
+using toy::Backward;
+using toy::Fault;
+using toy::Phase;
+
+using Real = float;
+template <class L> using Layer = toy::Watched<toy::Enqueued<L>>;
+using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real, 6>>,
+                            Layer<toy::Saver<Real, 6>>, Layer<toy::Tag<Real, 6>>,
+                            Layer<toy::Carry<Real, 6>>, Layer<toy::Untag<Real, 6>>,
+                            Layer<toy::Square<Real, 6>>, Layer<toy::Dropout<Real, 6>>,
+                            Layer<toy::Scale<Real, 6>>, Layer<toy::StrictLinear<Real, 6, 3>>>;
+template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
+    return Layer<T>(watch, toy::Enqueued<T>(values));
+}
+Net make_net(toy::Watch& watch) {
+    return Net(layer<toy::Linear<Real, 5, 6>>(watch), layer<toy::Tanh<Real, 6>>(watch),
+               layer<toy::Saver<Real, 6>>(watch), layer<toy::Tag<Real, 6>>(watch),
+               layer<toy::Carry<Real, 6>>(watch), layer<toy::Untag<Real, 6>>(watch),
+               layer<toy::Square<Real, 6>>(watch), layer<toy::Dropout<Real, 6>>(watch),
+               layer<toy::Scale<Real, 6>>(watch, {Real(1.5)}),
+               layer<toy::StrictLinear<Real, 6, 3>>(watch));
+}
+using Ranks = gpipe::NcclRanks<LocalRanks>;
+using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
+using Train = toy::Training<Net, Loss, Adam, gpipe::Joined<Cuda, Ranks>>;
+static_assert(gpipe::joins_ranks<gpipe::Joined<Cuda, Ranks>>);
+static_assert(gpipe::calls_enqueue<gpipe::Joined<Cuda, Ranks>>);
+
+// With three micro-batches gradients are clipped.
+double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }
+
+// K ranks, each a thread with a GPU of its own. What they throw is kept by rank.
+class Crew {
+  public:
+    static constexpr std::size_t layer_count = Net::size;
+
+    Crew(std::size_t ranks, toy::Watch& watch, Train::Options const& options, double deadline = 60)
+        : errors(ranks), wire_(ranks), members_(ranks) {
+        each([&](std::size_t r) {
+            Member& own = members_[r];
+            struct AtTheEnd { // of a program that goes down
+                Member& of;
+                int before = std::uncaught_exceptions();
+                ~AtTheEnd() {
+                    if (std::uncaught_exceptions() > before) of.control->give_up("has ended");
+                }
+            } const end{own};
+            own.control = std::make_unique<LocalRanks>(wire_, r, deadline);
+            own.ranks = std::make_unique<Ranks>(*own.control, static_cast<int>(r));
+            auto o = options;
+            o.cells = ranks;
+            o.device.device.gpus = {static_cast<int>(r)};
+            o.device.transport = own.ranks.get();
+            own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
+        });
+    }
+    ~Crew() {
+        each([&](std::size_t r) {
+            members_[r].train.reset();
+            members_[r].ranks.reset();
+        });
+    }
+
+    std::vector<std::exception_ptr> errors;
+
+    bool good() const {
+        return std::all_of(errors.begin(), errors.end(), [](auto const& e) { return !e; });
+    }
+    void rethrow() const {
+        for (std::exception_ptr const& error : errors)
+            if (error) std::rethrow_exception(error);
+    }
+    std::size_t ranks() const { return members_.size(); }
+    Train& operator[](std::size_t rank) { return *members_[rank].train; }
+    LocalRanks& control(std::size_t rank) { return *members_[rank].control; }
+    template <class F> void each(F f) {
+        std::vector<std::thread> threads;
+        for (std::size_t r = 0; r < members_.size(); ++r)
+            threads.emplace_back([&, r] {
+                errors[r] = nullptr;
+                try {
+                    f(r);
+                } catch (...) {
+                    errors[r] = std::current_exception();
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+    }
+    // The loss, the same on all; two steps at a time if `together`.
+    std::vector<double> steps(std::vector<std::size_t> const& sizes, bool together) {
+        std::vector<std::vector<double>> all(ranks());
+        each([&](std::size_t r) {
+            std::vector<Train::Pending> pending;
+            for (std::size_t const size : sizes) {
+                toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                pending.push_back((*this)[r].start(data.inputs, data.targets));
+                if (!together) static_cast<void>(pending.back().result());
+            }
+            for (auto& step : pending) all[r].push_back(step.result().loss);
+        });
+        rethrow();
+        for (auto const& losses : all)
+            if (losses != all[0]) throw std::logic_error("other losses on other ranks");
+        return all[0];
+    }
+    double evaluate(toy::Data<Real> const& data) {
+        std::vector<double> all(ranks());
+        each([&](std::size_t r) { all[r] = (*this)[r].evaluate(data.inputs, data.targets).loss; });
+        rethrow();
+        if (std::count(all.begin(), all.end(), all[0]) != static_cast<std::ptrdiff_t>(ranks()))
+            throw std::logic_error("other losses on other ranks");
+        return all[0];
+    }
+    // As toy::difference() asks.
+    std::size_t tensors(std::size_t l) { return (*this)[0].tensors(l); }
+    template <class T> void read_parameter(std::size_t l, std::size_t t, std::span<T> to) {
+        of(l).read_parameter(l, t, to);
+    }
+    template <class T> void read_gradient(std::size_t l, std::size_t t, std::span<T> to) {
+        of(l).read_gradient(l, t, to);
+    }
+    std::size_t rank_of(std::size_t l) {
+        auto const& plan = (*this)[0].plan();
+        std::size_t cell = 0;
+        while (plan.first[cell + 1] <= l) ++cell;
+        return plan.lowered.programs.device_of(cell);
+    }
+
+  private:
+    struct Member {
+        std::unique_ptr<LocalRanks> control;
+        std::unique_ptr<Ranks> ranks;
+        std::unique_ptr<Train> train;
+    };
+    Train& of(std::size_t l) { return (*this)[rank_of(l)]; }
+    gpipe::LocalWire wire_;
+    std::vector<Member> members_;
+};
+
+cuda_double::Options session(std::size_t ranks, std::uint64_t order) {
+    return {
+        .devices = static_cast<int>(ranks), .seed = order, .peers = [](int, int) { return false; }};
+}
+Train::Options options(std::size_t micro_batches) {
+    Train::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.micro_batches = micro_batches;
+    o.clip_norm = clip_of(micro_batches);
+    return o;
+}
+
+} // namespace
+
+TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, in every bit, in "
+          "any order that streams allow, eager and as graphs, and nothing races") {
+    std::size_t point = 0, trained = 0;
+    std::vector<std::size_t> const sizes{8, 8, 8, 8, 5, 8, 1, 8};
+    for (std::size_t micro_batches : {1, 3, 8}) {
+        toy::each_of_catalogue(
+            4, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                if (k < 2) return;
+                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+                    if (point++ % toy::one_of(71) != 0) continue;
+                    using Host = toy::Train<Real, gpipe::device::Host>;
+                    Host::Options o;
+                    o.samples = 8;
+                    o.seed = 7;
+                    o.cells = 1;
+                    o.micro_batches = micro_batches;
+                    o.clip_norm = clip_of(micro_batches);
+                    o.schedule = schedule.name() == "GPipe"
+                                     ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
+                                     : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
+                    toy::Watch watch;
+                    Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                    std::vector<double> expected;
+                    for (std::size_t const size : sizes) {
+                        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                        expected.push_back(host.step(data.inputs, data.targets).loss);
+                    }
+                    toy::Data<Real> const held_out(8, 9);
+                    double const evaluated = host.evaluate(held_out.inputs, held_out.targets).loss;
+
+                    std::uint64_t const order = trained % 5;
+                    bool const together = trained % 2 == 1;
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(), ", ",
+                         checkpointing.name, ", K = ", k, ", M = ", micro_batches, ", order ",
+                         order, ", graphs ", trained / 2 % 2 * 2, together ? ", together" : "");
+                    cuda_double::Session const doubles(session(k, order));
+                    auto own = options(micro_batches);
+                    own.schedule = schedule;
+                    own.checkpointing = checkpointing.policy;
+                    own.device.device.graphs = trained / 2 % 2 * 2;
+                    {
+                        Crew crew(k, watch, own);
+                        CHECK_NOTHROW(crew.rethrow());
+                        if (!crew.good()) continue;
+                        CHECK((crew.steps(sizes, together) == expected));
+                        CHECK(crew.evaluate(held_out) == evaluated);
+                        for (std::size_t l = 0; l < Net::size; ++l)
+                            for (std::size_t t = 0; t < crew.tensors(l); ++t) {
+                                std::vector<std::byte> a(host.parameter<std::byte>(l, t).size()),
+                                    b(a.size());
+                                crew.read_parameter(l, t, std::span(a));
+                                host.read_parameter(l, t, std::span(b));
+                                CHECK((a == b));
+                                crew.read_gradient(l, t, std::span(a));
+                                host.read_gradient(l, t, std::span(b));
+                                CHECK((a == b));
+                            }
+                    }
+                    CHECK(cuda_double::complaints() == "");
+                    ++trained;
+                }
+            });
+    }
+    CHECK(trained > 0);
+    MESSAGE(trained << " trainings");
+}
+
+namespace {
+
+// Parameters and optimizer state of all ranks, every byte.
+std::vector<std::byte> state_of(Crew& crew) {
+    std::vector<std::byte> all;
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        auto const arena = crew[r].arena(r);
+        auto const& plan = crew[r].plan().devices[r];
+        std::vector<std::byte> bytes(plan.state());
+        cuda_double::peek(bytes.data(), arena.data(), bytes.size());
+        auto const gradients = bytes.begin() + static_cast<std::ptrdiff_t>(plan.parameters);
+        all.insert(all.end(), bytes.begin(), gradients);
+        all.insert(all.end(), gradients + static_cast<std::ptrdiff_t>(plan.gradients), bytes.end());
+    }
+    return all;
+}
+
+// That a step throws what the watch was told to on the rank that has the layer, and there what it
+// is on all others.
+std::string fails_rightly(Crew& crew, toy::Watch const& watch, toy::Data<Real> const& data,
+                          Fault const& fault) {
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    std::size_t const owner = crew.rank_of(fault.layer);
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        if (!crew.errors[r]) return "nothing was thrown on rank " + std::to_string(r);
+        if (!crew[r].failure() || crew[r].failure()->layer != fault.layer) return "another layer";
+        try {
+            std::rethrow_exception(crew.errors[r]);
+        } catch (toy::Thrown const& thrown) {
+            if (r != owner || thrown.token != watch.token) return "thrown elsewhere";
+        } catch (gpipe::RankError const& error) {
+            if (r == owner) return "not what was thrown";
+            if (std::string(error.what()).find("on rank " + std::to_string(owner)) ==
+                std::string::npos)
+                return error.what();
+        } catch (std::exception const& error) {
+            return error.what();
+        }
+    }
+    return "";
+}
+
+} // namespace
+
+TEST_CASE(
+    "P6 over NCCL whatever throws on a rank arrives there as it was thrown, on the others with "
+    "its place, in eager steps and in those that are captured; nothing has changed, and "
+    "training goes on") {
+    std::size_t faults = 0;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (std::size_t const graphs : {0, 1}) {
+            INFO(schedule.name, ", graphs ", graphs);
+            cuda_double::Session const doubles(session(3, faults % 4));
+            toy::Watch watch;
+            auto o = options(3);
+            o.schedule = schedule.policy;
+            o.device.device.graphs = graphs;
+            toy::Data<Real> const data(8, 8);
+            std::vector<double> expected;
+            {
+                Crew undisturbed(3, watch, o);
+                undisturbed.rethrow();
+                expected = undisturbed.steps({8, 8, 8, 8}, false);
+            }
+            Crew crew(3, watch, o);
+            crew.rethrow();
+            watch.logs = true;
+            CHECK(crew.steps({8}, false)[0] == expected[0]);
+            watch.logs = false;
+            auto const before = state_of(crew);
+            auto const calls = watch.log();
+            std::size_t n = 0;
+            for (toy::Call const& call : calls) {
+                if (call.layer >= Net::size || n++ % toy::one_of(5) != 0) continue;
+                Fault const fault{call.layer, call.first_sample, call.phase};
+                watch.faults = {fault};
+                INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
+                     static_cast<int>(fault.phase));
+                CHECK(fails_rightly(crew, watch, data, fault) == "");
+                CHECK((state_of(crew) == before));
+                ++faults;
+            }
+            watch.faults.clear();
+            std::vector<double> const rest = crew.steps({8, 8, 8}, false);
+            CHECK((rest == std::vector<double>(expected.begin() + 1, expected.end())));
+        }
+    CHECK(faults > 0);
+    MESSAGE(faults << " faults");
+}
+
+TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the others that it is "
+          "lost, nobody waits for ever, and nothing is left behind") {
+    std::size_t failed = 0;
+    for (bool const cuda : {false, true})
+        for (std::size_t n = 0;; n += toy::one_of(cuda ? 97 : 7)) {
+            INFO((cuda ? "CUDA" : "NCCL"), ", call ", n);
+            cuda_double::Session const doubles(session(2, n % 4));
+            toy::Watch watch;
+            auto o = options(2);
+            o.device.device.graphs = n % 2;
+            cuda ? cuda_double::fail_call(n, cudaErrorInvalidValue) : nccl_double::fail_call(n);
+            bool made = false, hit = false;
+            {
+                Crew crew(2, watch, o);
+                made = crew.good();
+                hit = !made;
+                toy::Data<Real> const data(8, 8);
+                for (int i = 0; i < 3 && made && !hit; ++i) {
+                    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+                    hit = !crew.good();
+                    for (std::exception_ptr const& error : crew.errors) CHECK(!error == !hit);
+                }
+                for (std::exception_ptr const& error : crew.errors) {
+                    if (!hit) continue;
+                    REQUIRE(error);
+                    CHECK_THROWS_AS(std::rethrow_exception(error), std::runtime_error);
+                }
+            }
+            for (std::string const& leak : cuda_double::leaks()) CHECK(leak == "");
+            for (std::string const& fault : cuda_double::faults()) CHECK(fault == "");
+            static_cast<void>(cuda_double::complaints());
+            if (!hit && n >= (cuda ? cuda_double::calls() : nccl_double::calls())) break;
+            failed += hit;
+        }
+    CHECK(failed > 0);
+    MESSAGE(failed << " failed calls");
+}
+
+TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Watch watch;
+    Crew crew(2, watch, options(2), 0.3);
+    crew.rethrow();
+    toy::Data<Real> const data(8, 8);
+    crew.each([&](std::size_t r) {
+        if (r == 0) crew[r].step(data.inputs, data.targets);
+    });
+    REQUIRE(crew.errors[0]);
+    CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[0]),
+                         doctest::Contains("for longer than the deadline"), std::runtime_error);
+    crew.each([&](std::size_t r) {
+        if (r == 1) crew[r].step(data.inputs, data.targets);
+    });
+    CHECK(crew.errors[1]);
+}

@@ -1,0 +1,276 @@
+// Communicators, and what they put on streams.
+#include "nccl_double.hpp"
+
+#include "../cuda_double/world.hpp"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+using namespace cuda_double::detail;
+
+struct ncclComm {
+    std::size_t clique = 0;
+    int rank = 0;
+    int device = 0;
+    bool initialized = false;
+    bool finalized = false;
+    std::size_t polls = 0;            // before what was called last is done
+    std::function<void()> then{};     // what that does
+    ncclResult_t error = ncclSuccess; // it is of no use any more
+    cudaStream_t stream = nullptr;
+    std::set<std::pair<int, bool>> met; // by rank, and whether that is sent to
+};
+
+namespace {
+
+struct Clique {
+    int ranks = 0;
+    std::set<int> joined;
+    int aborted = 0, destroyed = 0;
+};
+struct Nccl {
+    std::uint64_t epoch = 0;
+    std::map<std::uint64_t, Clique> cliques; // by id
+    std::map<ncclComm_t, std::unique_ptr<ncclComm>> communicators;
+    Trap trap;
+    ncclResult_t trapped = ncclSuccess;
+    std::uint64_t ids = 0;
+};
+
+// Of the session that goes on.
+Nccl& nccl(World& w) {
+    static Nccl the;
+    if (the.epoch != w.epoch) {
+        the.cliques.clear();
+        the.communicators.clear();
+        the.trap = {};
+        the.ids = 0;
+        the.epoch = w.epoch;
+        w.other_leaks = [](World& of) {
+            std::vector<std::string> alive;
+            for (auto const& [handle, c] : nccl(of).communicators)
+                alive.push_back("communicator of rank " + std::to_string(c->rank) +
+                                " is still alive");
+            for (auto const& [id, clique] : nccl(of).cliques)
+                if (clique.aborted > 0 && clique.destroyed > 0)
+                    alive.push_back("some ranks have aborted their communicators, others not");
+            return alive;
+        };
+    }
+    return the;
+}
+
+template <class Body> ncclResult_t enter(char const* name, Body body) {
+    std::lock_guard const lock(mutex());
+    World& w = world();
+    Nccl& all = nccl(w);
+    w.log.emplace_back(name);
+    if (w.running) {
+        w.fault(w.describe(w.running->call) + " calls " + name + " while it runs");
+        return ncclInvalidUsage;
+    }
+    return body(w, all);
+}
+
+ncclResult_t refuse(World& w, std::string const& why, ncclResult_t code = ncclInvalidUsage) {
+    w.fault(w.describe(w.log.size() - 1) + " " + why);
+    return code;
+}
+
+ncclComm* find(World& w, Nccl& all, ncclComm_t handle) {
+    auto const found = all.communicators.find(handle);
+    if (found != all.communicators.end()) return found->second.get();
+    refuse(w, "has no such communicator");
+    return nullptr;
+}
+
+// What was called is done now, or later.
+ncclResult_t begin(World& w, ncclComm& c, std::function<void()> then) {
+    c.then = std::move(then);
+    c.polls = w.options.seed > 1 ? w.chance() % 3 : w.options.seed;
+    if (c.polls > 0) return ncclInProgress;
+    std::exchange(c.then, nullptr)();
+    return ncclSuccess;
+}
+
+ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t type, int peer,
+                 ncclComm_t handle, cudaStream_t stream, bool sends) {
+    return enter(name, [&](World& w, Nccl& all) {
+        ncclComm* const c = find(w, all, handle);
+        Stream* const s = w.stream(stream);
+        if (!c || !s) return ncclInvalidArgument;
+        Clique const& clique = all.cliques.at(c->clique);
+        if (c->then || !c->initialized) return refuse(w, "comes before the call before it is done");
+        if (c->error != ncclSuccess || c->finalized) return refuse(w, "has no use any more");
+        if (type != ncclUint8) return refuse(w, "is not of bytes");
+        if (peer < 0 || peer >= clique.ranks || peer == c->rank)
+            return refuse(w, "is to nobody else", ncclInvalidArgument);
+        if (s->device != c->device) return refuse(w, "is on a stream of another device");
+        if (!c->stream) c->stream = stream;
+        if (c->stream != stream) return refuse(w, "is on another stream than those before");
+        if (all.trap.hit()) return c->error = all.trapped;
+        if (s->capture && !c->met.count({peer, sends}))
+            return refuse(w, "is in a graph, and these two have never met");
+        c->met.insert({peer, sends});
+        auto message = std::make_shared<Message>();
+        message->clique = c->clique;
+        message->from = sends ? c->rank : peer;
+        message->to = sends ? peer : c->rank;
+        message->sends = sends;
+        message->data = static_cast<std::byte*>(data);
+        message->bytes = count;
+        std::size_t const call = w.log.size() - 1;
+        return begin(w, *c, [&w, c, stream, message, call] {
+            auto const found = w.streams.find(stream);
+            if (found == w.streams.end()) return;
+            message->captured = found->second.capture != nullptr;
+            Work work;
+            work.kind = Kind::message;
+            auto& ranges = message->sends ? work.reads : work.writes;
+            ranges.push_back({message->data, message->bytes});
+            work.message = message;
+            if (w.enqueue(found->second, std::move(work)) != cudaSuccess)
+                c->error = ncclUnhandledCudaError;
+            static_cast<void>(call);
+        });
+    });
+}
+
+} // namespace
+
+namespace nccl_double {
+
+void fail_call(std::size_t n, ncclResult_t error) {
+    std::lock_guard const lock(mutex());
+    nccl(world()).trap.set(n);
+    nccl(world()).trapped = error;
+}
+std::size_t calls() {
+    std::lock_guard const lock(mutex());
+    return nccl(world()).trap.count;
+}
+
+} // namespace nccl_double
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+char const* ncclGetErrorString(ncclResult_t result) {
+    return result == ncclSystemError          ? "unhandled system error"
+           : result == ncclRemoteError        ? "remote process exited or there was a network error"
+           : result == ncclUnhandledCudaError ? "unhandled cuda error"
+           : result == ncclInvalidUsage       ? "invalid usage"
+                                              : "another error";
+}
+
+char const* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    return enter("ncclGetUniqueId", [&](World&, Nccl& all) {
+        *id = {};
+        std::uint64_t const number = ++all.ids;
+        std::memcpy(id->internal, &number, sizeof number);
+        std::memset(id->internal + sizeof number, 0x5A, sizeof id->internal - sizeof number);
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+    *handle = nullptr;
+    return enter("ncclCommInitRankConfig", [&](World& w, Nccl& all) {
+        std::uint64_t number = 0;
+        std::memcpy(&number, id.internal, sizeof number);
+        if (number == 0 || number > all.ids || id.internal[sizeof number] != 0x5A)
+            return refuse(w, "has no such id", ncclInvalidArgument);
+        if (!config || config->blocking != 0)
+            return refuse(w, "makes a communicator that cannot be aborted safely");
+        if (all.trap.hit()) return all.trapped;
+        Clique& clique = all.cliques[number];
+        clique.ranks = clique.ranks ? clique.ranks : ranks;
+        if (clique.ranks != ranks || rank < 0 || rank >= ranks ||
+            !clique.joined.insert(rank).second)
+            return refuse(w, "is of another number of ranks, or for a rank that is there",
+                          ncclInvalidArgument);
+        auto c = std::make_unique<ncclComm>();
+        c->clique = number;
+        c->rank = rank;
+        c->device = w.thread().device;
+        for (auto const& [other, of] : all.communicators)
+            if (of->clique == number && of->device == c->device)
+                return refuse(w, "is of a GPU that another rank has");
+        *handle = c.get();
+        all.communicators.emplace(c.get(), std::move(c));
+        return ncclInProgress;
+    });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
+    return enter("ncclCommGetAsyncError", [&](World& w, Nccl& all) {
+        w.log.pop_back(); // asked again and again
+        ncclComm* const c = find(w, all, handle);
+        if (!c) return ncclInvalidArgument;
+        Clique const& clique = all.cliques.at(c->clique);
+        if (!c->initialized)
+            c->initialized = static_cast<int>(clique.joined.size()) == clique.ranks;
+        else if (c->then && --c->polls == 0)
+            std::exchange(c->then, nullptr)();
+        *error = c->error != ncclSuccess      ? c->error
+                 : c->then || !c->initialized ? ncclInProgress
+                                              : ncclSuccess;
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclSend(void const* data, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+    return put("ncclSend", const_cast<void*>(data), count, type, peer, communicator, stream, true);
+}
+ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+    return put("ncclRecv", data, count, type, peer, communicator, stream, false);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+    return enter("ncclCommFinalize", [&](World& w, Nccl& all) {
+        ncclComm* const c = find(w, all, handle);
+        if (!c) return ncclInvalidArgument;
+        if (c->then || c->finalized) return refuse(w, "comes too early, or again");
+        for (auto const& [at, node] : w.pending)
+            if (Message const* const m = node->work.message.get();
+                m && m->clique == c->clique && (m->sends ? m->from : m->to) == c->rank)
+                return refuse(w, "while a message is on its way");
+        return begin(w, *c, [c] { c->finalized = true; });
+    });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+    return enter("ncclCommDestroy", [&](World& w, Nccl& all) {
+        ncclComm* const c = find(w, all, handle);
+        if (!c) return ncclInvalidArgument;
+        if (!c->finalized) refuse(w, "of a communicator that is not finalized");
+        ++all.cliques.at(c->clique).destroyed;
+        all.communicators.erase(handle);
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+    return enter("ncclCommAbort", [&](World& w, Nccl& all) {
+        ncclComm* const c = find(w, all, handle);
+        if (!c) return ncclInvalidArgument;
+        w.drop_messages(c->clique, c->rank);
+        ++all.cliques.at(c->clique).aborted;
+        all.communicators.erase(handle);
+        return ncclSuccess;
+    });
+}
+
+} // extern "C"

@@ -1,0 +1,34 @@
+#pragma once
+
+// A double of NCCL for tests, to be linked instead of libnccl, on the double of the CUDA runtime:
+// ranks are threads of one process, each with a device of its own. It defines the nccl* functions
+// of communicators, sends and receives. A message is done when both ends have come to it, each in
+// the order of its stream, and holds that stream until then: nothing is buffered. Communicators do
+// not block: by chance a call is done only after its state was asked for several times, and only
+// then is anything on the stream.
+//
+// Stricter than NCCL's documentation: a communicator has one stream; two ranks have met before
+// either puts a message to the other into a graph; a message in a graph meets one in a graph; every
+// communicator is finalized and destroyed, or aborted, and where one is aborted, all are; and the
+// host never waits for a message where it could not give up.
+//
+// Not there: which threads call, groups, collectives, blocking communicators, splits, registered
+// memory.
+
+#include <nccl.h>
+
+#include <cstddef>
+
+namespace nccl_double {
+
+/// @name Faults, each counted from now on, from 0.
+/// @{
+
+/// The n-th call that makes a communicator, sends or receives fails.
+void fail_call(std::size_t n, ncclResult_t error = ncclSystemError);
+/// How many there were since the session of the CUDA double began.
+std::size_t calls();
+
+/// @}
+
+} // namespace nccl_double
