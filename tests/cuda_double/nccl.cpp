@@ -1,8 +1,7 @@
 // Ranks with a GPU each, whose tensors go by NCCL, on doubles of both: what they compute, and what
 // becomes of them when something fails.
-#include "support/enqueued.hpp"
+#include "support/enqueued_net.hpp"
 #include "support/nccl_double/nccl_double.hpp"
-#include "support/net.hpp"
 
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/nccl.hpp>
@@ -29,23 +28,8 @@ using toy::Fault;
 using toy::Phase;
 
 using Real = float;
-template <class L> using Layer = toy::Watched<toy::Enqueued<L>>;
-using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real, 6>>,
-                            Layer<toy::Saver<Real, 6>>, Layer<toy::Tag<Real, 6>>,
-                            Layer<toy::Carry<Real, 6>>, Layer<toy::Untag<Real, 6>>,
-                            Layer<toy::Square<Real, 6>>, Layer<toy::Dropout<Real, 6>>,
-                            Layer<toy::Scale<Real, 6>>, Layer<toy::StrictLinear<Real, 6, 3>>>;
-template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
-    return Layer<T>(watch, toy::Enqueued<T>(values));
-}
-Net make_net(toy::Watch& watch) {
-    return Net(layer<toy::Linear<Real, 5, 6>>(watch), layer<toy::Tanh<Real, 6>>(watch),
-               layer<toy::Saver<Real, 6>>(watch), layer<toy::Tag<Real, 6>>(watch),
-               layer<toy::Carry<Real, 6>>(watch), layer<toy::Untag<Real, 6>>(watch),
-               layer<toy::Square<Real, 6>>(watch), layer<toy::Dropout<Real, 6>>(watch),
-               layer<toy::Scale<Real, 6>>(watch, {Real(1.5)}),
-               layer<toy::StrictLinear<Real, 6, 3>>(watch));
-}
+using Net = toy::EnqueuedNet<Real>;
+Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using Ranks = gpipe::NcclRanks<LocalRanks>;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
 using Train = toy::Training<Net, Loss, Adam, gpipe::Joined<Cuda, Ranks>>;

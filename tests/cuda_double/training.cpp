@@ -1,7 +1,6 @@
 // device::Cuda under a whole training, over the double of the CUDA runtime: what it computes, in
 // what order, and what happens when calls fail or are left out.
-#include "support/enqueued.hpp"
-#include "support/net.hpp"
+#include "support/enqueued_net.hpp"
 
 #include <doctest/doctest.h>
 
@@ -19,17 +18,11 @@ using gpipe::Adam;
 using gpipe::device::Cuda;
 using toy::Backward;
 using toy::Enqueued;
-using toy::Watched;
 
 using Real = float;
 constexpr std::uint64_t seed = 7;
 
-template <class L> using Layer = Watched<Enqueued<L>>;
-using Net = gpipe::Pipeline<Layer<toy::Linear<Real, 5, 6>>, Layer<toy::Tanh<Real, 6>>,
-                            Layer<toy::Saver<Real, 6>>, Layer<toy::Tag<Real, 6>>,
-                            Layer<toy::Carry<Real, 6>>, Layer<toy::Untag<Real, 6>>,
-                            Layer<toy::Square<Real, 6>>, Layer<toy::Dropout<Real, 6>>,
-                            Layer<toy::Scale<Real, 6>>, Layer<toy::StrictLinear<Real, 6, 3>>>;
+using Net = toy::EnqueuedNet<Real>;
 constexpr std::size_t L = Net::size;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
 using Train = toy::Training<Net, Loss, Adam, Cuda>;
@@ -39,17 +32,7 @@ using Immediately =
                     gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Cuda>;
 using Plain = toy::Plain<Real>;
 
-template <class T> Layer<T> layer(toy::Watch& watch, T values = {}) {
-    return Layer<T>(watch, Enqueued<T>(values));
-}
-Net make_net(toy::Watch& watch) {
-    return Net(layer<toy::Linear<Real, 5, 6>>(watch), layer<toy::Tanh<Real, 6>>(watch),
-               layer<toy::Saver<Real, 6>>(watch), layer<toy::Tag<Real, 6>>(watch),
-               layer<toy::Carry<Real, 6>>(watch), layer<toy::Untag<Real, 6>>(watch),
-               layer<toy::Square<Real, 6>>(watch), layer<toy::Dropout<Real, 6>>(watch),
-               layer<toy::Scale<Real, 6>>(watch, {Real(1.5)}),
-               layer<toy::StrictLinear<Real, 6, 3>>(watch));
-}
+Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 
 // With three micro-batches gradients are clipped.
 double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }

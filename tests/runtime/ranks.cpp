@@ -662,3 +662,21 @@ TEST_CASE("one rank of 64 has the layers and the bytes of its device, and nothin
         CHECK(one.parameter<Real>(2 * rank, 0).size() == 16);
     }
 }
+
+TEST_CASE("P5 ranks send what has no samples, too, for waits that others imply rest on it") {
+    for (Sizes const& devices : splits(4)) {
+        INFO(describe(devices));
+        toy::Watch watch;
+        auto all = crew<Train>(devices, true, 2, options<Train>(4, 8),
+                               [&] { return toy::make_net<Real>(watch); });
+        std::vector<std::size_t> messages;
+        for (std::size_t const samples : {13, 8, 7, 1}) {
+            std::size_t const before = all.wire->messages;
+            toy::Data<Real> const data(samples);
+            all.step(data.inputs, data.targets);
+            messages.push_back(all.wire->messages - before);
+        }
+        CHECK(messages == std::vector<std::size_t>(4, messages[0]));
+        CHECK(all.wire->fault() == "");
+    }
+}

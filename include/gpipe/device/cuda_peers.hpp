@@ -27,20 +27,26 @@ class Peers {
 
 namespace detail {
 
-// Until ask() says something else than that it is not ready, or, if nobody answers any more, what
-// wait() says.
+// Until ask() says that it is ready, or, if nobody answers any more, what wait() says. An error
+// that comes once need not be the device's, and memory that its work uses is not given back before.
 template <class Ask, class Wait> cudaError_t await(Peers* peers, Ask ask, Wait wait) noexcept {
     double const since = gpipe::detail::seconds_now();
-    for (std::size_t n = 0; peers && !peers->lost(since); ++n) {
+    cudaError_t first = cudaSuccess;
+    for (std::size_t n = 0, errors = 0; peers && !peers->lost(since); ++n) {
         cudaError_t const status = ask();
-        if (status != cudaErrorNotReady) return status;
+        if (status == cudaSuccess) return first;
         forget(status);
+        if (status != cudaErrorNotReady) {
+            if (++errors > 3) return status;
+            first = first == cudaSuccess ? status : first;
+        }
         if (n < 100)
             std::this_thread::yield();
         else
             Peers::pause();
     }
-    return wait();
+    cudaError_t const last = wait();
+    return first == cudaSuccess ? last : first;
 }
 
 } // namespace detail

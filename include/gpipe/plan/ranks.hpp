@@ -6,6 +6,9 @@
 
 namespace gpipe {
 
+/// As many ranks can be joined where they notice that one is lost, and commit on their devices.
+inline constexpr std::size_t most_ranks = 64;
+
 /// Which devices of a pipeline each rank has: some that stand together, at least one. A rank is a
 /// process, or what behaves as one: others see nothing of its memory. Small: what it points to must
 /// outlive it. Ranks are counted within their replica, unless something else is said.

@@ -10,6 +10,7 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/optimizer/sgd.hpp>
 #include <gpipe/optimizer/when.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/check_parts.hpp>
 #include <gpipe/runtime/one_replica.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
@@ -142,7 +143,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::depth, squares);
+                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 1);
         });
         result.ties = result.ties || joins_ranks<Device>;
         return result;

@@ -156,6 +156,7 @@ template <DeviceRuntime Device> class Engine {
         try {
             if (!run.done) device_.finish(run.arguments.slot);
         } catch (...) {
+            if constexpr (joins_ranks<Device>) device_.cut_short();
             runs_.interrupt(run);
             throw;
         }

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/plan/ranks.hpp>
 #include <gpipe/schedule/action.hpp>
 #include <gpipe/transport/watch_board.hpp>
 #include <gpipe/transport/watch_line.hpp>
@@ -45,9 +46,9 @@ class Watch {
     using Place = detail::WatchPlace;
 
   public:
-    static constexpr std::size_t most_ranks = 64;      ///< more are refused
-    static constexpr int nobody = Place::nobody;       ///< in place of a rank
-    static constexpr int everybody = Place::everybody; ///< likewise
+    static constexpr std::size_t most_ranks = gpipe::most_ranks; ///< more are refused
+    static constexpr int nobody = Place::nobody;                 ///< in place of a rank
+    static constexpr int everybody = Place::everybody;           ///< likewise
 
     /// All ranks make one at once. `deadline`: seconds; `address`, `exchange`: see
     /// detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that does.
