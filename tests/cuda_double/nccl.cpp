@@ -374,3 +374,21 @@ TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     });
     CHECK(crew.errors[1]);
 }
+
+TEST_CASE("what failed in an eager step does not fail those that are kept as graphs") {
+    cuda_double::Session const doubles(session(2, 1));
+    toy::Watch watch;
+    auto o = options(2);
+    o.device.device.graphs = 2;
+    Crew crew(2, watch, o);
+    crew.rethrow();
+    CHECK(crew.steps({8, 8, 8, 8}, false).size() == 4); // one is met, one captured in each slot
+    watch.faults = {{1, 0, Phase::forward}};
+    toy::Data<Real> const data(5, 5);
+    for (int n = 0; n < 2; ++n) { // in either slot
+        CHECK(fails_rightly(crew, watch, data, watch.faults[0]) == "");
+        watch.faults.clear();
+        CHECK(crew.steps({8}, false).size() == 1);
+        watch.faults = {{1, 0, Phase::forward}};
+    }
+}
