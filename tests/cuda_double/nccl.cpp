@@ -42,8 +42,6 @@ double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0
 // K ranks, each a thread with a GPU of its own. What they throw is kept by rank.
 class Crew {
   public:
-    static constexpr std::size_t layer_count = Net::size;
-
     Crew(std::size_t ranks, toy::Watch& watch, Train::Options const& options, double deadline = 60)
         : errors(ranks), wire_(ranks), members_(ranks) {
         each([&](std::size_t r) {

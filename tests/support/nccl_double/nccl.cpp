@@ -122,8 +122,7 @@ ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t
         message->sends = sends;
         message->data = static_cast<std::byte*>(data);
         message->bytes = count;
-        std::size_t const call = w.log.size() - 1;
-        return begin(w, *c, [&w, c, stream, message, call] {
+        return begin(w, *c, [&w, c, stream, message] {
             auto const found = w.streams.find(stream);
             if (found == w.streams.end()) return;
             message->captured = found->second.capture != nullptr;
@@ -134,7 +133,6 @@ ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t
             work.message = message;
             if (w.enqueue(found->second, std::move(work)) != cudaSuccess)
                 c->error = ncclUnhandledCudaError;
-            static_cast<void>(call);
         });
     });
 }
