@@ -1,5 +1,5 @@
-# Target gpipe::nccl: the library with transport/nccl.hpp, for which it needs NCCL 2.18 (from the CUDA Toolkit, or
-# Debian's libnccl-dev of NVIDIA; NCCL_HOME says where). Without that the target is not there, and all else is as it was.
+# Target gpipe::nccl: the library with transport/nccl.hpp, for which it needs NCCL 2.18 (from a CUDA Toolkit or
+# NVIDIA's packages; NCCL_HOME says where). Without that the target is not there, and all else is as it was.
 # In this tree and in an installed one.
 set(scope)
 if(TARGET gpipe) # this tree: its targets are known everywhere
