@@ -182,9 +182,9 @@ class Cuda : public OwnMemory {
     ///@}
 
   protected:
-    // Before prepare(): messages of other ranks are among the work; must outlive it.
+    /// Before prepare(): messages of other ranks are among the work; must outlive it.
     void meet(cuda::Peers& peers) { peers_ = &peers; }
-    bool is_capturing() const { return capture_.on(); }
+    bool is_capturing() const { return capture_.on(); } ///< work is noted, not run
 
   private:
     static void make_current(int gpu) { cuda::check("cudaSetDevice", cudaSetDevice(gpu)); }

@@ -12,9 +12,9 @@
 namespace gpipe::detail {
 
 // All ranks commit at once: one decides, by what the others have told it, and tells them. Each of
-// them meets that one alone, in their order, so that nobody waits for himself. Where messages go
-// from device to device, in the order of streams, each also tells whether its layers have thrown,
-// for messages bring no word of that. End: a StepEnd.
+// them meets that one alone, in their order, so that nobody waits for himself. Each tells last of
+// all whether its layers have thrown: by a word, with nothing else, or where messages, which go in
+// the order of streams, bring none, by its sign. End: a StepEnd.
 template <class End, class Device> class RankCommit {
   public:
     RankCommit(End& end, Device& device, Tables const& tables, Mailboxes<Device> const& mail,
@@ -34,7 +34,7 @@ template <class End, class Device> class RankCommit {
     }
 
   private:
-    static constexpr bool enqueues = calls_enqueue<Device>;
+    static constexpr std::size_t signs = calls_enqueue<Device> ? 1 : 0; // that are sent
 
     void obey(std::uint32_t up, bool squares) {
         if (ends()) send(up, tables_.loss_sums, losses_);
@@ -42,11 +42,9 @@ template <class End, class Device> class RankCommit {
             Mailbox<double> const own = mail_.squares(slot_, d);
             send(up, own.there, own.count);
         });
-        if constexpr (enqueues) {
-            auto const sign = mail_.sign(slot_, step_.device, 0);
-            sign.put(device_, step_.stream);
-            send(up, sign.there, 1);
-        }
+        Mailbox<std::uint64_t> const sign = own_sign(0);
+        sign.put(device_, step_.stream);
+        send(up, sign.there, signs);
         Mailbox<StepState> const state = mail_.state(slot_, step_.device);
         receive(up + 1, state.there, 1);
         state.get(device_, step_.stream);
@@ -59,8 +57,7 @@ template <class End, class Device> class RankCommit {
                 device_.copy(step_.stream, bytes_of(to), bytes_of(own.there),
                              own.count * sizeof(double));
         });
-        if constexpr (enqueues)
-            mail_.sign(slot_, step_.device, tables_.ranks.number()).put(device_, step_.stream);
+        own_sign(tables_.ranks.number()).put(device_, step_.stream);
         each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
             if (rank == tables_.decider())
                 receive(channel, tables_.loss_sums + replica * losses_, losses_);
@@ -71,10 +68,7 @@ template <class End, class Device> class RankCommit {
                 receive(channel, theirs, count); // in the order of the replicas
                 for (std::size_t i = 0; i < count; ++i) sums[i] += theirs[i];
             });
-            if constexpr (enqueues) {
-                std::size_t const number = tables_.ranks.number(replica, rank);
-                receive(channel, mail_.sign(slot_, step_.device, number).there, 1);
-            }
+            receive(channel, own_sign(tables_.ranks.number(replica, rank)).there, signs);
         });
         end_.commit(run_, step_.stream, true);
         each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
@@ -82,6 +76,11 @@ template <class End, class Device> class RankCommit {
         });
     }
 
+    // As the n-th on the device.
+    Mailbox<std::uint64_t> own_sign(std::size_t n) const {
+        std::uint64_t* const here = &mail_.sign(slot_);
+        return signs > 0 ? mail_.sign(slot_, step_.device, n) : Mailbox<std::uint64_t>{here, here};
+    }
     // Whether the losses are here.
     bool ends() const { return tables_.ranks.self == tables_.decider(); }
     template <class T> static std::byte* bytes_of(T* at) {
