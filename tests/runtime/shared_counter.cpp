@@ -29,8 +29,8 @@ void wait_for(SharedCounter& counter, std::uint64_t count) {
 } // namespace
 
 TEST_CASE("processes wake each other, and see what was written before") {
-    void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(memory != MAP_FAILED);
     auto* const shared = new (memory) Shared;
     constexpr std::uint64_t rounds = 20'000;
