@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -40,9 +41,10 @@ static_assert(gpipe::calls_enqueue<gpipe::Joined<Cuda, Ranks>>);
 double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }
 
 // K ranks, each a thread with a GPU of its own. What they throw is kept by rank.
-class Crew {
+template <class Train, auto make_net> class CrewOf {
   public:
-    Crew(std::size_t ranks, toy::Watch& watch, Train::Options const& options, double deadline = 60)
+    CrewOf(std::size_t ranks, toy::Watch& watch, typename Train::Options const& options,
+           double deadline = 60)
         : errors(ranks), wire_(ranks), members_(ranks) {
         each([&](std::size_t r) {
             Member& own = members_[r];
@@ -62,7 +64,7 @@ class Crew {
             own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
         });
     }
-    ~Crew() {
+    ~CrewOf() {
         each([&](std::size_t r) {
             members_[r].train.reset();
             members_[r].ranks.reset();
@@ -98,7 +100,7 @@ class Crew {
     std::vector<double> steps(std::vector<std::size_t> const& sizes, bool together) {
         std::vector<std::vector<double>> all(ranks());
         each([&](std::size_t r) {
-            std::vector<Train::Pending> pending;
+            std::vector<typename Train::Pending> pending;
             for (std::size_t const size : sizes) {
                 toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
                 pending.push_back((*this)[r].start(data.inputs, data.targets));
@@ -144,6 +146,8 @@ class Crew {
     gpipe::LocalWire wire_;
     std::vector<Member> members_;
 };
+
+using Crew = CrewOf<Train, &make_net>;
 
 cuda_double::Options session(std::size_t ranks, std::uint64_t order) {
     return {
@@ -389,4 +393,47 @@ TEST_CASE("what failed in an eager step does not fail those that are kept as gra
         CHECK(crew.steps({8}, false).size() == 1);
         watch.faults = {{1, 0, Phase::forward}};
     }
+}
+
+namespace {
+
+// What has come to it first, of the last micro-batch that it saw.
+struct Sees : toy::Scale<Real, 6> {
+    static inline std::atomic<Real> seen = 0;
+    void forward(auto& context, auto x, auto y) const {
+        seen = x(0, 0);
+        toy::Scale<Real, 6>::forward(context, x, y);
+    }
+};
+using ShortNet =
+    gpipe::Pipeline<toy::WatchedEnqueued<toy::Linear<Real, 5, 6>>, toy::WatchedEnqueued<Sees>,
+                    toy::WatchedEnqueued<toy::StrictLinear<Real, 6, 3>>>;
+ShortNet make_short_net(toy::Watch& watch) {
+    using First = toy::Linear<Real, 5, 6>;
+    using Last = toy::StrictLinear<Real, 6, 3>;
+    return ShortNet(toy::WatchedEnqueued<First>(watch, toy::Enqueued<First>()),
+                    toy::WatchedEnqueued<Sees>(watch, toy::Enqueued<Sees>()),
+                    toy::WatchedEnqueued<Last>(watch, toy::Enqueued<Last>()));
+}
+using ShortTrain = toy::Training<ShortNet, Loss, Adam, gpipe::Joined<Cuda, Ranks>>;
+
+} // namespace
+
+TEST_CASE("behind a throw others are sent zeros, not what lay there before") {
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Watch watch;
+    ShortTrain::Options o;
+    o.samples = 8;
+    o.micro_batches = 1;
+    CrewOf<ShortTrain, &make_short_net> crew(2, watch, o);
+    crew.rethrow();
+    REQUIRE(crew.rank_of(0) == 0);
+    REQUIRE(crew.rank_of(1) == 1);
+    toy::Data<Real> const data(8, 8);
+    CHECK(crew.steps({8}, false).size() == 1);
+    CHECK(Sees::seen != 0);
+    watch.faults = {{0, 0, Phase::forward}};
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    CHECK(!crew.good());
+    CHECK(Sees::seen == 0);
 }
