@@ -68,6 +68,19 @@ function(gpipe_program target name)
     endif()
 endfunction()
 
+# gpipe_runs_as_ranks(TARGET [NCCL]): a program that starts itself as several processes where there is MPI, see
+# examples/support/ranks.hpp; NCCL: one for GPUs, too.
+function(gpipe_runs_as_ranks target)
+    if(TARGET gpipe::mpi)
+        target_compile_definitions(${target} PRIVATE GPIPE_EXAMPLE_MPI)
+        target_link_libraries(${target} PRIVATE gpipe::mpi)
+        if("NCCL" IN_LIST ARGN AND TARGET gpipe::nccl)
+            target_compile_definitions(${target} PRIVATE GPIPE_EXAMPLE_NCCL)
+            target_link_libraries(${target} PRIVATE gpipe::nccl)
+        endif()
+    endif()
+endfunction()
+
 # gpipe_cuda_programs(ROOM OUT): every .cu in examples/ or benchmarks/ as a program at
 # <build>/ROOM/NAME; sets OUT to their names. Tests need them where their room is not built.
 # Beside the benchmarks libgpu_timeline.so, which records what programs do on a GPU.

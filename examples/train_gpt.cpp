@@ -7,10 +7,11 @@
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //   train_gpt --text FILE --cells 4 --ranks 2
 //   train_gpt --text FILE --cells 1 --replicas 2
+//   train_gpt --text FILE --cells 2 --replicas 2 --ranks 4 --device cuda
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
-// for one instantiation of all per kind of device, one for replicas, and one for ranks.
+// for one instantiation of all per kind of device, one for replicas, and one per kind for ranks.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -128,7 +129,9 @@ struct Settings {
         options.choice("device", "the cores of this machine, or its GPUs", device,
                        {"host", "cuda"});
         options.text("gpus", "n,...",
-                     "the GPU of each device, may repeat; else all of them in turn", gpus);
+                     "the GPU of each device, may repeat, or of each process; else all of them in "
+                     "turn",
+                     gpus);
         options.number("threads", "threads at most; 0: as many as there are cores", threads, 0,
                        256);
         options.number("replicas",
@@ -188,7 +191,7 @@ struct Settings {
         options.snapshot = save_every > 0 && ranks == 1 && replicas == 1;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
         if constexpr (requires { options.device.transport; })
-            options.device = {{threads}, company.all(), devices_of_rank()};
+            options.device = {company.device(threads), company.all(), devices_of_rank()};
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
 #endif
@@ -356,6 +359,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             .add("seconds", seconds())
             .add("planned_bytes", train.planned_bytes())
             .add("used_bytes", train.used_bytes())
+            .add("transport_bytes", company.transport_bytes())
             .add("kernels", Operations::kernels());
         if constexpr (times)
             object.add("bubble", bubble.measured())
@@ -393,7 +397,16 @@ int main(int count, char** arguments) {
         return options.refuse("--ranks: this program was built without MPI; configure it anew "
                               "where there is one (Debian: libopenmpi-dev)");
 #endif
-        if (settings.device == "cuda") return options.refuse("--ranks goes without --device cuda");
+#ifndef GPIPE_EXAMPLE_NCCL
+        if (settings.device == "cuda")
+            return options.refuse("--ranks with --device cuda: this program was built without NCCL "
+                                  "or MPI; configure it anew where both are");
+#endif
+        if (settings.device == "cuda" && settings.devices() * settings.replicas != settings.ranks)
+            return options.refuse(format("--ranks with --device cuda is for a GPU each: %zu for "
+                                         "--cells %zu and %zu replicas",
+                                         settings.devices() * settings.replicas, settings.devices(),
+                                         std::size_t{settings.replicas}));
         if (settings.devices() * settings.replicas % settings.ranks != 0 ||
             settings.ranks % settings.replicas != 0)
             return options.refuse(format("--ranks %zu are not as many for each of %zu replicas of "
@@ -401,8 +414,8 @@ int main(int count, char** arguments) {
                                          std::size_t{settings.ranks},
                                          std::size_t{settings.replicas}, settings.devices()));
     }
-    if (settings.replicas > 1 && settings.device == "cuda")
-        return options.refuse("--replicas goes with --device host only");
+    if (settings.replicas > 1 && settings.device == "cuda" && settings.ranks == 1)
+        return options.refuse("--replicas with --device cuda goes with --ranks only");
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
@@ -417,6 +430,15 @@ int main(int count, char** arguments) {
         support::Alone alone;
 #ifdef __CUDACC__
         using gpt::CudaOperations, gpipe::device::Cuda;
+#ifdef GPIPE_EXAMPLE_NCCL
+        if (settings.device == "cuda" && settings.ranks > 1) {
+            support::GpuRank rank(settings.ranks, settings.gpus);
+            using Any = gpipe::Replicas<gpipe::dynamic>;
+            using Nccl = gpipe::transport::Nccl<gpipe::MpiRanks>;
+            return settings.tie ? run<CudaOperations, Cuda, true, Any, Nccl>(settings, text, rank)
+                                : run<CudaOperations, Cuda, false, Any, Nccl>(settings, text, rank);
+        }
+#endif
         if (settings.device == "cuda")
             return settings.tie ? run<CudaOperations, Cuda, true>(settings, text, alone)
                                 : run<CudaOperations, Cuda, false>(settings, text, alone);

@@ -1,8 +1,10 @@
 #pragma once
 
 // Programs that run as several processes: --ranks n starts them, by mpirun, or finds itself one.
-// With GPIPE_EXAMPLE_MPI only, which targets have that link gpipe::mpi.
+// With GPIPE_EXAMPLE_MPI only, which targets have that link gpipe::mpi; those with a GPU each with
+// GPIPE_EXAMPLE_NCCL, of targets that link gpipe::nccl, too.
 
+#include "support/gpus.hpp"
 #include "support/options.hpp"
 
 #include <cstddef>
@@ -16,6 +18,10 @@
 
 #include <unistd.h>
 #endif
+#ifdef GPIPE_EXAMPLE_NCCL
+#include <gpipe/gpipe.cuh>
+#include <gpipe/transport/nccl.hpp>
+#endif
 
 namespace support {
 
@@ -23,6 +29,7 @@ namespace support {
 struct Alone {
     static bool speaks() { return true; }
     static std::uint64_t told(std::uint64_t number, std::size_t) { return number; }
+    static std::size_t transport_bytes() { return 0; }
 };
 
 #ifdef GPIPE_EXAMPLE_MPI
@@ -60,6 +67,10 @@ class Rank {
                              std::to_string(all_.ranks()) + " processes were started");
     }
     gpipe::MpiRanks* all() { return &all_; }
+    /// That it has beside the plan.
+    std::size_t transport_bytes() const { return all_.used_bytes(); }
+    /// Of its own devices.
+    static gpipe::device::Host::Options device(std::size_t threads) { return {threads}; }
     /// Whether this is the one that prints.
     bool speaks() const { return all_.rank() == 0; }
     /// What this one of them says; all call it.
@@ -69,6 +80,30 @@ class Rank {
     gpipe::MpiRanks all_;
 };
 
+#ifdef GPIPE_EXAMPLE_NCCL
+
+/// The same with a GPU.
+class GpuRank : public Rank {
+  public:
+    /// `gpus`: which, by process; if it is empty they have the GPUs of their machine in turn.
+    GpuRank(std::size_t count, std::string const& gpus)
+        : Rank(count), gpu_(chosen(gpus)), all_(*Rank::all(), gpu_) {}
+    gpipe::NcclRanks<gpipe::MpiRanks>* all() { return &all_; }
+    std::size_t transport_bytes() const { return all_.used_bytes(); }
+    gpipe::device::Cuda::Options device(std::size_t) const { return {.gpus = {gpu_}}; }
+
+  private:
+    int chosen(std::string const& gpus) {
+        std::size_t const rank = Rank::all()->rank();
+        if (!gpus.empty()) return gpu_list(gpus, Rank::all()->ranks())[rank];
+        return static_cast<int>(rank % static_cast<std::size_t>(gpipe::cuda::device_count()));
+    }
+
+    int gpu_;
+    gpipe::NcclRanks<gpipe::MpiRanks> all_;
+};
+
+#endif
 #endif
 
 } // namespace support

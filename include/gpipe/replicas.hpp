@@ -217,7 +217,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
         static_assert(R > 0, "gpipe: Replicas<R> needs at least one replica");
         static_assert(is_shard, "gpipe: what each replica has a part of only (Shard) is "
                                 "shard::Nothing or shard::OptimizerState");
-        static_assert(meets, "gpipe: replicas are for devices that share the host's memory");
+        static_assert(meets, "gpipe: replicas are for devices that share the host's memory, "
+                             "or that transport::Mpi or transport::Nccl joins");
         return R > 0 && is_shard && meets;
     }
 };
@@ -230,7 +231,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
 /// Under transport::Local they are in one process, with memory and threads (Options::device, else
 /// an equal share of the cores) of their own. What one can look at is the first: plan and arenas,
 /// timelines, gradients; parameters that are written in it are given to the others. Under
-/// transport::Mpi each is some of the ranks, one after the other, whose devices are split alike.
+/// transport::Mpi and transport::Nccl each is some of the ranks, one after the other, whose devices
+/// are split alike.
 ///
 /// A mini-batch is given whole, up to R times Options::samples, on every rank; a replica reads its
 /// part of it, Split(samples, R), and writes that part of what predict() puts out. Random numbers

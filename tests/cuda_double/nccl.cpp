@@ -1,8 +1,10 @@
 // Ranks with a GPU each, whose tensors go by NCCL, on doubles of both: what they compute, and what
 // becomes of them when something fails.
+#include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 
+#include <gpipe/replicas.hpp>
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/nccl.hpp>
 
@@ -16,7 +18,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -24,7 +26,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::LocalRanks;
 using gpipe::device::Cuda;
-using toy::Backward;
 using toy::Fault;
 using toy::Phase;
 
@@ -33,23 +34,40 @@ using Net = toy::EnqueuedNet<Real>;
 Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using Ranks = gpipe::NcclRanks<LocalRanks>;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
-using Train = toy::Training<Net, Loss, Adam, gpipe::Joined<Cuda, Ranks>>;
+template <class Shard>
+using TrainOf =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, Cuda,
+                    gpipe::transport::Nccl<LocalRanks>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
+using Train = TrainOf<gpipe::shard::Nothing>;
 static_assert(gpipe::joins_ranks<gpipe::Joined<Cuda, Ranks>>);
 static_assert(gpipe::calls_enqueue<gpipe::Joined<Cuda, Ranks>>);
 
 // With three micro-batches gradients are clipped.
 double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }
 
-// K ranks, each a thread with a GPU of its own. What they throw is kept by rank.
-template <class Train, auto make_net> class CrewOf {
+template <class Train> struct NcclMember {
+    std::unique_ptr<LocalRanks> control;
+    std::unique_ptr<Ranks> ranks;
+    std::unique_ptr<Train> train;
+};
+
+// Ranks with a GPU each: K, as many times as there are replicas.
+template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<NcclMember<Train>> {
+    using Base = toy::AnyCrew<NcclMember<Train>>;
+    using Base::members_;
+
   public:
-    CrewOf(std::size_t ranks, toy::Watch& watch, typename Train::Options const& options,
-           double deadline = 60)
-        : errors(ranks), wire_(ranks), members_(ranks) {
+    using Base::errors, Base::each, Base::rethrow, Base::ranks;
+
+    CrewOf(std::size_t cells, toy::Watch& watch, typename Train::Options const& options,
+           double deadline = 60, std::size_t replicas = 1)
+        : Base(std::vector<std::size_t>(cells * replicas, 1)), wire_(cells * replicas) {
         each([&](std::size_t r) {
-            Member& own = members_[r];
+            NcclMember<Train>& own = members_[r];
             struct AtTheEnd { // of a program that goes down
-                Member& of;
+                NcclMember<Train>& of;
                 int before = std::uncaught_exceptions();
                 ~AtTheEnd() {
                     if (std::uncaught_exceptions() > before) of.control->give_up("has ended");
@@ -58,7 +76,8 @@ template <class Train, auto make_net> class CrewOf {
             own.control = std::make_unique<LocalRanks>(wire_, r, deadline);
             own.ranks = std::make_unique<Ranks>(*own.control, static_cast<int>(r));
             auto o = options;
-            o.cells = ranks;
+            o.cells = cells;
+            o.replicas = replicas;
             o.device.device.gpus = {static_cast<int>(r)};
             o.device.transport = own.ranks.get();
             own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
@@ -71,30 +90,9 @@ template <class Train, auto make_net> class CrewOf {
         });
     }
 
-    std::vector<std::exception_ptr> errors;
-
+    Ranks& nccl(std::size_t rank) { return *members_[rank].ranks; }
     bool good() const {
         return std::all_of(errors.begin(), errors.end(), [](auto const& e) { return !e; });
-    }
-    void rethrow() const {
-        for (std::exception_ptr const& error : errors)
-            if (error) std::rethrow_exception(error);
-    }
-    std::size_t ranks() const { return members_.size(); }
-    Train& operator[](std::size_t rank) { return *members_[rank].train; }
-    LocalRanks& control(std::size_t rank) { return *members_[rank].control; }
-    template <class F> void each(F f) {
-        std::vector<std::thread> threads;
-        for (std::size_t r = 0; r < members_.size(); ++r)
-            threads.emplace_back([&, r] {
-                errors[r] = nullptr;
-                try {
-                    f(r);
-                } catch (...) {
-                    errors[r] = std::current_exception();
-                }
-            });
-        for (std::thread& thread : threads) thread.join();
     }
     // The loss, the same on all; two steps at a time if `together`.
     std::vector<double> steps(std::vector<std::size_t> const& sizes, bool together) {
@@ -113,38 +111,9 @@ template <class Train, auto make_net> class CrewOf {
             if (losses != all[0]) throw std::logic_error("other losses on other ranks");
         return all[0];
     }
-    double evaluate(toy::Data<Real> const& data) {
-        std::vector<double> all(ranks());
-        each([&](std::size_t r) { all[r] = (*this)[r].evaluate(data.inputs, data.targets).loss; });
-        rethrow();
-        if (std::count(all.begin(), all.end(), all[0]) != static_cast<std::ptrdiff_t>(ranks()))
-            throw std::logic_error("other losses on other ranks");
-        return all[0];
-    }
-    // As toy::difference() asks.
-    std::size_t tensors(std::size_t l) { return (*this)[0].tensors(l); }
-    template <class T> void read_parameter(std::size_t l, std::size_t t, std::span<T> to) {
-        of(l).read_parameter(l, t, to);
-    }
-    template <class T> void read_gradient(std::size_t l, std::size_t t, std::span<T> to) {
-        of(l).read_gradient(l, t, to);
-    }
-    std::size_t rank_of(std::size_t l) {
-        auto const& plan = (*this)[0].plan();
-        std::size_t cell = 0;
-        while (plan.first[cell + 1] <= l) ++cell;
-        return plan.lowered.programs.device_of(cell);
-    }
 
   private:
-    struct Member {
-        std::unique_ptr<LocalRanks> control;
-        std::unique_ptr<Ranks> ranks;
-        std::unique_ptr<Train> train;
-    };
-    Train& of(std::size_t l) { return (*this)[rank_of(l)]; }
     gpipe::LocalWire wire_;
-    std::vector<Member> members_;
 };
 
 using Crew = CrewOf<Train, &make_net>;
@@ -209,7 +178,7 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
                         CHECK_NOTHROW(crew.rethrow());
                         if (!crew.good()) continue;
                         CHECK((crew.steps(sizes, together) == expected));
-                        CHECK(crew.evaluate(held_out) == evaluated);
+                        CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss == evaluated);
                         for (std::size_t l = 0; l < Net::size; ++l)
                             for (std::size_t t = 0; t < crew.tensors(l); ++t) {
                                 std::vector<std::byte> a(host.parameter<std::byte>(l, t).size()),
@@ -237,8 +206,9 @@ namespace {
 std::vector<std::byte> state_of(Crew& crew) {
     std::vector<std::byte> all;
     for (std::size_t r = 0; r < crew.ranks(); ++r) {
-        auto const arena = crew[r].arena(r);
-        auto const& plan = crew[r].plan().devices[r];
+        std::size_t const device = r % crew[r].devices();
+        auto const arena = crew[r].arena(device);
+        auto const& plan = crew[r].plan().devices[device];
         std::vector<std::byte> bytes(plan.state());
         cuda_double::peek(bytes.data(), arena.data(), bytes.size());
         auto const gradients = bytes.begin() + static_cast<std::ptrdiff_t>(plan.parameters);
@@ -275,15 +245,106 @@ std::string fails_rightly(Crew& crew, toy::Watch const& watch, toy::Data<Real> c
 
 } // namespace
 
+namespace {
+
+// Against replicas on the host, in one process and of one device.
+template <class Shard> void replicas_train_alike(std::size_t points) {
+    using T = TrainOf<Shard>;
+    using Host =
+        gpipe::Training<toy::Net<Real>, gpipe::Cells<1>, gpipe::MicroBatches<gpipe::dynamic>,
+                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>,
+                        gpipe::schedule::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
+    constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
+    std::size_t point = 0, trained = 0;
+    for (std::size_t const replicas : {2, 3})
+        toy::each_of_catalogue(
+            3, Net::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+                    if (k * replicas > 6 || point++ % toy::one_of(points) != 0) continue;
+                    std::size_t const most = 8 * replicas;
+                    // Equal parts of other beginnings; not as many everywhere; none in the last
+                    // one.
+                    std::vector<std::size_t> const sizes{most,     most,         most,
+                                                         most - 1, most - 1,     most - 2,
+                                                         most - 2, replicas - 1, most};
+                    auto const common = [&]<class Options>(Options o) {
+                        o.samples = 8;
+                        o.seed = 7;
+                        o.micro_batches = 3;
+                        o.replicas = replicas;
+                        o.clip_norm = trained % 3 == 0 ? 0 : 0.05;
+                        return o;
+                    };
+                    toy::Watch watch;
+                    auto of_host = common(typename Host::Options{});
+                    if (schedule.name() != "GPipe")
+                        of_host.schedule = gpipe::schedule::GPipeAscending{};
+                    Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, of_host);
+                    std::vector<double> expected;
+                    for (std::size_t const size : sizes) {
+                        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                        expected.push_back(host.step(data.inputs, data.targets).loss);
+                    }
+                    toy::Data<Real> const held_out(most - 1, 9);
+                    double const evaluated = host.evaluate(held_out.inputs, held_out.targets).loss;
+
+                    std::uint64_t const order = trained % 5;
+                    INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
+                         ", K = ", k, ", order ", order, ", graphs ", trained / 2 % 2 * 2);
+                    cuda_double::Session const doubles(session(k * replicas, order));
+                    auto o = common(typename T::Options{});
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    o.device.device.graphs = trained / 2 % 2 * 2;
+                    {
+                        CrewOf<T, &make_net> crew(k, watch, o, 60, replicas);
+                        CHECK_NOTHROW(crew.rethrow());
+                        if (!crew.good()) continue;
+                        CHECK((crew.steps(sizes, trained % 2 == 1) == expected));
+                        CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss == evaluated);
+                        for (crew.first = 0; crew.first < crew.ranks(); crew.first += k)
+                            for (std::size_t l = 0; l < Net::size; ++l)
+                                for (std::size_t t = 0; t < crew.tensors(l); ++t) {
+                                    std::vector<std::byte> a(
+                                        host.template parameter<std::byte>(l, t).size()),
+                                        b(a.size());
+                                    crew.read_parameter(l, t, std::span(a));
+                                    host.read_parameter(l, t, std::span(b));
+                                    CHECK((a == b));
+                                    crew.read_gradient(l, t, std::span(a));
+                                    host.read_gradient(l, t, std::span(b));
+                                    if (!shards) CHECK((a == b));
+                                }
+                    }
+                    CHECK(cuda_double::complaints() == "");
+                    ++trained;
+                }
+            });
+    CHECK(trained > 0);
+    MESSAGE(trained << " trainings");
+}
+
+} // namespace
+
+TEST_CASE("P1 replicas over NCCL train as those of one process on the host, in every bit, in any "
+          "order that streams allow, eager and as graphs") {
+    replicas_train_alike<gpipe::shard::Nothing>(37);
+}
+
+TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
+    replicas_train_alike<gpipe::shard::OptimizerState>(53);
+}
+
 TEST_CASE(
     "P6 over NCCL whatever throws on a rank arrives there as it was thrown, on the others with "
     "its place, in eager steps and in those that are captured; nothing has changed, and "
     "training goes on") {
     std::size_t faults = 0;
     for (toy::NamedSchedule const& schedule : toy::schedules)
-        for (std::size_t const graphs : {0, 1}) {
-            INFO(schedule.name, ", graphs ", graphs);
-            cuda_double::Session const doubles(session(3, faults % 4));
+        for (std::size_t const n : {0, 1, 2, 3}) {
+            std::size_t const graphs = n % 2, replicas = 1 + n / 2, cells = 3 - n / 2;
+            INFO(schedule.name, ", graphs ", graphs, ", replicas ", replicas);
+            cuda_double::Session const doubles(session(cells * replicas, faults % 4));
             toy::Watch watch;
             auto o = options(3);
             o.schedule = schedule.policy;
@@ -291,20 +352,21 @@ TEST_CASE(
             toy::Data<Real> const data(8, 8);
             std::vector<double> expected;
             {
-                Crew undisturbed(3, watch, o);
+                Crew undisturbed(cells, watch, o, 60, replicas);
                 undisturbed.rethrow();
                 expected = undisturbed.steps({8, 8, 8, 8}, false);
             }
-            Crew crew(3, watch, o);
+            Crew crew(cells, watch, o, 60, replicas);
             crew.rethrow();
             watch.logs = true;
             CHECK(crew.steps({8}, false)[0] == expected[0]);
             watch.logs = false;
             auto const before = state_of(crew);
             auto const calls = watch.log();
-            std::size_t n = 0;
+            std::size_t at = 0;
             for (toy::Call const& call : calls) {
-                if (call.layer >= Net::size || n++ % toy::one_of(5) != 0) continue;
+                if (call.layer >= Net::size || at++ % toy::one_of(7) != 0) continue;
+                crew.first = call.first_sample * replicas / 8 * cells;
                 Fault const fault{call.layer, call.first_sample, call.phase};
                 watch.faults = {fault};
                 INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
@@ -331,10 +393,11 @@ TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the
             toy::Watch watch;
             auto o = options(2);
             o.device.device.graphs = n % 2;
+            std::size_t const replicas = 1 + n / 2 % 2;
             cuda ? cuda_double::fail_call(n, cudaErrorInvalidValue) : nccl_double::fail_call(n);
             bool made = false, hit = false;
             {
-                Crew crew(2, watch, o);
+                Crew crew(2 / replicas, watch, o, 60, replicas);
                 made = crew.good();
                 hit = !made;
                 toy::Data<Real> const data(8, 8);
@@ -364,6 +427,7 @@ TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     toy::Watch watch;
     Crew crew(2, watch, options(2), 0.3);
     crew.rethrow();
+    for (std::size_t r : {0, 1}) CHECK(crew.nccl(r).used_bytes() == nccl_double::memory);
     toy::Data<Real> const data(8, 8);
     crew.each([&](std::size_t r) {
         if (r == 0) crew[r].step(data.inputs, data.targets);

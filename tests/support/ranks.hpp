@@ -5,6 +5,8 @@
 // has been received: whoever trains then needs no buffer anywhere. Bytes of a message that the
 // other end does not expect, and messages that nobody receives, are faults.
 
+#include "crew.hpp"
+
 #include <gpipe/device/host.hpp>
 #include <gpipe/runtime/joined.hpp>
 
@@ -155,99 +157,39 @@ using Rank = gpipe::Joined<gpipe::device::Host, Station>;
 static_assert(gpipe::RankTransport<Station>);
 static_assert(gpipe::DeviceRuntime<Rank>);
 
-/// A Training on ranks, as if it were one: all do the same, each on a thread of its own. What they
-/// return has to be the same on all, and what they throw is kept by rank.
-template <class Train> class Crew {
-  public:
-    static constexpr std::size_t layer_count = Train::layer_count;
+/// What a rank of a Crew has.
+template <class T> struct CrewMember {
+    std::unique_ptr<Station> station;
+    std::unique_ptr<T> train;
+};
 
+/// A Training on ranks that a Wire joins.
+template <class T> class Crew final : public AnyCrew<CrewMember<T>> {
+    using Base = AnyCrew<CrewMember<T>>;
+
+  public:
     /// `devices`: of each rank; make(rank, options) makes its Training of Options::device so far.
     template <class Make>
     Crew(std::vector<std::size_t> const& devices, bool meets, std::size_t threads, Make make)
-        : wire(std::make_shared<Wire>(devices.size(), meets)), errors(devices.size()),
-          devices_(devices), trains_(devices.size()) {
+        : Base(devices), wire(std::make_shared<Wire>(devices.size(), meets)) {
         for (std::size_t r = 0; r < devices.size(); ++r)
-            stations_.push_back(std::make_unique<Station>(wire, r));
-        each([&](std::size_t r) {
+            this->members_[r].station = std::make_unique<Station>(wire, r);
+        this->each([&](std::size_t r) {
+            auto& [station, train] = this->members_[r];
             try {
-                trains_[r] = make(r, Rank::Options{{threads}, stations_[r].get(), devices[r]});
+                train = make(r, Rank::Options{{threads}, station.get(), devices[r]});
             } catch (...) {
-                stations_[r].reset(); // as at the end of a program
+                station.reset(); // as at the end of a program
                 throw;
             }
         });
-        rethrow();
+        this->rethrow();
     }
 
     std::shared_ptr<Wire> wire;
-    std::vector<std::exception_ptr> errors; ///< of the last call, by rank
-    std::size_t first = 0;                  ///< rank of the replica that is looked at
-
-    Train& operator[](std::size_t rank) { return *trains_[rank]; }
-    std::size_t ranks() const { return trains_.size(); }
-    /// Calls f(rank) on a thread for each, and keeps what they throw.
-    template <class F> void each(F f) {
-        std::vector<std::thread> threads;
-        for (std::size_t r = 0; r < trains_.size(); ++r)
-            threads.emplace_back([&, r] {
-                errors[r] = nullptr;
-                try {
-                    f(r);
-                } catch (...) {
-                    errors[r] = std::current_exception();
-                }
-            });
-        for (std::thread& thread : threads) thread.join();
-    }
-    /// What f(train) returns, on all ranks the same.
-    template <class F> auto all(F f) {
-        std::vector<decltype(f((*this)[0]))> results(ranks());
-        each([&](std::size_t r) { results[r] = f((*this)[r]); });
-        rethrow();
-        for (auto const& result : results)
-            if (result.loss != results[0].loss || result.weight != results[0].weight ||
-                result.gradient_norm != results[0].gradient_norm)
-                throw std::logic_error("ranks return different losses");
-        if (std::string const fault = wire->fault(); !fault.empty()) throw std::logic_error(fault);
-        return results[0];
-    }
-
-    /// As Training.
-    ///@{
-    template <class X, class Y> auto step(X const& inputs, Y const& targets) {
-        return all([&](Train& train) { return train.step(inputs, targets); });
-    }
-    template <class X, class Y> auto evaluate(X const& inputs, Y const& targets) {
-        return all([&](Train& train) { return train.evaluate(inputs, targets); });
-    }
-    std::size_t tensors(std::size_t layer) { return trains_[0]->tensors(layer); }
-    template <class T> void read_gradient(std::size_t layer, std::size_t t, std::span<T> to) {
-        of(layer).read_gradient(layer, t, to);
-    }
-    template <class T> void read_parameter(std::size_t layer, std::size_t t, std::span<T> to) {
-        of(layer).read_parameter(layer, t, to);
-    }
-    ///@}
-    /// Who has a layer.
-    std::size_t rank_of(std::size_t layer) const {
-        auto const& plan = trains_[0]->plan();
-        std::size_t cell = 0;
-        while (plan.first[cell + 1] <= layer) ++cell;
-        std::size_t const device = plan.lowered.programs.device_of(cell);
-        std::size_t rank = 0, end = devices_[0];
-        while (end <= device) end += devices_[++rank];
-        return first + rank;
-    }
-    Train& of(std::size_t layer) { return *trains_[rank_of(layer)]; }
 
   private:
-    void rethrow() const {
-        for (std::exception_ptr const& error : errors)
-            if (error) std::rethrow_exception(error);
-    }
-    std::vector<std::size_t> devices_;
-    std::vector<std::unique_ptr<Station>> stations_;
-    std::vector<std::unique_ptr<Train>> trains_;
+    std::string fault() const override { return wire->fault(); }
 };
 
 } // namespace toy

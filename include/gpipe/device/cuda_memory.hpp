@@ -94,6 +94,13 @@ class PinnedBuffer {
     std::size_t size_ = 0;
 };
 
+/// Bytes that the current GPU has left. Throws Error.
+inline std::size_t free_bytes() {
+    std::size_t free = 0, all = 0;
+    check("cudaMemGetInfo", cudaMemGetInfo(&free, &all));
+    return free;
+}
+
 /// Where memory is. Copies of pageable memory are not asynchronous; managed memory moves.
 enum class Memory : std::uint8_t { pageable, pinned, device, managed };
 

@@ -120,7 +120,8 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
             if (updates)
                 stage(plan.squares_at[d], staging.squares + slot_bytes(tensors * sizeof(double)));
             if (last) {
-                stage(plan.all_squares_at, slot_bytes(all * sizeof(double)));
+                stage(plan.all_squares_at,
+                      slot_bytes(request.replication.count * all * sizeof(double)));
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }

@@ -10,8 +10,16 @@ namespace gpipe {
 
 /// How many replicas there are, and what they share out.
 struct Replication {
-    std::size_t count = 1; ///< R
-    bool shards = false;   ///< see Replicas
+    std::size_t count = 1;                 ///< R
+    bool shards = false;                   ///< see Replicas
+    std::size_t longest = longest_message; ///< bytes of a message between them, at the most
+
+    /// Of hosts, whose caches such messages fit in; and of devices that enqueue, where a message
+    /// costs what it takes to begin one.
+    ///@{
+    static constexpr std::size_t longest_message = std::size_t{1} << 18;
+    static constexpr std::size_t longest_enqueued = std::size_t{1} << 22;
+    ///@}
 
     /// Of a device's parameters, gradients or states with these bytes, in slots: where the part of
     /// a replica begins; of R: the end. Parts are whole slots, so that of a tensor they are whole
@@ -24,11 +32,9 @@ struct Replication {
     /// The bytes of the largest part.
     constexpr std::size_t most(std::size_t bytes) const { return begin(bytes, 1); }
 
-    /// Bytes of a message between replicas, at the most.
-    static constexpr std::size_t longest_message = std::size_t{1} << 18;
-    /// The same of one of these parts.
+    /// The bytes of a message with such a part, or a piece of it.
     constexpr std::size_t message(std::size_t bytes) const {
-        return std::min(most(bytes), longest_message);
+        return std::min(most(bytes), longest);
     }
     /// Where the parts of others come to be added up.
     constexpr std::size_t room(std::size_t bytes) const { return (count - 1) * message(bytes); }

@@ -114,9 +114,8 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
             transport.receive(other, bytes_of(theirs), sizeof theirs);
             note.take_in(theirs);
             if (!adds || r % ranks.count != tables.decider()) continue;
-            double* const here =
-                tables.loss_sums + r / ranks.count * tables.micro_batches * tables.sums;
-            transport.receive(other, bytes_of(*here), sums.size_bytes());
+            Array<double> here(sums.size());
+            transport.receive(other, bytes_of(here[0]), sums.size_bytes());
             for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += here[i];
         }
         for (std::size_t r = 0; r < ranks.all(); ++r) {

@@ -12,6 +12,7 @@
 #include <gpipe/optimizer/when.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/check_parts.hpp>
+#include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/one_replica.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
@@ -143,10 +144,17 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 1);
+                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 1,
+                                ReplicasPolicy::count == dynamic ? 1 : ReplicasPolicy::count);
         });
         result.ties = result.ties || joins_ranks<Device>;
         return result;
+    }
+
+    static constexpr Replication replication(std::size_t replicas) {
+        return {replicas, ReplicasPolicy::shards,
+                calls_enqueue<Device> ? Replication::longest_enqueued
+                                      : Replication::longest_message};
     }
 
     // A budget is left as it is.

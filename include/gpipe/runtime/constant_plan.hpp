@@ -107,7 +107,7 @@ template <class Net, class... Policies> class ConstantPlan {
                             Chosen::staging(samples, squares),
                             links};
         if constexpr (knows_replicas)
-            request.replication = {Chosen::ReplicasPolicy::count, Chosen::ReplicasPolicy::shards};
+            request.replication = Chosen::replication(Chosen::ReplicasPolicy::count);
         return plan(request, checkpointed.programs, checkpointed.reversals, &choose_offloads);
     }
 };

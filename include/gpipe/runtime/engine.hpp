@@ -67,9 +67,10 @@ template <DeviceRuntime Device> class Engine {
             for (TensorPointer const& output : others) device_.await_writers(output.data);
         std::size_t const most = planned_.samples * planned_.ranks.replicas;
         for (std::size_t first = 0; first < samples; first += most) {
-            SampleRange const part = planned_.own_part(std::min(most, samples - first));
+            std::size_t const count = std::min(most, samples - first);
+            SampleRange const part = planned_.own_part(count);
             batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, part});
+            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part});
             if (measures) add(runs_.totals(0));
         }
     }
@@ -120,7 +121,6 @@ template <DeviceRuntime Device> class Engine {
 
   private:
     static constexpr std::size_t slots = Device::depth;
-
     LanePlan const& lane_plan() const {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
@@ -134,7 +134,7 @@ template <DeviceRuntime Device> class Engine {
         Ticket const ticket{arguments.slot,
                             table.lanes(),
                             &table,
-                            arguments.part.count,
+                            arguments.samples,
                             arguments.trains() && run.times.empty(),
                             arguments.trains() && runs_.immediate(),
                             table.stream_of_device[run.batch->reader()]};
@@ -261,7 +261,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targe
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
     bool const done =
-        submit(lane_plan().training, {seed_, next_step(), optimizer, true, part, slot});
+        submit(lane_plan().training, {seed_, next_step(), optimizer, true, samples, part, slot});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -290,7 +290,7 @@ std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targ
     batches_[0].take(inputs, targets, part.first, part.count, true, 0);
     if (doubtful_) give_states();
     doubtful_ = true; // the device counts this for a step
-    run(lane_plan().training, {seed_, steps_, optimizer, true, part, 0, false});
+    run(lane_plan().training, {seed_, steps_, optimizer, true, samples, part, 0, false});
     give_states();
     return runs_.totals(0);
 }

@@ -70,9 +70,9 @@ class Joined : public Inner {
             any = any && devices_of[r] > 0;
             one = one && devices_of[r] == 1;
         }
-        if (on_streams && (!one || replicas_ > 1))
-            throw std::invalid_argument("gpipe: where messages go from GPU to GPU each rank has "
-                                        "one device, and there is one replica");
+        if (on_streams && !one)
+            throw std::invalid_argument(
+                "gpipe: where messages go from GPU to GPU each rank has one device");
         if constexpr (on_streams) Inner::meet(transport_->meets());
         if (!any || all != devices * replicas_)
             detail::throw_error<std::invalid_argument>(
@@ -155,6 +155,13 @@ class Joined : public Inner {
         else
             Inner::launch(stream,
                           [=, this]() noexcept { tell(transport_->receive(channel, to, bytes)); });
+    }
+    /// What f() sends and receives may go on at once: so do all who are at the other ends.
+    template <class F> void together(std::size_t stream, F f) {
+        if constexpr (on_streams)
+            transport_->together(Inner::stream(stream), f);
+        else
+            f();
     }
     ///@}
 

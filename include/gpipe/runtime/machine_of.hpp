@@ -83,9 +83,8 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     work.debug = options.debug;
     work.slack = options.slack;
     work.overlaps = Chosen::Update::immediate;
-    work.replication = {
-        chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1),
-        Chosen::ReplicasPolicy::shards};
+    work.replication = Chosen::replication(
+        chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1));
     if constexpr (Chosen::proven)
         static_cast<Checkpointed&>(work) =
             Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));

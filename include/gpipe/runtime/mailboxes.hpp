@@ -92,8 +92,9 @@ template <DeviceMemory Device> class Mailboxes {
         return {&sign(slot), reinterpret_cast<std::uint64_t*>(there)};
     }
     ///@}
-    /// The same of the last device: of all gradients, the tensors in the order of the chain, and
-    /// what the loss comes to, with the norm of the gradients behind it if that is wanted.
+    /// The same of the last device: of all gradients, behind which is room for those of other
+    /// replicas, the tensors in the order of the chain, and what the loss comes to, with the norm
+    /// of the gradients behind it if that is wanted.
     ///@{
     Mailbox<double> all_squares(std::size_t slot) const {
         double* const here = squares(slot);
@@ -105,7 +106,8 @@ template <DeviceMemory Device> class Mailboxes {
     }
     Mailbox<double> totals(std::size_t slot, bool norm) const {
         double* const here = totals(slot);
-        return {here, apart() ? tables_->loss_sums + tables_->micro_batches * tables_->sums : here,
+        std::size_t const losses = tables_->ranks.replicas * tables_->micro_batches;
+        return {here, apart() ? tables_->loss_sums + losses * tables_->sums : here,
                 tables_->sums + norm};
     }
     ///@}

@@ -22,15 +22,15 @@ template <class End, class Device> class RankCommit {
         : end_(end), device_(device), tables_(tables), mail_(mail), run_(run), step_(step),
           slot_(run.arguments.slot), losses_(tables.micro_batches * tables.sums) {}
 
-    // `squares`: whether those of gradients are summed up; `theirs`: room for another replica's.
-    void commit(bool squares, double* theirs) {
+    // `squares`: whether those of gradients are summed up.
+    void commit(bool squares) {
         if (std::size_t const all = losses_, filled = run_.filled() * tables_.sums;
             ends() && filled < all)
             device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
                          (all - filled) * sizeof(double));
         mail_.sign(slot_) = run_.failure.place();
         std::uint32_t const up = tables_.channel_of_rank(tables_.ranks.number());
-        up == no_channel ? decide(squares, theirs) : obey(up, squares);
+        up == no_channel ? decide(squares) : obey(up, squares);
     }
 
   private:
@@ -49,7 +49,7 @@ template <class End, class Device> class RankCommit {
         receive(up + 1, state.there, 1);
         state.get(device_, step_.stream);
     }
-    void decide(bool squares, double* theirs) {
+    void decide(bool squares) {
         double* const all = mail_.all_squares(slot_).there;
         each_square(squares, tables_.ranks.self, [&](std::size_t d) {
             Mailbox<double> const own = mail_.squares(slot_, d);
@@ -62,11 +62,8 @@ template <class End, class Device> class RankCommit {
             if (rank == tables_.decider())
                 receive(channel, tables_.loss_sums + replica * losses_, losses_);
             each_square(squares, rank, [&](std::size_t d) {
-                double* const sums = all + tables_.updates_at[d];
-                std::size_t const count = tables_.updates_at[d + 1] - tables_.updates_at[d];
-                if (replica == 0) return receive(channel, sums, count);
-                receive(channel, theirs, count); // in the order of the replicas
-                for (std::size_t i = 0; i < count; ++i) sums[i] += theirs[i];
+                std::size_t const first = tables_.updates_at[d], last = tables_.updates_at[d + 1];
+                receive(channel, all + replica * tables_.updates.size() + first, last - first);
             });
             receive(channel, own_sign(tables_.ranks.number(replica, rank)).there, signs);
         });

@@ -70,13 +70,15 @@ template <class End> class ReplicaExchange {
         return parts_.room[step_.device] + (other - (other > self_)) * message_;
     }
 
-    // In rounds, in each of which everybody meets one other at the most: with the order of the
-    // rounds that of all messages is one line, so that nobody waits for himself even where a send
-    // ends when it is received.
+    // Together where a device can; else in rounds, in each of which everybody meets one other at
+    // the most: with the order of the rounds that of all messages is one line, so that nobody waits
+    // for himself even where a send ends when it is received.
     template <class F> void each_other(F f) const {
-        for (std::size_t round = 0; round < count_; ++round)
-            if (std::size_t const other = (round + count_ - self_) % count_; other != self_)
-                f(other);
+        end_.together(step_.stream, [&] {
+            for (std::size_t round = 0; round < count_; ++round)
+                if (std::size_t const other = (round + count_ - self_) % count_; other != self_)
+                    f(other);
+        });
     }
     void exchange(std::size_t other, std::byte const* from, std::size_t sent, std::byte* to,
                   std::size_t received) {

@@ -17,7 +17,8 @@ struct RunArguments {
     std::uint64_t step = 0;          ///< steps trained before
     void const* optimizer = nullptr; ///< null: forward only
     bool measures = true;            ///< whether the loss is called
-    SampleRange part{};              ///< of the mini-batch: what is seen here
+    std::size_t samples = 0;         ///< of the mini-batch
+    SampleRange part{};              ///< of these: what is seen here
     std::size_t slot = 0;            ///< of the runs that are under way
     bool updates = true;             ///< of a training: whether parameters are updated
 

@@ -35,7 +35,8 @@ template <DeviceRuntime Device> class Runs {
                                               : tables_.ranks.replicas * tables_.micro_batches *
                                                     tables_.sums * sizeof(double))),
           mail_(device, tables_,
-                {tables_.sums + 1, checks.squares() ? tables_.updates.size() : 0,
+                {tables_.sums + 1,
+                 checks.squares() ? tables_.ranks.replicas * tables_.updates.size() : 0,
                  tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0, batch_bytes}),
           end_(device, tables_, mail_, checks, immediate) {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());

@@ -29,7 +29,7 @@ template <DeviceRuntime Device> class StepEnd {
     StepEnd(Device& device, Tables const& tables, Mailboxes<Device> const& mail,
             StepChecks step_checks, bool is_immediate)
         : checks(step_checks), immediate(is_immediate), device_(device), tables_(tables),
-          mail_(mail), theirs_(tables.replicas.any() ? tables.updates.size() : 0) {}
+          mail_(mail) {}
 
     StepChecks const checks;
     bool const immediate; // see update::Immediate
@@ -93,6 +93,8 @@ template <DeviceRuntime Device> class StepEnd {
         call.fails = checks.not_finite == NotFinite::fail;
         if (norm) {
             call.squares = squares.there;
+            call.replicas = tables_.ranks.replicas;
+            call.rows = tables_.updates.size();
             call.order = mail_.order().there;
             call.tensors = tables_.order.size();
         }
@@ -122,6 +124,7 @@ template <DeviceRuntime Device> class StepEnd {
         device_.receive(stream, channel, static_cast<std::byte*>(to), bytes,
                         [&run](std::uint32_t place) { run.failure.hear(place); });
     }
+    template <class F> void together(std::size_t stream, F f) { device_.together(stream, f); }
     ///@}
 
     void const* stream(std::size_t number) const { return &device_.stream(number); }
@@ -158,7 +161,7 @@ template <DeviceRuntime Device> class StepEnd {
     void commit_with_others(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>)
             RankCommit<StepEnd, Device>(*this, device_, tables_, mail_, run, step)
-                .commit(sums_squares(), theirs_.data());
+                .commit(sums_squares());
         else
             commit(run, step.stream);
     }
@@ -286,7 +289,6 @@ template <DeviceRuntime Device> class StepEnd {
     Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
-    Array<double> theirs_; // what another replica has told
 };
 
 } // namespace gpipe::detail

@@ -57,14 +57,15 @@ struct Tables {
     HandleSet const* handles = nullptr;   ///< by device
     Array<StepState*> states;             ///< by device
     Array<std::byte*> optimizers;         ///< by device, where it is copied to
-    double* loss_sums = nullptr;          ///< [micro-batch][sums], then a row for their totals
-    std::size_t sums = 2;                 ///< numbers that the loss leaves per micro-batch
-    std::size_t micro_batches = 0;        ///< M
-    std::size_t capacity = 0;             ///< samples that a micro-batch has room for
-    std::size_t optimizer_bytes = 0;      ///< of the functor
-    std::size_t last_device = 0;          ///< of the last cell
-    Ranks ranks;                          ///< who has the devices
-    ReplicaParts replicas;                ///< what they exchange
+    /// [replica][micro-batch][sums], the others' where it is decided; then a row for their totals.
+    double* loss_sums = nullptr;
+    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
+    std::size_t micro_batches = 0;   ///< M
+    std::size_t capacity = 0;        ///< samples that a micro-batch has room for
+    std::size_t optimizer_bytes = 0; ///< of the functor
+    std::size_t last_device = 0;     ///< of the last cell
+    Ranks ranks;                     ///< who has the devices
+    ReplicaParts replicas;           ///< what they exchange
     /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
     /// by rank of any replica to that which decides; the next one goes back.
     Array<std::uint32_t> channels;

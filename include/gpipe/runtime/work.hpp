@@ -45,18 +45,18 @@ struct StepChecks {
 
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
-/// all, the state, with the signs of so many ranks behind it, the optimizer, and if `squares` what
-/// it takes to find the norm of all gradients.
+/// all, those of as many replicas, the state, with the signs of so many ranks behind it, the
+/// optimizer, and if `squares` what it takes to find the norm of all gradients.
 GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets,
                                             std::size_t samples, std::size_t micro_batches,
                                             std::size_t sums, std::size_t optimizer_bytes,
                                             std::size_t steps, bool squares = false,
-                                            std::size_t ranks = 1) {
+                                            std::size_t ranks = 1, std::size_t replicas = 1) {
+    std::size_t const losses = checked_product(checked_product(micro_batches, replicas), sums);
     return {inputs,
             targets,
             samples,
-            checked_product(checked_sum(checked_product(micro_batches + 1, sums), squares),
-                            sizeof(double)),
+            checked_product(checked_sum(checked_sum(losses, sums), squares), sizeof(double)),
             ranks > 1 ? sign_of(ranks) : sizeof(StepState),
             optimizer_bytes,
             squares ? squares_workspace : 0,
@@ -72,8 +72,10 @@ struct CommitCall {
     double* totals = nullptr;      ///< [count], and the gradients' norm if there are `squares`
     StepState* state = nullptr;    ///< null: nothing is to be committed
     void const* stream = nullptr;  ///< the device's
-    /// The gradients' sums of squares, by tensor; null where nobody asks.
+    /// The gradients' sums of squares: [replica][tensor], each of a part; null where nobody asks.
     double const* squares = nullptr;
+    std::size_t replicas = 1;             ///< how many have told theirs
+    std::size_t rows = 0;                 ///< of each
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
     std::size_t tensors = 0;              ///< how many
     bool fails = true; ///< whether what is not finite keeps the step from being committed
@@ -148,16 +150,21 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
               one ? call.sums[m * call.count] : call.totals[0]);
     }
     if (call.squares) {
+        auto const squares = [&](std::size_t t) {
+            double sum = call.squares[call.order[t]];
+            for (std::size_t r = 1; r < call.replicas; ++r)
+                sum += call.squares[r * call.rows + call.order[t]];
+            return sum;
+        };
         double sum = 0;
-        for (std::size_t t = 0; t < call.tensors; ++t) sum += call.squares[call.order[t]];
+        for (std::size_t t = 0; t < call.tensors; ++t) sum += squares(t);
         double const norm = std::sqrt(sum) * scale;
         call.totals[call.count] = norm;
         if (!is_finite(norm)) {
             std::size_t t = 0;
-            while (t < call.tensors && is_finite(call.squares[call.order[t]])) ++t;
+            while (t < call.tensors && is_finite(squares(t))) ++t;
             bool const one = t < call.tensors;
-            blame(one ? StepFault::gradient : StepFault::norm, t,
-                  one ? call.squares[call.order[t]] : norm);
+            blame(one ? StepFault::gradient : StepFault::norm, t, one ? squares(t) : norm);
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;

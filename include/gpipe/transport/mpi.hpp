@@ -195,6 +195,15 @@ class MpiRanks {
     void rest() { watch_->rest(); }
     ///@}
 
+    /// Of the buffers that messages go through, beside the plan of the Training that it joins: its
+    /// own, and of those that two ranks share the sender's.
+    std::size_t used_bytes() const {
+        std::size_t bytes = 0;
+        for (detail::MpiWay const& way : own_->ways)
+            if (!way.counters || !way.receives) bytes += options_.ahead * way.slot;
+        return bytes;
+    }
+
     /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
     ///@{
     double deadline() const { return options_.deadline; }

@@ -41,8 +41,10 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         if (rank() == 0) id = NcclCommunicator::new_id();
         share(id);
         cuda::DeviceGuard const guard(gpu);
+        std::size_t const free = cuda::free_bytes();
         communicator_.open(id, static_cast<int>(rank()), static_cast<int>(ranks()));
         settle();
+        took(free);
     } catch (...) { // which leaves as it is
         control.give_up("has no communicator of NCCL");
     }
@@ -89,13 +91,20 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
             if (!channel.between_hosts) channel.bytes = 0;
         control_.open(hosts);
         channels_ = channels;
+        cuda::DeviceGuard const guard(nothing_.device());
+        std::size_t const free = cuda::free_bytes();
         for (std::size_t c = 0; c < channels.size(); ++c) {
             if (channels[c].from == rank()) send(c, nullptr, 0, wire_);
             if (channels[c].to == rank()) receive(c, nullptr, 0, wire_);
         }
         cuda::finish(wire_, this);
         if (error()) std::rethrow_exception(error());
+        took(free);
     }
+    /// What NCCL has taken of the GPU's memory, beside the plan of the Training that it joins, once
+    /// that is made: bytes that are not free any more, so what other programs have taken there
+    /// meanwhile is in it, too.
+    std::size_t used_bytes() const { return used_; }
 
     /// As StreamTransport says; a message of no bytes is one of a byte elsewhere, for whoever is
     /// behind it relies on who is before it. Throw NcclError.
@@ -113,12 +122,16 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
                       : communicator_.receive(nothing_.data(), 1, from, wire_);
         });
     }
+    template <class F> void together(cuda::StreamRef stream, F f) {
+        exchange(stream, [&] { communicator_.together(f); });
+    }
     cuda::Peers& meets() { return *this; }
     ///@}
 
   private:
     // In the order of all messages, and in that of a stream.
     template <class Put> void exchange(cuda::StreamRef stream, Put put) {
+        if (communicator_.is_grouped()) return put();
         bool const apart = !(stream == wire_);
         if (apart) {
             here_.record(stream);
@@ -138,6 +151,11 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
             pause();
         }
         communicator_.check();
+    }
+    // Since so many bytes were free.
+    void took(std::size_t free) {
+        std::size_t const now = cuda::free_bytes();
+        used_ += free > now ? free - now : 0;
     }
     // What rank 0 has, to all.
     void share(ncclUniqueId& id) {
@@ -166,6 +184,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     }
 
     Control& control_;
+    std::size_t used_ = 0;
     cuda::Stream wire_;
     cuda::Event here_, there_;
     cuda::Buffer nothing_;

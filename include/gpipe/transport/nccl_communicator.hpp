@@ -75,6 +75,23 @@ class NcclCommunicator {
         begun("ncclRecv", ncclRecv(to, bytes, ncclUint8, from, communicator_, stream.get()));
     }
     ///@}
+    /// What f() sends and receives is one: it goes on together, in both directions and with all
+    /// others, and is on the stream once that is done.
+    template <class F> void together(F f) {
+        check("ncclGroupStart", ncclGroupStart());
+        grouped_ = true;
+        try {
+            f();
+        } catch (...) { // what has begun has to be ended
+            grouped_ = false;
+            static_cast<void>(ncclGroupEnd());
+            throw;
+        }
+        grouped_ = false;
+        begun("ncclGroupEnd", ncclGroupEnd());
+    }
+    /// Whether that is going on.
+    bool is_grouped() const { return grouped_; }
     /// What has become of the call, and of what it put on a stream: ncclInProgress before it is
     /// done.
     ncclResult_t state() noexcept {
@@ -119,6 +136,7 @@ class NcclCommunicator {
     ncclComm_t communicator_ = nullptr;
     ncclResult_t state_ = ncclSuccess;
     char const* call_ = "";
+    bool grouped_ = false;
 };
 
 } // namespace gpipe

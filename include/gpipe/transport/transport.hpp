@@ -52,13 +52,16 @@ concept RankTransport = requires(T transport, T const constant, std::uint64_t nu
 
 /// One whose messages within a step are put on streams, from and to memory of devices, and go in
 /// their order, some time later: send(channel, from, bytes, stream) and receive(channel, to, bytes,
-/// stream); meets(): what a device asks while it waits for streams. They bring no word. Each rank
-/// has one device, and one thread calls.
+/// stream); together(stream, f): what f() sends and receives there goes on at once, in no order;
+/// meets(): what a device asks while it waits for streams. They bring no word. Each rank has one
+/// device, and one thread calls.
 template <class T, class Stream>
 concept StreamTransport = RankTransport<T> &&
-    requires(T transport, std::size_t n, Stream stream, std::byte const* from, std::byte* to) {
+    requires(T transport, std::size_t n, Stream stream, std::byte const* from, std::byte* to,
+             void (*f)()) {
     transport.send(n, from, n, stream);
     transport.receive(n, to, n, stream);
+    transport.together(stream, f);
     transport.meets();
 };
 

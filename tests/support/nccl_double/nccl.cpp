@@ -8,6 +8,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 using namespace cuda_double::detail;
 
@@ -22,6 +24,7 @@ struct ncclComm {
     ncclResult_t error = ncclSuccess; // it is of no use any more
     cudaStream_t stream = nullptr;
     std::set<std::pair<int, bool>> met; // by rank, and whether that is sent to
+    void* memory = nullptr;             // nccl_double::memory bytes of its device
 };
 
 namespace {
@@ -31,10 +34,16 @@ struct Clique {
     std::set<int> joined;
     int aborted = 0, destroyed = 0;
 };
+struct Put {
+    ncclComm* communicator = nullptr;
+    cudaStream_t stream = nullptr;
+    std::shared_ptr<Message> message;
+};
 struct Nccl {
     std::uint64_t epoch = 0;
     std::map<std::uint64_t, Clique> cliques; // by id
     std::map<ncclComm_t, std::unique_ptr<ncclComm>> communicators;
+    std::map<std::thread::id, std::vector<Put>> groups; // that have begun
     Trap trap;
     ncclResult_t trapped = ncclSuccess;
     std::uint64_t ids = 0;
@@ -46,6 +55,7 @@ Nccl& nccl(World& w) {
     if (the.epoch != w.epoch) {
         the.cliques.clear();
         the.communicators.clear();
+        the.groups.clear();
         the.trap = {};
         the.ids = 0;
         the.epoch = w.epoch;
@@ -96,6 +106,46 @@ ncclResult_t begin(World& w, ncclComm& c, std::function<void()> then) {
     return ncclSuccess;
 }
 
+// Each goes on by itself behind what is on their stream, and what comes next is behind all.
+void enqueue(World& w, std::vector<Put> const& puts) {
+    auto const found = w.streams.find(puts[0].stream);
+    if (found == w.streams.end()) return;
+    Stream& s = found->second;
+    Stream const before = s;
+    std::vector<NodePtr> ends;
+    std::vector<std::size_t> captured;
+    for (std::size_t i = 0; i < puts.size(); ++i) {
+        Message& message = *puts[i].message;
+        message.captured = s.capture != nullptr;
+        Work work;
+        work.kind = Kind::message;
+        (message.sends ? work.reads : work.writes).push_back({message.data, message.bytes});
+        work.message = puts[i].message;
+        s.tail = before.tail;
+        s.after = before.after;
+        if (puts.size() > 1) { // a stream of its own, as it were
+            s.number = before.number + 1000 * (i + 1);
+            if (!s.capture) s.chain = w.new_chain();
+        }
+        if (w.enqueue(s, std::move(work)) != cudaSuccess)
+            puts[i].communicator->error = ncclUnhandledCudaError;
+        ends.push_back(s.tail);
+        captured.insert(captured.end(), s.after.begin(), s.after.end());
+    }
+    if (puts.size() == 1) return;
+    s.number = before.number;
+    s.chain = before.chain;
+    s.after = captured;
+    Work all;
+    all.device = s.device;
+    all.call = w.log.size() - 1;
+    if (s.capture) {
+        static_cast<void>(w.enqueue(s, std::move(all)));
+    } else {
+        s.tail = w.add(std::move(all), s.number, s.chain, ends);
+    }
+}
+
 ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t type, int peer,
                  ncclComm_t handle, cudaStream_t stream, bool sends) {
     return enter(name, [&](World& w, Nccl& all) {
@@ -122,18 +172,12 @@ ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t
         message->sends = sends;
         message->data = static_cast<std::byte*>(data);
         message->bytes = count;
-        return begin(w, *c, [&w, c, stream, message] {
-            auto const found = w.streams.find(stream);
-            if (found == w.streams.end()) return;
-            message->captured = found->second.capture != nullptr;
-            Work work;
-            work.kind = Kind::message;
-            auto& ranges = message->sends ? work.reads : work.writes;
-            ranges.push_back({message->data, message->bytes});
-            work.message = message;
-            if (w.enqueue(found->second, std::move(work)) != cudaSuccess)
-                c->error = ncclUnhandledCudaError;
-        });
+        auto const group = all.groups.find(std::this_thread::get_id());
+        if (group != all.groups.end()) {
+            group->second.push_back({c, stream, message});
+            return ncclSuccess;
+        }
+        return begin(w, *c, [&w, put = Put{c, stream, message}] { enqueue(w, {put}); });
     });
 }
 
@@ -204,6 +248,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, ncclUniqueId 
         for (auto const& [other, of] : all.communicators)
             if (of->clique == number && of->device == c->device)
                 return refuse(w, "is of a GPU that another rank has");
+        if (w.allocate(&c->memory, nccl_double::memory, c->device) != cudaSuccess)
+            return ncclUnhandledCudaError;
         *handle = c.get();
         all.communicators.emplace(c.get(), std::move(c));
         return ncclInProgress;
@@ -236,6 +282,28 @@ ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int pe
     return put("ncclRecv", data, count, type, peer, communicator, stream, false);
 }
 
+ncclResult_t ncclGroupStart() {
+    return enter("ncclGroupStart", [&](World& w, Nccl& all) {
+        if (!all.groups.try_emplace(std::this_thread::get_id()).second)
+            return refuse(w, "is in a group");
+        return ncclSuccess;
+    });
+}
+ncclResult_t ncclGroupEnd() {
+    return enter("ncclGroupEnd", [&](World& w, Nccl& all) {
+        auto const group = all.groups.extract(std::this_thread::get_id());
+        if (group.empty()) return refuse(w, "ends no group");
+        std::vector<Put> const puts = group.mapped();
+        if (puts.empty()) return ncclSuccess;
+        ncclComm& c = *puts[0].communicator;
+        if (c.error != ncclSuccess) return c.error;
+        for (Put const& put : puts)
+            if (put.communicator != &c) return refuse(w, "is of several communicators");
+        if (all.trap.hit()) return c.error = all.trapped;
+        return begin(w, c, [&w, puts] { enqueue(w, puts); });
+    });
+}
+
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
     return enter("ncclCommFinalize", [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
@@ -255,6 +323,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
         if (!c) return ncclInvalidArgument;
         if (!c->finalized) refuse(w, "of a communicator that is not finalized");
         ++all.cliques.at(c->clique).destroyed;
+        static_cast<void>(w.release(c->memory, true));
         all.communicators.erase(handle);
         return ncclSuccess;
     });
@@ -266,6 +335,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         if (!c) return ncclInvalidArgument;
         w.drop_messages(c->clique, c->rank);
         ++all.cliques.at(c->clique).aborted;
+        static_cast<void>(w.release(c->memory, true));
         all.communicators.erase(handle);
         return ncclSuccess;
     });

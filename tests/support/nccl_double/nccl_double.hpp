@@ -12,14 +12,17 @@
 // communicator is finalized and destroyed, or aborted, and where one is aborted, all are; and the
 // host never waits for a message where it could not give up.
 //
-// Not there: which threads call, groups, collectives, blocking communicators, splits, registered
-// memory.
+// What is in a group goes on in any order. Not there: which threads call, groups in groups or of
+// several communicators, collectives, blocking communicators, splits, registered memory.
 
 #include <nccl.h>
 
 #include <cstddef>
 
 namespace nccl_double {
+
+/// Bytes of its device's memory that a communicator takes.
+inline constexpr std::size_t memory = 3 << 20;
 
 /// @name Faults, each counted from now on, from 0.
 /// @{
