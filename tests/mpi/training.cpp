@@ -286,3 +286,22 @@ TEST_CASE("options that cannot be met are refused, and the others kept") {
     o.deadline = 0;
     CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
 }
+
+TEST_CASE("the buffers of messages, which are beside the plan, are counted: of a window the "
+          "sender's, else those of both ends") {
+    if (world().ranks() < 2) return;
+    gpipe::Array<gpipe::Channel> channels(2);
+    channels[0] = {0, 1, 1000};
+    channels[1] = {1, 0, 24};
+    for (std::size_t const number : {0, 1, 2, 3, 4, 5}) {
+        MpiRanks::Options const o = way(number);
+        MpiRanks ranks(o);
+        ranks.open(channels);
+        std::size_t const self = world().rank();
+        std::size_t expected = 0;
+        for (gpipe::Channel const& channel : channels)
+            if (channel.from == self || (!o.shares && channel.to == self))
+                expected += o.ahead * gpipe::detail::MpiWay::slot_of(channel);
+        CHECK(ranks.used_bytes() == expected);
+    }
+}
