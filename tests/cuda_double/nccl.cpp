@@ -118,6 +118,24 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
 
 using Crew = CrewOf<Train, &make_net>;
 
+// What a crew has trained other than the host; nothing if it is empty.
+template <class Crew, class Host>
+std::string differs(Crew& crew, Host& host, bool looks_at_gradients) {
+    for (std::size_t l = 0; l < Net::size; ++l)
+        for (std::size_t t = 0; t < crew.tensors(l); ++t) {
+            std::string const where = " " + std::to_string(t) + " of layer " + std::to_string(l) +
+                                      ", rank " + std::to_string(crew.rank_of(l));
+            std::vector<std::byte> a(host.template parameter<std::byte>(l, t).size()), b(a.size());
+            crew.read_parameter(l, t, std::span(a));
+            host.read_parameter(l, t, std::span(b));
+            if (a != b) return "parameter" + where;
+            crew.read_gradient(l, t, std::span(a));
+            host.read_gradient(l, t, std::span(b));
+            if (a != b && looks_at_gradients) return "gradient" + where;
+        }
+    return "";
+}
+
 cuda_double::Options session(std::size_t ranks, std::uint64_t order) {
     return {
         .devices = static_cast<int>(ranks), .seed = order, .peers = [](int, int) { return false; }};
@@ -179,17 +197,7 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
                         if (!crew.good()) continue;
                         CHECK((crew.steps(sizes, together) == expected));
                         CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss == evaluated);
-                        for (std::size_t l = 0; l < Net::size; ++l)
-                            for (std::size_t t = 0; t < crew.tensors(l); ++t) {
-                                std::vector<std::byte> a(host.parameter<std::byte>(l, t).size()),
-                                    b(a.size());
-                                crew.read_parameter(l, t, std::span(a));
-                                host.read_parameter(l, t, std::span(b));
-                                CHECK((a == b));
-                                crew.read_gradient(l, t, std::span(a));
-                                host.read_gradient(l, t, std::span(b));
-                                CHECK((a == b));
-                            }
+                        CHECK(differs(crew, host, true) == "");
                     }
                     CHECK(cuda_double::complaints() == "");
                     ++trained;
@@ -303,18 +311,7 @@ template <class Shard> void replicas_train_alike(std::size_t points) {
                         CHECK((crew.steps(sizes, trained % 2 == 1) == expected));
                         CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss == evaluated);
                         for (crew.first = 0; crew.first < crew.ranks(); crew.first += k)
-                            for (std::size_t l = 0; l < Net::size; ++l)
-                                for (std::size_t t = 0; t < crew.tensors(l); ++t) {
-                                    std::vector<std::byte> a(
-                                        host.template parameter<std::byte>(l, t).size()),
-                                        b(a.size());
-                                    crew.read_parameter(l, t, std::span(a));
-                                    host.read_parameter(l, t, std::span(b));
-                                    CHECK((a == b));
-                                    crew.read_gradient(l, t, std::span(a));
-                                    host.read_gradient(l, t, std::span(b));
-                                    if (!shards) CHECK((a == b));
-                                }
+                            CHECK(differs(crew, host, !shards) == "");
                     }
                     CHECK(cuda_double::complaints() == "");
                     ++trained;
