@@ -332,6 +332,49 @@ TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
     replicas_train_alike<gpipe::shard::OptimizerState>(53);
 }
 
+namespace {
+
+// Of more tensors, and with more micro-batches, than what is padded to slots has room for anyway.
+template <template <class> class Kind>
+using LongNet = gpipe::Pipeline<gpipe::Repeat<20, Kind<toy::Linear<Real, 5, 5>>>,
+                                Kind<toy::StrictLinear<Real, 5, 3>>>;
+template <class L> using Plain = L;
+using LongOnGpu = LongNet<toy::Enqueued>;
+LongOnGpu make_long_net(toy::Watch&) { return {}; }
+template <class Net, class Loss, class... Where>
+using LongTrain =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<32>, gpipe::Loss<Loss>,
+                    gpipe::Optimizer<Adam>, gpipe::Replicas<gpipe::dynamic>, Where...>;
+
+} // namespace
+
+TEST_CASE("P3 there is room for the losses and the squares of all replicas") {
+    using Host = LongTrain<LongNet<Plain>, toy::MeanSquare<Real, 3>>;
+    Host::Options o;
+    o.samples = 32;
+    o.cells = 1;
+    o.replicas = 2;
+    o.clip_norm = 0.05;
+    Host host(LongNet<Plain>{}, {}, Adam{1e-2f}, o);
+    std::vector<double> expected;
+    for (int i = 0; i < 3; ++i) {
+        toy::Data<Real> const data(64, 64);
+        expected.push_back(host.step(data.inputs, data.targets).loss);
+    }
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Watch watch;
+    using Train = LongTrain<LongOnGpu, Loss, Cuda, gpipe::transport::Nccl<LocalRanks>>;
+    Train::Options own;
+    own.samples = o.samples;
+    own.clip_norm = o.clip_norm;
+    {
+        CrewOf<Train, &make_long_net> crew(1, watch, own, 60, 2);
+        crew.rethrow();
+        CHECK((crew.steps({64, 64, 64}, false) == expected));
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
 TEST_CASE(
     "P6 over NCCL whatever throws on a rank arrives there as it was thrown, on the others with "
     "its place, in eager steps and in those that are captured; nothing has changed, and "
