@@ -363,12 +363,12 @@ TEST_CASE("P3 there is room for the losses and the squares of all replicas") {
     }
     cuda_double::Session const doubles(session(2, 0));
     toy::Watch watch;
-    using Train = LongTrain<LongOnGpu, Loss, Cuda, gpipe::transport::Nccl<LocalRanks>>;
-    Train::Options own;
+    using OnGpu = LongTrain<LongOnGpu, Loss, Cuda, gpipe::transport::Nccl<LocalRanks>>;
+    OnGpu::Options own;
     own.samples = o.samples;
     own.clip_norm = o.clip_norm;
     {
-        CrewOf<Train, &make_long_net> crew(1, watch, own, 60, 2);
+        CrewOf<OnGpu, &make_long_net> crew(1, watch, own, 60, 2);
         crew.rethrow();
         CHECK((crew.steps({64, 64, 64}, false) == expected));
     }
