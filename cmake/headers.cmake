@@ -168,6 +168,9 @@ set(GPIPE_HEADERS
     include/gpipe/replicas.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
+    include/gpipe/runtime/buffer_access.hpp
+    include/gpipe/runtime/buffer_rows.hpp
+    include/gpipe/runtime/buffers.hpp
     include/gpipe/runtime/calls.hpp
     include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/check_parts.hpp

@@ -164,6 +164,9 @@ template <class Chosen, class Net> class ReplicaTeam {
                 if (!Chosen::ReplicasPolicy::shards) // else nobody can write that
                     other.copy(other.arena(d).data() + state, machine.arena(d).data() + state,
                                bytes.optimizer);
+                std::size_t const buffers = machine.plan().buffers_at[d];
+                other.copy(other.arena(d).data() + buffers, machine.arena(d).data() + buffers,
+                           machine.plan().next_at[d] - buffers);
             }
             other.engine().go_on(machine.engine().seed(), machine.engine().steps());
         }

@@ -3,6 +3,7 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/runtime/buffer_access.hpp>
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
 #include <gpipe/runtime/machine_of.hpp>
@@ -40,7 +41,9 @@ namespace gpipe {
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.
 template <class Net, class... Policies>
-class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Net, Policies...>> {
+class Training : public ConstantPlan<Net, Policies...>,
+                 public Timed<Training<Net, Policies...>>,
+                 public Buffered<Training<Net, Policies...>, Net> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
     using LossFunctor = typename Chosen::LossFunctor;
@@ -141,8 +144,7 @@ class Training : public ConstantPlan<Net, Policies...>, public Timed<Training<Ne
         return *static_cast<typename Net::template Layer<index> const*>(
             net_.leaf_objects()[Net::leaf_of(index)]);
     }
-    /// The loss as it is.
-    LossFunctor const& loss() const { return loss_; }
+    LossFunctor const& loss() const { return loss_; } ///< as it is
     /// Calls change(layer), which may set its run-time members, once no step is under way: from the
     /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.
     template <std::size_t index, class F> void change_layer(F&& change) {

@@ -249,6 +249,16 @@ struct gpipe::StepWork<gpipe::device::Cuda>
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::revoke(call); },
             std::move(ranges), "the revocation");
     }
+    static bool keep(gpipe::KeepCall const& call) {
+        toy::Ranges ranges;
+        ranges.add(call.to, call.bytes);
+        ranges.add(call.from, call.bytes);
+        ranges.add(call.state, 1);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::keep(call); },
+            std::move(ranges), "what is kept of buffers");
+        return true;
+    }
     template <class T>
     static void squares(gpipe::SquaresCall const& call, gpipe::UpdateRow const& row) {
         toy::Ranges ranges;

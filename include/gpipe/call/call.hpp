@@ -93,6 +93,19 @@ struct SkipPlace {
     Place gradient; ///< its gradient
 };
 
+/// What a layer has beside its parameters, in its device's memory: see LayerTraits::Buffers.
+struct BufferMemory {
+    std::byte* buffers = nullptr;    ///< as layers read them
+    std::byte* next = nullptr;       ///< what they become if the step counts
+    std::byte* statistics = nullptr; ///< of the mini-batch so far
+    std::byte* part = nullptr;       ///< of one micro-batch; other layers' calls write there, too
+};
+
+/// A layer at the end of a mini-batch: changes `next`, which is as `buffers` until then, by what
+/// `statistics` say; or adds `part` to these. On this stream, as layer `index` of the chain.
+using BufferFunction = void (*)(void const* layer, BufferMemory const& memory, void const* stream,
+                                std::size_t index);
+
 struct Call;
 /// A layer or a loss in one of its functions, for one kind of stream.
 using CallFunction = void (*)(Call const&, Frame const&);
@@ -101,21 +114,22 @@ using CallFunction = void (*)(Call const&, Frame const&);
 /// Filled once, before the run; the type of the layer is known to the function only. As it is, a
 /// layer that is a cell of its own.
 struct Call {
-    CallFunction function = nullptr;      ///< of that layer, for that phase
-    void const* layer = nullptr;          ///< the object
-    std::byte* parameters = nullptr;      ///< in its device's memory
-    std::byte* gradients = nullptr;       ///< likewise
-    Place x{0, Region::input};            ///< the input
-    Place y{0, Region::output};           ///< the output
-    Place dy{0, Region::output_gradient}; ///< the output's gradient
-    Place dx{0, Region::input_gradient};  ///< the input's gradient
-    Place saved{0, Region::saved};        ///< what forward keeps, see LayerTraits::Saved
-    Place deferred{0, Region::deferred};  ///< see LayerTraits::Deferred
-    Place scratch{0, Region::scratch};    ///< see LayerTraits::Scratch
-    SkipPlace const* skips = nullptr;     ///< what the layer stashes, then what it pops
-    std::uint32_t index = 0;              ///< of the layer in the chain
-    bool saving = false;                  ///< whether a backward will read what this call saves
-    bool again = false;                   ///< a forward within a backward
+    CallFunction function = nullptr;       ///< of that layer, for that phase
+    void const* layer = nullptr;           ///< the object
+    std::byte* parameters = nullptr;       ///< in its device's memory
+    std::byte* gradients = nullptr;        ///< likewise
+    Place x{0, Region::input};             ///< the input
+    Place y{0, Region::output};            ///< the output
+    Place dy{0, Region::output_gradient};  ///< the output's gradient
+    Place dx{0, Region::input_gradient};   ///< the input's gradient
+    Place saved{0, Region::saved};         ///< what forward keeps, see LayerTraits::Saved
+    Place deferred{0, Region::deferred};   ///< see LayerTraits::Deferred
+    Place scratch{0, Region::scratch};     ///< see LayerTraits::Scratch
+    SkipPlace const* skips = nullptr;      ///< what the layer stashes, then what it pops
+    BufferMemory const* buffers = nullptr; ///< null for most layers
+    std::uint32_t index = 0;               ///< of the layer in the chain
+    bool saving = false;                   ///< whether a backward will read what this call saves
+    bool again = false;                    ///< a forward within a backward
 
     /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {

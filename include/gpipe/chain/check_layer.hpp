@@ -32,6 +32,9 @@ enum class LayerFault {
     initialize_missing,
     initialize_not_const,
     initialize_arguments,
+    merge,
+    update_buffers,
+    no_buffers,
     parameters_without_gradient,
     decay_short,
     cheapness,
@@ -118,6 +121,11 @@ template <class L> consteval LayerFault layer_fault() {
             names_initialize<L>,
             {LayerFault::initialize_missing, LayerFault::initialize_not_const,
              LayerFault::initialize_arguments, LayerFault::initialize_arguments});
+    else if constexpr (!merge_fits<L>())
+        return LayerFault::merge;
+    else if constexpr (!update_buffers_fits<L>())
+        return TensorGroup<typename BuffersOf<L>::type>::count > 0 ? LayerFault::update_buffers
+                                                                   : LayerFault::no_buffers;
     else if constexpr (!parameters_learn<L>())
         return LayerFault::parameters_without_gradient;
     else if constexpr (!decay_fits<L>())
@@ -217,7 +225,7 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "weight_gradient, and layer Index (L) has neither");
 
         static_assert(fault != LayerFault::initialize_missing,
-                      "gpipe: layer Index (L) has Parameters, but no initialize: void "
+                      "gpipe: layer Index (L) has Parameters or Buffers, but no initialize: void "
                       "initialize(auto& context) const");
         static_assert(fault != LayerFault::initialize_not_const,
                       "gpipe: the initialize of layer Index (L) is not const: void "
@@ -225,6 +233,17 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::initialize_arguments,
                       "gpipe: the initialize of layer Index (L) takes other arguments, returns "
                       "something or is private: void initialize(auto& context) const");
+        static_assert(fault != LayerFault::merge,
+                      "gpipe: layer Index (L) declares Statistics, so it must have: void "
+                      "merge_statistics(auto& context, auto sum, auto part) const; part is a view "
+                      "of const elements");
+        static_assert(fault != LayerFault::update_buffers,
+                      "gpipe: layer Index (L) declares Buffers, so it must have: void "
+                      "update_buffers(auto& context, auto statistics, auto buffers) const; "
+                      "statistics are views of const elements, or gpipe::none");
+        static_assert(fault != LayerFault::no_buffers,
+                      "gpipe: layer Index (L) declares Statistics, but no Buffers that they would "
+                      "move");
         static_assert(fault != LayerFault::parameters_without_gradient,
                       "gpipe: the Parameters of layer Index (L) must be tensors of elements that "
                       "carry a gradient");

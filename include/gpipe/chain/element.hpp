@@ -58,6 +58,7 @@ struct LayerElements {
     TensorTypes takes;       ///< of a sample: its input, then what it pops
     TensorTypes gives;       ///< of a sample: its output, then what it stashes
     TensorTypes parameters;  ///< whole
+    TensorTypes buffers;     ///< likewise
     std::size_t inputs = 0;  ///< tensors that it takes and does not pop
     std::size_t outputs = 0; ///< that it gives and does not stash
 
@@ -119,7 +120,9 @@ struct ElementsOf {
         return {types_of<with_skips<typename L::Input, typename PopOf<L>::type>>(),
                 types_of<with_skips<typename L::Output, typename StashOf<L>::type>>(),
                 types_of<typename LayerTraits<L>::Parameters>(),
-                TensorGroup<typename L::Input>::count, TensorGroup<typename L::Output>::count};
+                types_of<typename LayerTraits<L>::Buffers>(),
+                TensorGroup<typename L::Input>::count,
+                TensorGroup<typename L::Output>::count};
     }
 };
 

@@ -50,6 +50,11 @@ struct LayerInfo {
     HandleNeeds handles;                  ///< that it declares
     SkipEnds skips{};                     ///< what it stashes and pops
     TieEnds ties{};                       ///< which of its parameters are one with others
+    GroupSizes buffers{};                 ///< whole tensors, see LayerTraits::Buffers
+    GroupSizes statistics{};              ///< likewise
+
+    /// Whether it has any.
+    constexpr bool has_buffers() const { return buffers.count > 0; }
 };
 
 namespace detail {
@@ -93,7 +98,9 @@ template <class L> constexpr LayerInfo layer_info() {
             recompute_is_cheap<L>,
             handle_needs<L>(),
             skips_of<L>::ends(),
-            tie_ends<L>()};
+            tie_ends<L>(),
+            sizes_of<typename Traits::Buffers>(),
+            sizes_of<typename Traits::Statistics>()};
 }
 
 } // namespace detail

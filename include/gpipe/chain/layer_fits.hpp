@@ -110,13 +110,36 @@ template <class L> consteval bool halves_fit() {
     else
         return TensorGroup<typename DeferredOf<L>::type>::count == 0;
 }
+// Whether there is anything to initialize.
+template <class L>
+inline constexpr bool initializes =
+    TensorGroup<typename LayerTraits<L>::Parameters>::count > 0 || has_buffers<L>;
 template <class L> consteval bool initialize_fits() {
-    if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0)
-        return requires(L const l, InitializeContextOf<L> c) {
+    if constexpr (initializes<L>) return requires(L const l, InitializeContextOf<L> c) {
             { l.initialize(c) } -> std::same_as<void>;
         };
     else
         return true;
+}
+template <class L> consteval bool merge_fits() {
+    if constexpr (gathers<L>)
+        return requires(L const l, BufferContext<AnyStream> const c,
+                        WholeViews<typename L::Statistics, Access::write> sum,
+                        WholeViews<typename L::Statistics, Access::read> part) {
+            { l.merge_statistics(c, sum, part) } -> std::same_as<void>;
+        };
+    else
+        return true;
+}
+template <class L> consteval bool update_buffers_fits() {
+    if constexpr (TensorGroup<typename BuffersOf<L>::type>::count > 0)
+        return requires(L const l, BufferContext<AnyStream> const c,
+                        WholeViews<typename StatisticsOf<L>::type, Access::read> statistics,
+                        WholeViews<typename L::Buffers, Access::write> buffers) {
+            { l.update_buffers(c, statistics, buffers) } -> std::same_as<void>;
+        };
+    else
+        return !gathers<L>;
 }
 template <class L> consteval bool parameters_learn() {
     // A range: nvcc warns of a comparison with a count that is zero.
@@ -149,8 +172,8 @@ template <class L> consteval bool ties_fit() {
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
-               skips_of<L>::fit && ties_fit<L>();
+               merge_fits<L>() && update_buffers_fits<L>() && parameters_learn<L>() &&
+               decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>();
     else
         return false;
 }

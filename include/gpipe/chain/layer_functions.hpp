@@ -17,19 +17,23 @@ struct LayerFunctions {
     CallFunction input_gradient = nullptr;
     CallFunction lowest_input_gradient = nullptr; ///< null if it leaves nothing behind
     CallFunction weight_gradient = nullptr;       ///< the second half
-    /// Writes the parameters of layer `index` of `layers`.
-    void (*initialize)(void const* layer, std::byte* parameters, std::uint64_t seed,
-                       std::size_t index, std::size_t layers) = nullptr;
+    /// Writes the parameters and buffers of layer `index` of `layers`.
+    void (*initialize)(void const* layer, std::byte* parameters, std::byte* buffers,
+                       std::uint64_t seed, std::size_t index, std::size_t layers) = nullptr;
+    /// What the buffers become at the end of a mini-batch; null if there are none.
+    BufferFunction update_buffers = nullptr;
+    /// Adds to the statistics of one replica those of another; null if there are none.
+    BufferFunction merge_statistics = nullptr;
     HandleSpecs handles; ///< that the layer declares
 };
 
 namespace detail {
 
 template <class L>
-[[gnu::cold]] void initialize_thunk(void const* layer, std::byte* parameters, std::uint64_t seed,
-                                    std::size_t index, std::size_t layers) {
-    if constexpr (TensorGroup<typename LayerTraits<L>::Parameters>::count > 0) {
-        InitializeContextOf<L> context{parameters, seed, index, layers};
+[[gnu::cold]] void initialize_thunk(void const* layer, std::byte* parameters, std::byte* buffers,
+                                    std::uint64_t seed, std::size_t index, std::size_t layers) {
+    if constexpr (initializes<L>) {
+        InitializeContextOf<L> context{parameters, buffers, seed, index, layers};
         static_cast<L const*>(layer)->initialize(context);
     }
 }
@@ -39,6 +43,8 @@ template <class L, class Stream> constexpr LayerFunctions layer_functions() {
     functions.forward = &forward_thunk<L, Stream>;
     functions.initialize = &initialize_thunk<L>;
     functions.handles = handle_specs<L, Stream>();
+    if constexpr (has_buffers<L>) functions.update_buffers = &buffers_thunk<L, Stream>;
+    if constexpr (gathers<L>) functions.merge_statistics = &merge_thunk<L, Stream>;
     if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
         constexpr bool unwanted = !accepts_none<L>; // it has to write that all the same
         if constexpr (!splits_backward<L> || names_backward<L>) {

@@ -19,12 +19,37 @@ template <class T, Access access> auto gradients_in(Frame const& frame, Place co
     return gradient_views<T, access>(place.in(frame), frame.samples, frame.shared->capacity);
 }
 
+// Adds to a layer's statistics those of a micro-batch, or of another replica.
+template <class L, class Stream>
+void merge_thunk(void const* layer, BufferMemory const& memory, void const* stream,
+                 std::size_t index) {
+    BufferContext<Stream> const context{*static_cast<Stream const*>(stream), index};
+    static_cast<L const*>(layer)->merge_statistics(
+        context, tensor_views<typename L::Statistics, Access::write>(memory.statistics),
+        tensor_views<typename L::Statistics, Access::read>(memory.part));
+}
+
 template <class L, class Stream> void forward_thunk(Call const& call, Frame const& frame) {
     ForwardContextOf<L, Stream> context{call, frame};
-    static_cast<L const*>(call.layer)
-        ->forward(context, views_in<typename L::Input, Access::read>(frame, call.input(frame)),
+    auto const& layer = *static_cast<L const*>(call.layer);
+    layer.forward(context, views_in<typename L::Input, Access::read>(frame, call.input(frame)),
                   views_in<typename L::Output, Access::write>(frame, {call.y.in(frame)}));
+    if constexpr (gathers<L>)
+        if (context.gathering())
+            merge_thunk<L, Stream>(&layer, *call.buffers, &context.stream(), call.index);
     check_call<Stream>(frame);
+}
+
+// What the buffers become, see Kind::next_buffers.
+template <class L, class Stream>
+void buffers_thunk(void const* layer, BufferMemory const& memory, void const* stream,
+                   std::size_t index) {
+    Stream const& on = *static_cast<Stream const*>(stream);
+    BufferContext<Stream> const context{on, index};
+    static_cast<L const*>(layer)->update_buffers(
+        context, tensor_views<typename StatisticsOf<L>::type, Access::read>(memory.statistics),
+        tensor_views<typename L::Buffers, Access::write>(memory.next));
+    if constexpr (requires { on.check_launch(); }) on.check_launch();
 }
 
 // What a half of a layer's backward is called with: what backward_reads says, then `tail`.

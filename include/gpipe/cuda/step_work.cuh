@@ -27,6 +27,25 @@ struct Revoke {
     __device__ void operator()(std::size_t) const { revoke(call); }
 };
 
+// Sixteen bytes of what is kept: buffers lie in slots.
+struct KeepWord {
+    ulonglong2* to;
+    ulonglong2 const* from;
+    bool committed;
+
+    __device__ void operator()(std::size_t i) const {
+        if (committed) to[i] = from[i];
+    }
+};
+struct PrepareKeep {
+    KeepCall call;
+
+    __device__ KeepWord operator()() const {
+        return {reinterpret_cast<ulonglong2*>(call.to),
+                reinterpret_cast<ulonglong2 const*>(call.from), call.state->committed != 0};
+    }
+};
+
 // The sum of one element.
 template <class T> struct AddElement {
     T* gradient;
@@ -77,6 +96,11 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
     }
     static void revoke(RevokeCall const& call) {
         cuda::for_each_index(stream(call.stream), 1, detail::Revoke{call});
+    }
+    static bool keep(KeepCall const& call) {
+        cuda::for_each_index(stream(call.stream), call.bytes / sizeof(ulonglong2),
+                             detail::PrepareKeep{call});
+        return true;
     }
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
         cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),

@@ -22,7 +22,7 @@ inline constexpr bool replays<Stream> = true;
 
 // What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
 // type, so layers with the same tensors (and handles) share them.
-template <class Parameters, class Stream, class Handles, class Skips> class CallContext {
+template <class Whole, class Stream, class Handles, class Skips> class CallContext {
   public:
     using HandleTypes = Handles;
     using SkipTypes = Skips;
@@ -30,7 +30,15 @@ template <class Parameters, class Stream, class Handles, class Skips> class Call
     CallContext(Call const& call, Frame const& frame) : call_(call), frame_(frame) {}
 
     /// The parameters: a TensorView<T const, ...>, Views of them for several.
-    auto parameters() const { return tensor_views<Parameters, Access::read>(call_.parameters); }
+    auto parameters() const {
+        return tensor_views<typename PartsOf<Whole>::Parameters, Access::read>(call_.parameters);
+    }
+    /// The buffers, as the last step that counted has left them (see LayerTraits::Buffers).
+    auto buffers() const {
+        using Buffers = typename PartsOf<Whole>::Buffers;
+        static_assert(TensorGroup<Buffers>::count > 0, "gpipe: this layer declares no Buffers");
+        return tensor_views<Buffers, Access::read>(call_.buffers->buffers);
+    }
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
     /// Position of the micro-batch's first sample in the mini-batch.
@@ -87,10 +95,10 @@ template <class Parameters, class Stream, class Handles, class Skips> class Call
 } // namespace detail
 
 /// What a layer's forward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream, class Handles, class Skips>
-class ForwardContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
+template <class Whole, class Saved, class Scratch, class Stream, class Handles, class Skips>
+class ForwardContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
     static constexpr Phase role = Phase::forward; ///< what it is for
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
@@ -104,18 +112,29 @@ class ForwardContext : public detail::CallContext<Parameters, Stream, Handles, S
     /// False where no backward will read what this call saves: in evaluation, and where a
     /// recomputation will run before the backward. Filling saved() may then be left out.
     bool saving() const { return this->call_.saving; }
+    /// Where to leave what there is to say of this micro-batch (declared as Layer::Statistics).
+    auto statistics() const {
+        using Statistics = typename detail::PartsOf<Whole>::Statistics;
+        static_assert(TensorGroup<Statistics>::count > 0,
+                      "gpipe: this layer declares no Statistics");
+        return tensor_views<Statistics, detail::Access::write>(this->call_.buffers->part);
+    }
+    /// False where nobody will merge that: in evaluation and recomputation. Filling statistics()
+    /// may then be left out.
+    bool gathering() const { return this->frame_.phase == Phase::forward; }
 };
 
 /// What a layer's backward gets as its first argument.
-template <class Parameters, class Saved, class Scratch, class Stream, class Handles, class Skips>
-class BackwardContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
+template <class Whole, class Saved, class Scratch, class Stream, class Handles, class Skips>
+class BackwardContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
     static constexpr Phase role = Phase::backward; ///< what it is for
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
-        return tensor_views<Parameters, detail::Access::write>(this->call_.gradients);
+        return tensor_views<typename detail::PartsOf<Whole>::Parameters, detail::Access::write>(
+            this->call_.gradients);
     }
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {
@@ -128,11 +147,11 @@ class BackwardContext : public detail::CallContext<Parameters, Stream, Handles, 
 };
 
 /// What a layer's input_gradient gets as its first argument.
-template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Handles,
           class Skips>
-class InputGradientContext : public detail::CallContext<Parameters, Stream, Handles, Skips> {
+class InputGradientContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
   public:
-    using detail::CallContext<Parameters, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
     static constexpr Phase role = Phase::input_gradient; ///< what it is for
 
     /// What forward (or its recomputation) left for this micro-batch.
@@ -150,12 +169,12 @@ class InputGradientContext : public detail::CallContext<Parameters, Stream, Hand
 };
 
 /// What a layer's weight_gradient gets as its first argument.
-template <class Parameters, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Handles,
           class Skips>
 class WeightGradientContext
-    : public BackwardContext<Parameters, Saved, Scratch, Stream, Handles, Skips> {
+    : public BackwardContext<Whole, Saved, Scratch, Stream, Handles, Skips> {
   public:
-    using BackwardContext<Parameters, Saved, Scratch, Stream, Handles, Skips>::BackwardContext;
+    using BackwardContext<Whole, Saved, Scratch, Stream, Handles, Skips>::BackwardContext;
     static constexpr Phase role = Phase::weight_gradient; ///< what it is for
 
     /// What input_gradient left for this micro-batch.
@@ -169,15 +188,23 @@ class WeightGradientContext
 };
 
 /// What a layer's initialize gets: called once for each layer, before the first step.
-template <class Parameters> class InitializeContext {
+template <class Whole> class InitializeContext {
   public:
     /// Made by the engine for each layer.
-    InitializeContext(std::byte* parameters, std::uint64_t seed, std::size_t layer,
-                      std::size_t layers)
-        : parameters_(parameters), seed_(seed), layer_(layer), layers_(layers) {}
+    InitializeContext(std::byte* parameters, std::byte* buffers, std::uint64_t seed,
+                      std::size_t layer, std::size_t layers)
+        : parameters_(parameters), buffers_(buffers), seed_(seed), layer_(layer), layers_(layers) {}
 
     /// The parameters, all zero, to be written.
-    auto parameters() const { return tensor_views<Parameters, detail::Access::write>(parameters_); }
+    auto parameters() const {
+        return tensor_views<typename detail::PartsOf<Whole>::Parameters, detail::Access::write>(
+            parameters_);
+    }
+    /// The buffers, likewise.
+    auto buffers() const {
+        return tensor_views<typename detail::PartsOf<Whole>::Buffers, detail::Access::write>(
+            buffers_);
+    }
     /// Random numbers for parameter tensor `tensor`; each call starts the sequence anew.
     InitialRandom random(std::size_t tensor) const {
         return {seed_, static_cast<std::uint32_t>(layer_), static_cast<std::uint32_t>(tensor)};
@@ -189,32 +216,49 @@ template <class Parameters> class InitializeContext {
 
   private:
     std::byte* parameters_;
+    std::byte* buffers_;
     std::uint64_t seed_;
     std::size_t layer_;
     std::size_t layers_;
+};
+
+/// What a layer's merge_statistics and update_buffers get as their first argument.
+template <class Stream> class BufferContext {
+  public:
+    /// Made by the engine for each call.
+    BufferContext(Stream const& stream, std::size_t layer) : stream_(stream), layer_(layer) {}
+
+    /// The stream that the layer's work goes on.
+    Stream const& stream() const { return stream_; }
+    /// Position of the layer in the chain.
+    std::size_t layer() const { return layer_; }
+
+  private:
+    Stream const& stream_;
+    std::size_t layer_;
 };
 
 namespace detail {
 
 template <class L, class Stream>
 using ForwardContextOf =
-    ForwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+    ForwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                    typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using BackwardContextOf =
-    BackwardContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+    BackwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                     typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using InputGradientContextOf =
-    InputGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+    InputGradientContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                          typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
                          handles_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using WeightGradientContextOf =
-    WeightGradientContext<typename ParametersOf<L>::type, typename SavedOf<L>::type,
+    WeightGradientContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                           typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
                           handles_of<L>, skips_of<L>>;
-template <class L> using InitializeContextOf = InitializeContext<typename ParametersOf<L>::type>;
+template <class L> using InitializeContextOf = InitializeContext<typename WholeOf<L>::type>;
 
 } // namespace detail
 

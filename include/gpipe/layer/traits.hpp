@@ -32,6 +32,40 @@ template <class L> struct ScratchOf<L, std::void_t<typename L::Scratch>> {
     using type = as_tensors<typename L::Scratch>;
 };
 
+template <class L, class = void> struct BuffersOf { using type = Tensors<>; };
+template <class L> struct BuffersOf<L, std::void_t<typename L::Buffers>> {
+    using type = as_tensors<typename L::Buffers>;
+};
+template <class L, class = void> struct StatisticsOf { using type = Tensors<>; };
+template <class L> struct StatisticsOf<L, std::void_t<typename L::Statistics>> {
+    using type = as_tensors<typename L::Statistics>;
+};
+
+template <class L>
+concept has_buffers = requires {
+    typename L::Buffers;
+}
+|| requires { typename L::Statistics; };
+template <class L>
+inline constexpr bool gathers = TensorGroup<typename StatisticsOf<L>::type>::count > 0;
+// The whole tensors of a layer as contexts know them: for nearly all layers the parameters alone.
+template <class Parameters, class Buffers, class Statistics> struct WithBuffers {};
+template <class L> struct WholeOf : ParametersOf<L> {};
+template <has_buffers L> struct WholeOf<L> {
+    using type = WithBuffers<typename ParametersOf<L>::type, typename BuffersOf<L>::type,
+                             typename StatisticsOf<L>::type>;
+};
+template <class Whole> struct PartsOf {
+    using Parameters = Whole;
+    using Buffers = Tensors<>;
+    using Statistics = Tensors<>;
+};
+template <class P, class B, class S> struct PartsOf<WithBuffers<P, B, S>> {
+    using Parameters = P;
+    using Buffers = B;
+    using Statistics = S;
+};
+
 template <class L> inline constexpr Reads declared_reads = Reads::input;
 template <class L>
     requires requires { L::backward_reads; }
@@ -110,6 +144,16 @@ template <class L> struct LayerTraits {
     /// Of a sample, left by the input gradient for the weight gradient.
     using Deferred = typename detail::DeferredOf<L>::type;
     using Scratch = typename detail::ScratchOf<L>::type; ///< of a sample, room for one call
+    /// What is no parameter, and moves once per mini-batch: running statistics, say. As whole
+    /// tensors; initialize() writes them, forward and backward read them in `context.buffers()`,
+    /// and `void update_buffers(auto& context, auto statistics, auto buffers) const` moves them at
+    /// the end of a step that counts.
+    using Buffers = typename detail::BuffersOf<L>::type;
+    /// What a forward finds out about its micro-batch for that: whole tensors, which it writes to
+    /// `context.statistics()`. Those of the mini-batch begin with zeros, and `void
+    /// merge_statistics(auto& context, auto sum, auto part) const` adds those of each micro-batch
+    /// to them, in ascending order, but not those of a recomputation or an evaluation.
+    using Statistics = typename detail::StatisticsOf<L>::type;
 
     /// Whether its weight gradient reads what its input gradient leaves.
     static constexpr bool defers = TensorGroup<Deferred>::count > 0;

@@ -35,11 +35,13 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     std::size_t const devices = programs.devices();
     bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
-    for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer})
+    for (auto* by_layer :
+         {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers, &plan.statistics})
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device :
          {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
-          &plan.squares_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
+          &plan.squares_at, &plan.buffers_at, &plan.next_at, &plan.statistics_at, &plan.part_at,
+          &plan.tied_at, &plan.handles_at, &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
@@ -72,6 +74,28 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
             bytes.optimizer = request.states * request.replication.most(bytes.parameters);
             at += bytes.optimizer;
         }
+
+        std::size_t const before_buffers = at;
+        auto const reserve_whole = [&](Array<std::size_t>& offsets, auto sizes_of) {
+            each_layer([&](std::size_t i) {
+                offsets[i] = at;
+                at += sizes_of(chain.layers[i]).slots(1);
+            });
+        };
+        plan.buffers_at[d] = at;
+        reserve_whole(plan.buffers, [](LayerInfo const& layer) { return layer.buffers; });
+        plan.next_at[d] = at;
+        at += at - plan.buffers_at[d];
+        plan.statistics_at[d] = at;
+        reserve_whole(plan.statistics, [](LayerInfo const& layer) { return layer.statistics; });
+        // Behind them room for those of all replicas.
+        at += (request.replication.count - 1) * (at - plan.statistics_at[d]);
+        plan.part_at[d] = at;
+        std::size_t part = 0;
+        each_layer(
+            [&](std::size_t i) { part = std::max(part, chain.layers[i].statistics.slots(1)); });
+        at += part;
+        bytes.buffers = at - before_buffers;
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {
             pool.space = d;

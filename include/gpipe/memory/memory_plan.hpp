@@ -15,13 +15,14 @@ struct DeviceBytes {
     std::size_t parameters = 0;  ///< of all layers on the device
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
+    std::size_t buffers = 0;     ///< of its layers, twice, and the statistics that move them
     std::size_t boundary = 0;    ///< tensors between cells, where these have slots
     std::size_t activations = 0; ///< tensors inside of cells, what of them moves, and those without
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
     std::size_t handles = 0;     ///< what library handles work with
 
     /// What outlives a step: the first bytes of the arena.
-    constexpr std::size_t state() const { return parameters + gradients + optimizer; }
+    constexpr std::size_t state() const { return parameters + gradients + optimizer + buffers; }
     /// All of them: the arena's size.
     constexpr std::size_t total() const {
         return state() + boundary + activations + staging + handles;
@@ -86,6 +87,15 @@ struct MemoryPlan {
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;
+    /// By layer: offset of its buffers, and of its statistics in the first replica's.
+    ///@{
+    Array<std::size_t> buffers;
+    Array<std::size_t> statistics;
+    ///@}
+    Array<std::size_t> buffers_at;    ///< by device: where those of its layers begin
+    Array<std::size_t> next_at;       ///< likewise: what they become
+    Array<std::size_t> statistics_at; ///< likewise: those of the mini-batch, of each replica
+    Array<std::size_t> part_at;       ///< behind them: those of a micro-batch, of any layer
     Array<std::size_t> in_flight; ///< by cell: micro-batches between forward and end of backward
     PlacedParts parts;            ///< tensors that stay inside of cells
     Array<std::size_t> parts_at;  ///< by device: offset of the room that they share

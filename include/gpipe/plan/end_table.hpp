@@ -18,13 +18,17 @@ class EndTable {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
-          ends_(8 * devices_ + 2 + ending.ties.size()), reads_(step, operands, ends_.size()) {
+          statistics_(gradients_), moves_(devices_), ends_(9 * devices_ + 2 + ending.ties.size()),
+          reads_(step, operands, ends_.size()) {
         ranks_.devices = devices_;
+        for (std::size_t c = 0; c < ending.buffers.size(); ++c)
+            if (ending.buffers[c].any) moves_[programs_.device_of(c)] = true;
         commits_ = Array<std::size_t>(ranks_.count);
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             commits_[ranks_.of(programs_.device_of(c))] = programs_.device_of(c);
         std::size_t const most = size_ + ends_.size();
-        for (std::size_t i = 0; i < size_; ++i) chain_ += is_backward(programs_[i].kind);
+        for (std::size_t i = 0; i < size_; ++i)
+            chain_ += is_backward(programs_[i].kind) || gathers(programs_[i]);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
         for (std::size_t c = 0; c < programs_.cells() && ending.replicas.count > 1; ++c)
             if (ending.updates[programs_.device_of(c)]) chain_ += ending.replicas.shards ? 1 : 2;
@@ -33,8 +37,8 @@ class EndTable {
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
         all_.all =
-            Array<Operand>(operands.all.size() + 4 * size_ + 9 * programs_.cells() + 20 * devices_ +
-                           ending.ties.size() * (programs_.cells() + 2) + 16);
+            Array<Operand>(operands.all.size() + 4 * size_ + 10 * programs_.cells() +
+                           24 * devices_ + ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
         for (std::size_t v = 0; v < kinds * devices_; ++v)
@@ -67,10 +71,17 @@ class EndTable {
     }
 
   protected:
-    static constexpr std::size_t first_kind = static_cast<std::size_t>(Holds::squares);
+    static constexpr std::size_t first_kind = static_cast<std::size_t>(Holds::buffers);
     static constexpr std::size_t kinds =
         static_cast<std::size_t>(Holds::parameters) - first_kind + 1;
     static bool is_backward(Kind kind) { return gives_gradient(kind) || ends_backward(kind); }
+
+    bool gathers(Action const& a) const {
+        return a.kind == Kind::forward && !ending_.buffers.empty() &&
+               ending_.buffers[a.cell].gathers;
+    }
+    // Whether its layers read what is there from step to step.
+    bool lasts(std::size_t d) const { return ending_.updates[d] || moves_[d]; }
 
     void add_step(Operands const& operands) {
         std::size_t loss = programs_.end(last_) - 1;
@@ -80,26 +91,28 @@ class EndTable {
         for (std::size_t i = 0; i < size_; ++i) {
             Action const& a = programs_[i];
             std::size_t const d = programs_.device_of(a.cell);
-            if (computes(a.kind) && ending_.updates[d]) use(Holds::parameters, d, Use::read);
+            if (computes(a.kind) && lasts(d)) use(Holds::parameters, d, Use::read);
             if (computes(a.kind) && ending_.copies_state) use(Holds::state, d, Use::read);
             for (Operand const& operand : operands[i]) all_.all[operands_++] = operand;
-            if (is_backward(a.kind)) add_gradients(a.cell);
+            if (is_backward(a.kind)) add_to(gradients_, a.cell, Holds::gradients);
+            if (gathers(a)) add_to(statistics_, a.cell, Holds::statistics);
             if (i == loss) losses_ = gradients_[a.cell];
             needs_.set(i, step_.needs[i]);
             all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
         }
     }
     // In one order: that of the program.
-    void add_gradients(std::uint32_t cell) {
-        if (std::uint32_t const now = gradients_[cell]; now != Operands::none)
+    void add_to(Array<std::uint32_t>& sums, std::uint32_t cell, Holds holds) {
+        if (std::uint32_t const now = sums[cell]; now != Operands::none)
             all_.all[operands_++] = {now, 0, Use::read};
-        write_gradients(cell);
+        write_sum(sums, cell, holds);
     }
-    [[gnu::noinline]] void write_gradients(std::uint32_t cell) {
-        std::uint32_t const now = gradients_[cell] = static_cast<std::uint32_t>(chain_++);
-        all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, Holds::gradients};
+    [[gnu::noinline]] void write_sum(Array<std::uint32_t>& sums, std::uint32_t cell, Holds holds) {
+        std::uint32_t const now = sums[cell] = static_cast<std::uint32_t>(chain_++);
+        all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, holds};
         all_.all[operands_++] = {now, 0, Use::write};
     }
+    void write_gradients(std::uint32_t cell) { write_sum(gradients_, cell, Holds::gradients); }
 
     template <class F> void each_tie(F f) const {
         Array<TiedCell> const& ties = ending_.ties;
@@ -154,8 +167,10 @@ class EndTable {
     std::size_t devices_;
     std::size_t last_; // device
     Ranks ranks_;
-    Array<std::size_t> commits_;     // by rank: the device whose stream commits
-    Array<std::uint32_t> gradients_; // by cell: the value that has all so far
+    Array<std::size_t> commits_;      // by rank: the device whose stream commits
+    Array<std::uint32_t> gradients_;  // by cell: the value that has all so far
+    Array<std::uint32_t> statistics_; // likewise
+    Array<bool> moves_;               // by device: whether its layers have buffers
     Array<Action> ends_;
     EndNeeds reads_;         // of the next of these
     std::size_t losses_ = 0; // the value that is there when all of them are

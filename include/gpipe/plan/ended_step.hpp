@@ -14,16 +14,23 @@ struct TiedCell {
     std::uint32_t cell = 0; ///< that has one
 };
 
+/// What a cell has of layers with buffers.
+struct CellBuffers {
+    bool any = false;     ///< whether there are any
+    bool gathers = false; ///< whether forwards add to statistics
+};
+
 /// How a step ends.
 struct Ending {
-    Array<bool> updates;        ///< by device: whether it has parameters
-    bool squares = false;       ///< whether anybody wants the sums of the gradients' squares
-    bool immediate = false;     ///< see update::Immediate
-    bool calls_enqueue = false; ///< so that all layers are called before the end is; then also:
-    bool copies_state = false;  ///< whether each device has the step's state in its own memory
-    Array<TiedCell> ties{};     ///< of the parameters
-    Ranks ranks{};              ///< who has the devices; none: they are of one rank
-    Replication replicas{};     ///< whose gradients are added up
+    Array<bool> updates;          ///< by device: whether it has parameters
+    bool squares = false;         ///< whether anybody wants the sums of the gradients' squares
+    bool immediate = false;       ///< see update::Immediate
+    bool calls_enqueue = false;   ///< so that all layers are called before the end is; then also:
+    bool copies_state = false;    ///< whether each device has the step's state in its own memory
+    Array<TiedCell> ties{};       ///< of the parameters
+    Ranks ranks{};                ///< who has the devices; none: they are of one rank
+    Replication replicas{};       ///< whose gradients are added up
+    Array<CellBuffers> buffers{}; ///< by cell; none at all: no layer has any
 };
 
 /// The table of a step with its end.

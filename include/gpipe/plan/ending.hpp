@@ -28,6 +28,7 @@ class EndBuilder : public EndTable {
         });
         Replication const& replicas = ending_.replicas;
         if (replicas.count > 1) each_learner([&](std::size_t d) { add_up(d); });
+        for (std::size_t d = 0; d < devices_; ++d) next_buffers(d);
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
         for (std::size_t d = 0; d < devices_; ++d) {
@@ -67,6 +68,7 @@ class EndBuilder : public EndTable {
                 if (!ends) continue;
                 ended[d] = true;
                 take_state(d, Holds::committed);
+                next_buffers(d);
                 if (ending_.squares && ending_.updates[d]) sum_squares(d);
                 update(d);
             }
@@ -112,6 +114,16 @@ class EndBuilder : public EndTable {
             add_of_device(kind, d);
         }
     }
+    // Before the commit, so that a layer that throws here leaves everything as it was.
+    [[gnu::noinline]] void next_buffers(std::size_t d) {
+        if (!moves_[d]) return;
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            if (programs_.device_of(c) == d && statistics_[c] != Operands::none)
+                read(statistics_[c]);
+        use(Holds::parameters, d, Use::read);
+        use(Holds::buffers, d, Use::write);
+        add_of_device(Kind::next_buffers, d);
+    }
     [[gnu::noinline]] void sum_squares(std::size_t d) {
         read_gradients(d);
         if (ending_.immediate && ending_.copies_state) read(Holds::committed, d);
@@ -127,8 +139,10 @@ class EndBuilder : public EndTable {
                 if (ranks_.of(d) == rank) read(Holds::squares, d);
             });
         bool const joins = !ending_.immediate && !ending_.calls_enqueue;
-        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d)
+        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d) {
             if (joins || (ending_.copies_state && d == at)) read_gradients(d);
+            if (joins && moves_[d]) read(Holds::buffers, d);
+        }
         use(Holds::committed, at, Use::write);
         if (ending_.copies_state) use(Holds::state, at, Use::next);
         add_of_device(Kind::commit, at);
@@ -146,12 +160,13 @@ class EndBuilder : public EndTable {
         add_of_device(Kind::take_state, d);
     }
     [[gnu::noinline]] void update(std::size_t d) {
-        if (!ending_.updates[d]) return;
+        if (!lasts(d)) return;
         read_gradients(d);
-        if (ending_.immediate && ending_.squares) read(Holds::squares, d);
+        if (moves_[d]) read(Holds::buffers, d);
+        if (ending_.immediate && ending_.squares && ending_.updates[d]) read(Holds::squares, d);
         read(Holds::committed, ending_.copies_state ? d : commit_of(d));
         writes_parameters(d);
-        if (ending_.replicas.shards) use(Holds::updated, d, Use::write);
+        if (ending_.replicas.shards && ending_.updates[d]) use(Holds::updated, d, Use::write);
         add_of_device(Kind::update, d);
     }
 };

@@ -27,14 +27,17 @@ enum class Holds : std::uint8_t {
     turn,            ///< no bytes: that a fetch may begin
     discarded,       ///< the output of a recompute that nobody reads
     part,            ///< tensors that stay inside of the cell, see TensorPart
-    // Of a device, but gradients of a cell, and of no bytes here: what orders the end of a step.
+    // Of a device, but gradients and statistics of a cell, and of no bytes here: what orders the
+    // end of a step.
     gradients,  ///< of a cell's parameters, with those of one backward more
+    statistics, ///< of a cell's layers, with those of one forward more
+    buffers,    ///< what they become, if the step counts
     squares,    ///< the sums of those of the gradients
     committed,  ///< whether the step counts, where the device reads that
     revoked,    ///< likewise, in the end
     updated,    ///< the part of the parameters that this replica gives to the others
     state,      ///< seed and number of the step, where layers' work reads them
-    parameters, ///< as layers read them
+    parameters, ///< with buffers, as layers read them
 };
 /// How many have a number for each edge, or cell, and micro-batch.
 inline constexpr std::size_t holds_count = 13;
@@ -76,6 +79,8 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
                                           "discarded output",
                                           "tensors",
                                           "gradients",
+                                          "statistics",
+                                          "next buffers",
                                           "squares",
                                           "committed",
                                           "revoked",

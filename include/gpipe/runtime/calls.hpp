@@ -19,6 +19,7 @@ namespace gpipe {
 struct LayerMemory {
     std::byte* parameters = nullptr; ///< in its device's memory
     std::byte* gradients = nullptr;  ///< likewise
+    BufferMemory buffers{};          ///< likewise
 };
 
 /// The calls of a cell, list by list: of each way stage by stage.
@@ -105,6 +106,7 @@ class CellCallMaker {
                 call.layer = model_.layers[layer].object;
                 call.parameters = memory_[layer].parameters;
                 call.gradients = memory_[layer].gradients;
+                if (model_.infos[layer].has_buffers()) call.buffers = &memory_[layer].buffers;
                 add_skips(call, way, one, stage == Stage::recompute || call.again);
             }
             *to_++ = call;

@@ -62,16 +62,17 @@ namespace gpipe::detail {
                     tell(tables.channels[i], add(here, first, tie.bytes, tie.bytes));
     }
     ReplicaParts& parts = tables.replicas;
+    auto const longest = [&](std::size_t d) {
+        return std::max(parts.message[d], tables.buffers.devices[d].statistics_bytes);
+    };
     if (parts.any()) parts.channels = Array<std::uint32_t>(devices * ranks.replicas, no_channel);
     for (std::size_t d = 0; d < devices && parts.any(); ++d)
         for (std::size_t low = 0; low < ranks.replicas; ++low)
-            for (std::size_t high = low + 1; high < ranks.replicas && tables.has_updates(d);
-                 ++high) {
+            for (std::size_t high = low + 1; high < ranks.replicas && longest(d) > 0; ++high) {
                 auto const at = [&](std::size_t r) {
                     return static_cast<std::uint32_t>(ranks.number(r, ranks.of(d)));
                 };
-                std::uint32_t const both =
-                    add(at(low), at(high), parts.message[d], parts.message[d]);
+                std::uint32_t const both = add(at(low), at(high), longest(d), longest(d));
                 std::uint32_t* const row = parts.channels.begin() + d * ranks.replicas;
                 if (low == ranks.replica) row[high] = both;
                 if (high == ranks.replica) row[low] = both;

@@ -57,6 +57,12 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
             parameters_.upload();
             call_.parameters = parameters_.there();
             call_.gradients = gradients_.there();
+            // What a forward finds out goes nowhere.
+            statistics_ = memory(2 * info.statistics.slots(1));
+            statistics_.fill(0);
+            buffers_ = {machine.layer(layer).buffers.buffers, nullptr, statistics_.there(),
+                        statistics_.there() + info.statistics.slots(1)};
+            call_.buffers = &buffers_;
         }
         scratch_ = memory(scratch.slots(capacity));
         for (Part& part : parts_)
@@ -222,7 +228,8 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
     StepFrame shared_;
     Call call_;
     std::vector<SkipPlace> skips_;
-    Memory state_, scratch_;
+    BufferMemory buffers_;
+    Memory state_, scratch_, statistics_;
     Tensors gradients_;
     Part parts_[parts];
 };

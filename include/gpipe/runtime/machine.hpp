@@ -154,9 +154,13 @@ template <DeviceRuntime Device> class Machine {
         for (std::size_t i = 0; i < count; ++i) {
             if (!ranks().own(device_of(i))) continue;
             LayerParts const& parts = model().layers[i];
+            LayerMemory const& memory = engine_.tables().layers[i];
             device::HostBuffer const values(parts.info.parameters.slots(1));
-            parts.functions.initialize(parts.object, values.data(), engine_.seed(), i, count);
-            copy(engine_.tables().layers[i].parameters, values.data(), values.size());
+            device::HostBuffer const buffers(parts.info.buffers.slots(1));
+            parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
+                                       i, count);
+            copy(memory.parameters, values.data(), values.size());
+            copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }
         engine_.tied().spread();
         if constexpr (joins_ranks<Device>) initialize_tied();
@@ -169,8 +173,9 @@ template <DeviceRuntime Device> class Machine {
             if (first.parameter) continue;
             LayerParts const& parts = model().layers[first.layer];
             device::HostBuffer const values(parts.info.parameters.slots(1));
-            parts.functions.initialize(parts.object, values.data(), engine_.seed(), first.layer,
-                                       model().layers.size());
+            device::HostBuffer const buffers(parts.info.buffers.slots(1));
+            parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
+                                       first.layer, model().layers.size());
             std::byte const* from = values.data();
             for (std::size_t t = 0; t < first.number; ++t)
                 from += slot_bytes(parts.info.parameters.bytes[t]);

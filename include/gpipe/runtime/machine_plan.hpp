@@ -131,9 +131,12 @@ template <DeviceRuntime Device> class MachinePlan {
             cost = DeclaredCost(model.costs, model.infos, first, reversals);
         }
         MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
-        for (LayerInfo const& layer : model.infos)
+        for (LayerInfo const& layer : model.infos) {
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 result.snapshot += (1 + model.states) * layer.parameters.bytes[t];
+            for (std::size_t t = 0; t < layer.buffers.count && work.snapshot; ++t)
+                result.snapshot += layer.buffers.bytes[t];
+        }
         for (TiedTensor const& end : model.ties)
             if (work.snapshot && !end.is_first) result.snapshot -= (1 + model.states) * end.bytes;
         return result;

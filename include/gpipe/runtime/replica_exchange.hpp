@@ -44,6 +44,15 @@ template <class End> class ReplicaExchange {
             });
     }
 
+    // Everybody gets the statistics of all, which stand in the order of the replicas.
+    void all_gather(DeviceBuffers const& own) {
+        std::size_t const bytes = own.statistics_bytes;
+        std::byte* const all = own.statistics - self_ * bytes;
+        each_other([&](std::size_t other) {
+            exchange(other, own.statistics, bytes, all + other * bytes, bytes);
+        });
+    }
+
   private:
     using Which = std::size_t ReplicaParts::Begin::*;
     struct Bytes {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/device/device.hpp>
+#include <gpipe/runtime/buffers.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/mailboxes.hpp>
 #include <gpipe/runtime/run.hpp>
@@ -15,9 +16,8 @@
 
 namespace gpipe::detail {
 
-// Of several ranks: see runtime/rank_commit.hpp and runtime/replica_exchange.hpp.
+// Of several ranks: see runtime/rank_commit.hpp.
 template <class End, class Device> class RankCommit;
-template <class End> class ReplicaExchange;
 
 // What a step does beside the calls of layers: what the devices are given before, and what its end
 // consists of, see with_ending(). All that is to be done goes on queues, in order.
@@ -45,6 +45,7 @@ template <DeviceRuntime Device> class StepEnd {
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
             if (tables_.gradients[d].size > 0)
                 device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
+            buffers().clear_statistics(d, stream);
         }
     }
 
@@ -56,6 +57,8 @@ template <DeviceRuntime Device> class StepEnd {
         case Kind::reduce_scatter:
         case Kind::all_gather:
             return share(run, step);
+        case Kind::next_buffers:
+            return buffers().find_next(*this, run, step);
         case Kind::sum_squares:
             sum_squares(run, step.device, step.stream);
             if (immediate) check_gradients(run, step.device, step.stream);
@@ -178,6 +181,7 @@ template <DeviceRuntime Device> class StepEnd {
         return apart && tables_.replicas.any() ? tables_.replicas.rows : tables_.updates;
     }
 
+    BufferMoves<Device> buffers() { return {device_, tables_}; }
     // Of all gradients, before the commit.
     bool sums_squares() const { return checks.squares() && !immediate; }
 
@@ -270,6 +274,7 @@ template <DeviceRuntime Device> class StepEnd {
         UpdateCall const call{mail_.optimizer(arguments.optimizer, d).there,
                               mail_.state(arguments.slot, d).there, &device_.stream(stream),
                               arguments.updates};
+        if (!immediate || !run.failed()) buffers().keep(run, d, stream, call.state);
         launch_rows(run, stream, FailureOf::update, rows(tables_.replicas.replication.shards),
                     tables_.updates_at[d], tables_.updates_at[d + 1],
                     [this, &run, call](UpdateRow const& row, std::size_t) {

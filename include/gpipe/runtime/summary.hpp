@@ -70,13 +70,14 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
     chain.add(
         {"", "in all", "", "", "", "", trace::grouped(parameters), trace::grouped(bytes), ""});
 
-    trace::TextTable memory("lrrrrrrrrr",
-                            {"bytes planned", "layers", "parameters", "gradients", "optimizer",
-                             "boundaries", "activations", "staging", "handles", "in all"});
+    trace::TextTable memory("lrrrrrrrrrr", {"bytes planned", "layers", "parameters", "gradients",
+                                            "optimizer", "buffers", "boundaries", "activations",
+                                            "staging", "handles", "in all"});
     auto const add = [&](std::string const& name, std::size_t count, DeviceBytes const& of) {
         memory.add({name, std::to_string(count)});
-        for (std::size_t const number : {of.parameters, of.gradients, of.optimizer, of.boundary,
-                                         of.activations, of.staging, of.handles, of.total()})
+        for (std::size_t const number :
+             {of.parameters, of.gradients, of.optimizer, of.buffers, of.boundary, of.activations,
+              of.staging, of.handles, of.total()})
             memory.add({trace::grouped(number)});
     };
     DeviceBytes all;
@@ -89,6 +90,7 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
         all.parameters += device.parameters;
         all.gradients += device.gradients;
         all.optimizer += device.optimizer;
+        all.buffers += device.buffers;
         all.boundary += device.boundary;
         all.activations += device.activations;
         all.staging += device.staging;

@@ -4,6 +4,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/buffer_rows.hpp>
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/debug_calls.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
@@ -45,6 +46,7 @@ struct Tables {
     Array<UpdateRow> updates;            ///< device by device
     Array<std::size_t> updates_at;       ///< by device, and the end
     Array<Bytes> gradients;              ///< by device
+    BufferRows buffers;                  ///< of layers that have any
     Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
     Array<std::uint32_t> tied;  ///< of `updates`, as Model::ties has the ends
     Array<Tie> ties;            ///< whose ends they are
@@ -253,6 +255,7 @@ namespace detail {
     Tables tables;
     tables.ranks = ranks;
     detail::fill_layers(tables, model, plan, arenas);
+    tables.buffers = detail::buffer_rows(tables.layers, model, plan, arenas, ranks);
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace gpipe {
 
@@ -116,7 +117,21 @@ struct UpdateCall {
     bool updates = true;              ///< else only the gradient becomes a mean
 };
 
+/// Keeps what the buffers of a device's layers have become, if the step is committed.
+struct KeepCall {
+    std::byte* to = nullptr;          ///< the buffers, in slots
+    std::byte const* from = nullptr;  ///< as many bytes
+    std::size_t bytes = 0;            ///< of all slots
+    StepState const* state = nullptr; ///< in memory that the work can read
+    void const* stream = nullptr;     ///< the device's
+};
+
 namespace detail {
+
+GPIPE_INLINE bool keep(KeepCall const& call) noexcept {
+    if (call.state->committed) std::memcpy(call.to, call.from, call.bytes);
+    return call.state->committed;
+}
 
 GPIPE_HOST_DEVICE constexpr bool is_finite(double x) { return x >= -DBL_MAX && x <= DBL_MAX; }
 

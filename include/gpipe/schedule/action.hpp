@@ -25,6 +25,7 @@ enum class Kind : std::uint8_t {
     reduce,           ///< adds the gradients of tied parameters up, see Tie
     reduce_scatter, ///< adds a device's gradients up over all replicas: each has a part of the sum
     all_gather,     ///< and all of it: of the gradients or, once they are updated, the parameters
+    next_buffers,   ///< what a device's layers' buffers become, see LayerTraits::Buffers
     sum_squares,    ///< of a device's gradients
     commit,         ///< sums the losses up, and decides whether the step counts
     revoke,         ///< where updates came first: decides once more, by all gradients
@@ -34,12 +35,13 @@ enum class Kind : std::uint8_t {
 
 /// In words.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
-    constexpr std::string_view names[] = {
-        "forward",          "recompute",   "backward",       "input gradient",
-        "weight gradient",  "send output", "receive input",  "send gradient",
-        "receive gradient", "offload",     "fetch",          "reduce",
-        "reduce-scatter",   "all-gather",  "sum of squares", "commit",
-        "revoke",           "state",       "update"};
+    constexpr std::string_view names[] = {"forward",        "recompute",       "backward",
+                                          "input gradient", "weight gradient", "send output",
+                                          "receive input",  "send gradient",   "receive gradient",
+                                          "offload",        "fetch",           "reduce",
+                                          "reduce-scatter", "all-gather",      "update of buffers",
+                                          "sum of squares", "commit",          "revoke",
+                                          "state",          "update"};
     return names[static_cast<std::size_t>(kind)];
 }
 /// Whether it calls layers.

@@ -18,10 +18,15 @@ namespace gpipe {
 /// called 0, 1, ...
 template <class L> inline constexpr bool names_parameters = requires { L::parameter_names; };
 
+/// The names of a layer's buffers, likewise: declared as `static constexpr char const*
+/// buffer_names[] = {"running_mean", "running_variance"}`; else they are called buffer.0, ...
+template <class L> inline constexpr bool names_buffers = requires { L::buffer_names; };
+
 /// One layer type as saved states know it.
 struct LayerState : LayerElements {
     std::string_view type;                   ///< as the compiler writes it
     std::string_view const* names = nullptr; ///< of the parameters; none if they have numbers
+    std::string_view const* buffer_names = nullptr; ///< likewise
 };
 
 namespace detail {
@@ -42,20 +47,34 @@ constexpr bool plain_names(std::array<std::string_view, count> const& names) {
     return true;
 }
 
+// `count` of them.
+template <std::size_t count, class Given>
+constexpr std::array<std::string_view, count> names_of(Given const& given) {
+    std::array<std::string_view, count> names;
+    for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
+    return names;
+}
 template <class L> struct NamesOf {
     static constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
     static constexpr auto const& given = L::parameter_names;
     static_assert(std::size(given) == count,
                   "gpipe: parameter_names of this layer must have one name for each of its "
                   "parameter tensors");
-    static constexpr std::array<std::string_view, count> value = [] {
-        std::array<std::string_view, count> names;
-        for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
-        return names;
-    }();
+    static constexpr auto value = names_of<count>(given);
     static_assert(std::size(given) != count || plain_names(value),
                   "gpipe: parameter_names of this layer must differ, and have letters, digits, "
                   "'.', '_' and '-' only");
+};
+
+template <class L> struct BufferNamesOf {
+    static constexpr std::size_t count = TensorGroup<typename L::Buffers>::count;
+    static constexpr auto const& given = L::buffer_names;
+    static_assert(std::size(given) == count,
+                  "gpipe: buffer_names of this layer must have one name for each of its buffers");
+    static constexpr auto value = names_of<count>(given);
+    static_assert(std::size(given) != count || plain_names(value),
+                  "gpipe: buffer_names of this layer must differ, and have letters, digits, '.', "
+                  "'_' and '-' only");
 };
 
 // For Pipeline::leaf_table.
@@ -63,13 +82,15 @@ struct StateOfLayer {
     using Value = LayerState;
     template <class L> static constexpr Value of() {
         constexpr LayerElements elements = ElementsOf::of<L>();
+        constexpr auto is_known = [](TensorType const& type) { return type.dtype != Dtype::other; };
         constexpr bool known =
-            std::all_of(elements.parameters.begin(), elements.parameters.end(),
-                        [](TensorType const& type) { return type.dtype != Dtype::other; });
-        static_assert(known, "gpipe: a parameter has elements of a type that files do not know: "
-                             "specialise gpipe::DtypeOf for it");
-        LayerState state{elements, type_name<L>, nullptr};
+            std::all_of(elements.parameters.begin(), elements.parameters.end(), is_known) &&
+            std::all_of(elements.buffers.begin(), elements.buffers.end(), is_known);
+        static_assert(known, "gpipe: a parameter or buffer has elements of a type that files do "
+                             "not know: specialise gpipe::DtypeOf for it");
+        LayerState state{elements, type_name<L>, nullptr, nullptr};
         if constexpr (names_parameters<L>) state.names = NamesOf<L>::value.data();
+        if constexpr (names_buffers<L>) state.buffer_names = BufferNamesOf<L>::value.data();
         return state;
     }
 };

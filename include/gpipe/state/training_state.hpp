@@ -43,6 +43,13 @@ inline std::string tensor_name(std::size_t layer, LayerState const& state, std::
     return number + (state.names ? std::string(state.names[tensor]) : std::to_string(tensor));
 }
 
+inline std::string buffer_name(std::size_t layer, LayerState const& state, std::size_t tensor) {
+    char number[32];
+    std::snprintf(number, sizeof number, "layer.%04zu.", layer);
+    return number + (state.buffer_names ? std::string(state.buffer_names[tensor])
+                                        : "buffer." + std::to_string(tensor));
+}
+
 inline std::string in_words(TensorTypes types) {
     std::string words;
     for (TensorType const& type : types) {
@@ -83,6 +90,22 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         LayerState const& layer = layers[i];
         state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
                                in_words(layer.output()));
+        // Of each replica the same.
+        std::byte* buffer = tables.layers[i].buffers.buffers;
+        for (std::size_t t = 0; t < layer.buffers.count; ++t) {
+            TensorType const& type = layer.buffers.first[t];
+            if (buffer) {
+                state.own.push_back(
+                    {state.tensors.size(), 0, type.count, buffer, tables.ranks.replica == 0});
+                buffer += slot_bytes(type.count * type.element.bytes);
+            }
+            state.tensors.push_back({buffer_name(i, layer, t),
+                                     type.dtype,
+                                     {type.extents, type.extents + type.rank},
+                                     0,
+                                     0,
+                                     nullptr});
+        }
         for (std::size_t t = 0; t < layer.parameters.count; ++t) {
             if (machine.engine().tied().is_repeated(i, t)) continue;
             TensorType const& type = layer.parameters.first[t];

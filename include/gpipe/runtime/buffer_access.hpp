@@ -1,0 +1,70 @@
+#pragma once
+
+#include <gpipe/chain/element.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/parameter_access.hpp>
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+namespace gpipe {
+
+/// What a Training's layers have beside parameters, see LayerTraits::Buffers; between steps.
+template <class Training, class Net> class Buffered {
+  public:
+    /// Copies buffer `tensor` of layer `layer` from any device's memory, or to it. Throws
+    /// std::out_of_range where there is none, std::invalid_argument if its elements are of another
+    /// type than T (std::byte stands for any), or not as many.
+    ///@{
+    template <class T> void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
+        auto& machine = settled();
+        std::byte* const at = checked(machine, layer, tensor, to);
+        machine.copy(reinterpret_cast<std::byte*>(to.data()), at, to.size_bytes());
+    }
+    template <class T>
+    void write_buffer(std::size_t layer, std::size_t tensor, std::span<T const> from) {
+        auto& machine = settled();
+        std::byte* const at = checked(machine, layer, tensor, from);
+        machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
+    }
+    ///@}
+
+  private:
+    auto& settled() {
+        auto& machine = detail::MachineAccess::of(static_cast<Training&>(*this));
+        machine.finish();
+        return machine;
+    }
+    template <class Machine, class T>
+    static std::byte* checked(Machine& machine, std::size_t layer, std::size_t tensor,
+                              std::span<T> values) {
+        check_layer(machine, layer);
+        TensorTypes const types = elements_of<Net>()[layer].buffers;
+        std::string const name(machine.model().infos[layer].name);
+        if (tensor >= types.count)
+            detail::throw_error<std::out_of_range>(
+                "gpipe: there is no buffer %zu in layer %zu (%s): it has %zu", tensor, layer,
+                name.c_str(), types.count);
+        TensorType const& type = types.first[tensor];
+        using Element = std::remove_const_t<T>;
+        if (type.name != type_name<Element> && !std::is_same_v<Element, std::byte>)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: the elements of buffer %zu of layer %zu (%s) are of type %s, not %s",
+                tensor, layer, name.c_str(), std::string(type.name).c_str(),
+                std::string(type_name<Element>).c_str());
+        if (values.size_bytes() != type.count * type.element.bytes)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: buffer %zu of layer %zu has %zu elements, not %zu", tensor, layer,
+                type.count, values.size());
+        std::byte* at = machine.layer(layer).buffers.buffers;
+        for (std::size_t t = 0; t < tensor; ++t)
+            at += slot_bytes(types.first[t].count * types.first[t].element.bytes);
+        return at;
+    }
+};
+
+} // namespace gpipe

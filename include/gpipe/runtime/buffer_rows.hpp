@@ -1,0 +1,80 @@
+#pragma once
+
+#include <gpipe/balance/cell_of.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/model.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// A layer with buffers, see LayerTraits::Buffers.
+struct BufferRow {
+    BufferFunction update = nullptr; ///< see LayerFunctions
+    BufferFunction merge = nullptr;  ///< likewise
+    void const* object = nullptr;    ///< the layer
+    std::uint32_t layer = 0;         ///< in the chain
+};
+
+/// What a device has of such layers; of another rank's the sizes alone.
+struct DeviceBuffers {
+    std::byte* buffers = nullptr;     ///< of all of them
+    std::byte* next = nullptr;        ///< what they become
+    std::size_t bytes = 0;            ///< of each
+    std::byte* statistics = nullptr;  ///< of the mini-batch; before them those of other replicas
+    std::size_t statistics_bytes = 0; ///< of one replica's
+    std::size_t first = 0;            ///< of its layers, in BufferRows
+    std::size_t last = 0;             ///< one past them
+};
+
+/// All layers with buffers.
+struct BufferRows {
+    Array<DeviceBuffers> devices; ///< by device
+    Array<BufferRow> rows;        ///< device by device
+};
+
+namespace detail {
+
+// Tells layers where theirs lie, too.
+[[gnu::cold]] GPIPE_INLINE BufferRows buffer_rows(Array<LayerMemory>& layers, Model const& model,
+                                                  MemoryPlan const& plan,
+                                                  Array<std::byte*> const& arenas,
+                                                  Ranks const& ranks) {
+    Programs const& programs = plan.lowered.programs;
+    std::size_t count = 0;
+    for (LayerInfo const& layer : model.infos) count += layer.has_buffers();
+    BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<BufferRow>(count)};
+    std::size_t at = 0;
+    for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+        DeviceBuffers& own = result.devices[d];
+        own.bytes = plan.next_at[d] - plan.buffers_at[d];
+        own.statistics_bytes = (plan.part_at[d] - plan.statistics_at[d]) / plan.replication.count;
+        own.first = own.last = at;
+        if (!ranks.own(d)) continue;
+        std::byte* const arena = arenas[d];
+        own.buffers = arena + plan.buffers_at[d];
+        own.next = arena + plan.next_at[d];
+        std::size_t const before = ranks.replica * own.statistics_bytes;
+        own.statistics = arena + plan.statistics_at[d] + before;
+        for (std::size_t i = 0; i < model.infos.size(); ++i) {
+            if (!model.infos[i].has_buffers()) continue;
+            if (programs.device_of(cell_of(plan.first, i)) != d) continue;
+            LayerParts const& layer = model.layers[i];
+            result.rows[at++] = {layer.functions.update_buffers, layer.functions.merge_statistics,
+                                 layer.object, static_cast<std::uint32_t>(i)};
+            layers[i].buffers = {arena + plan.buffers[i],
+                                 own.next + (plan.buffers[i] - plan.buffers_at[d]),
+                                 arena + plan.statistics[i] + before, arena + plan.part_at[d]};
+        }
+        own.last = at;
+    }
+    return result;
+}
+
+} // namespace detail
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END
