@@ -40,7 +40,7 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
     Model const& model = machine.model();
     bool const loss = i == elements.size();
     LayerElements of_loss;
-    if (loss) of_loss = {elements[i - 1].output(), {}, {}, elements[i - 1].outputs, 0};
+    if (loss) of_loss = {elements[i - 1].output(), {}, {}, {}, elements[i - 1].outputs, 0};
     Probe probe(machine, i, loss ? of_loss : elements[i],
                 {report.samples - report.samples / 3, report.samples / 3});
     for (std::size_t p = 0; p < Probe::parts && i > 0; ++p) probe.give_output(p, given.output[p]);

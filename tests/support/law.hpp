@@ -182,7 +182,7 @@ class Definition {
         }
         if (is_copy(step.kind)) return result;
         Work all; // the calls take their time between
-        if (ending_->updates[step.device]) all.reads.push_back(lasting(parameters, step.device));
+        if (lasts(step.device)) all.reads.push_back(lasting(parameters, step.device));
         if (ending_->copies_state) all.reads.push_back(lasting(state, step.device));
         // Gradients are added in the program's order (promise P1).
         auto const adds = [](gpipe::Kind kind) {
@@ -253,6 +253,14 @@ class Definition {
         result.lasts = true;
         return result;
     }
+    bool has_buffers(std::size_t device) const {
+        for (std::size_t c = 0; c < ending_->buffers.size(); ++c)
+            if (ending_->buffers[c].any && plan_.lowered.programs.device_of(c) == device)
+                return true;
+        return false;
+    }
+    // Whether layers read what lasts from step to step.
+    bool lasts(std::size_t device) const { return ending_->updates[device] || has_buffers(device); }
     // What an action behind the layers' does: nothing before it knows that it may.
     Work end(gpipe::Step const& step) const {
         using gpipe::Kind;
@@ -281,6 +289,10 @@ class Definition {
         auto const shared = [&](Shared what) {
             return token(squares, revoked + ties + 3 * d + what);
         };
+        // What becomes of buffers.
+        auto const next = [&](std::size_t device) {
+            return token(squares, 4 * revoked + ties + device);
+        };
         auto const own_sums = [&] {
             reads_all(here);
             for (gpipe::TiedCell const& tied : ending_->ties)
@@ -288,7 +300,8 @@ class Definition {
         };
         auto const sums = [&] {
             own_sums();
-            if (replicas) work.reads.push_back(shared(shards ? scattered : gathered));
+            if (replicas && ending_->updates[d])
+                work.reads.push_back(shared(shards ? scattered : gathered));
         };
         switch (step.kind) {
         case Kind::reduce:
@@ -305,7 +318,17 @@ class Definition {
             work.reads = {shared(shards ? updated : scattered)};
             work.writes = {shards ? lasting(parameters, d) : shared(gathered)};
             return work;
+        case Kind::next_buffers:
+            reads_all([&](gpipe::Action const& a) {
+                return here(a) && a.kind == Kind::forward && ending_->buffers[a.cell].gathers;
+            });
+            work.reads.push_back(lasting(parameters, d));
+            work.writes = {next(d)};
+            return work;
         case Kind::commit:
+            for (std::size_t e = 0; e < revoked; ++e)
+                if (has_buffers(e) && !ending_->immediate && !ending_->calls_enqueue)
+                    work.reads.push_back(next(e));
             reads_all([&](gpipe::Action const& a) {
                 bool const loss = a.cell + 1 == programs.cells() && gives_gradient(a.kind);
                 return loss || (ending_->copies_state && here(a)) ||
@@ -336,10 +359,12 @@ class Definition {
             return work;
         default:
             sums();
-            if (ending_->squares) ending_->immediate ? reads(squares, d) : learners(squares);
+            if (has_buffers(d)) work.reads.push_back(next(d));
+            if (ending_->squares && !ending_->immediate) learners(squares);
+            if (ending_->squares && ending_->immediate && ending_->updates[d]) reads(squares, d);
             reads(committed, ending_->copies_state ? d : last);
             work.writes = {lasting(parameters, d)};
-            if (replicas && shards) work.writes.push_back(shared(updated));
+            if (replicas && shards && ending_->updates[d]) work.writes.push_back(shared(updated));
             return work;
         }
     }

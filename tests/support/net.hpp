@@ -201,10 +201,21 @@ template <class T> struct Data {
         : inputs(numbers<T>(samples * 5, seed)), targets(numbers<T>(samples * 3, seed + 1000)) {}
 };
 
-/// The first place at which parameters and gradients differ in a bit, in words; empty if nowhere.
+/// The first place at which parameters, gradients or buffers differ in a bit, in words; empty if
+/// nowhere.
 /// By copies: who gets views of tied parameters may write them, and then all ends have the same.
 template <class A, class B> std::string difference(A& train, B const& reference) {
-    for (std::size_t layer = 0; layer < A::layer_count; ++layer)
+    for (std::size_t layer = 0; layer < A::layer_count; ++layer) {
+        if constexpr (requires { reference.buffers(layer); }) {
+            std::size_t t = 0;
+            for (std::vector<std::byte> const& expected : reference.buffers(layer)) {
+                std::vector<std::byte> own(expected.size());
+                train.read_buffer(layer, t, std::span(own));
+                if (own != expected)
+                    return "buffer " + std::to_string(t) + " of layer " + std::to_string(layer);
+                ++t;
+            }
+        }
         for (std::size_t t = 0; t < train.tensors(layer); ++t) {
             std::string const where =
                 " of tensor " + std::to_string(t) + " of layer " + std::to_string(layer);
@@ -214,6 +225,7 @@ template <class A, class B> std::string difference(A& train, B const& reference)
             train.read_parameter(layer, t, std::span(own));
             if (own != reference.parameter(layer, t)) return "parameters" + where;
         }
+    }
     return {};
 }
 

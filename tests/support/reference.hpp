@@ -91,13 +91,18 @@ template <class Net, class Loss, class Optimizer> class Reference {
             parameters_.emplace_back(bytes, 0);
             gradients_.emplace_back(bytes, 0);
             states_.emplace_back(bytes * Optimizer::states, 0);
+            auto const& info = Net::leaf_info[leaf];
+            for (auto* const memory : {&buffers_, &next_})
+                memory->emplace_back(info.buffers.slots(1), 0);
+            for (auto* const memory : {&statistics_, &part_})
+                memory->emplace_back(info.statistics.slots(1), 0);
             auto& call = calls_[i];
             call.layer = objects[leaf];
             call.parameters = parameters_[i].data();
             call.gradients = gradients_[i].data();
             call.index = static_cast<std::uint32_t>(i);
-            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters,
-                                                                  seed_, i, size);
+            Net::template leaf_functions<Stream>[leaf].initialize(
+                call.layer, call.parameters, buffers_[i].data(), seed_, i, size);
         });
         each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
             copy(parameters_, other, first);
@@ -119,8 +124,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
         std::vector<std::vector<std::byte>> sums;
         std::size_t first = 0;
         for (std::size_t const part : deal(inputs.samples, replicas_)) {
-            for (auto& g : gradients_)
-                if (g.size()) std::memset(g.data(), 0, g.size());
+            for (auto* const sum : {&gradients_, &statistics_})
+                for (auto& memory : *sum)
+                    if (memory.size()) std::memset(memory.data(), 0, memory.size());
             auto const sizes = deal(part, micro_batches_);
             std::vector<MicroBatch> batches(micro_batches_);
             for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -132,6 +138,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
                 if (sizes[m]) backward(batches[m], inputs, targets);
             }
             reduce_ties();
+            gather();
             for (auto& batch : batches) all.push_back(std::move(batch));
             for (std::size_t i = 0; i < size && replicas_ > 1; ++i) {
                 std::byte* const own = gradients_[i].data();
@@ -179,6 +186,17 @@ template <class Net, class Loss, class Optimizer> class Reference {
     }
     std::vector<std::byte> gradient(std::size_t layer, std::size_t tensor) const {
         return tensor_of(gradients_[layer], layer, tensor);
+    }
+    /// Of a layer's buffers, one by one.
+    std::vector<std::vector<std::byte>> buffers(std::size_t layer) const {
+        auto const& sizes = Net::leaf_info[leaf_[layer]].buffers;
+        std::vector<std::vector<std::byte>> result;
+        std::byte const* from = buffers_[layer].data();
+        for (std::size_t t = 0; t < sizes.count; ++t) {
+            result.emplace_back(from, from + sizes.bytes[t]);
+            from += (sizes.bytes[t] + 255) / 256 * 256;
+        }
+        return result;
     }
     std::uint64_t steps() const { return steps_; }
 
@@ -238,9 +256,14 @@ template <class Net, class Loss, class Optimizer> class Reference {
             Memory const scratch(info.scratch.slots(samples));
             auto call = calls_[i];
             call.saving = phase != gpipe::Phase::evaluate;
+            gpipe::BufferMemory const memory = memory_of(i);
+            call.buffers = &memory;
             auto const at = frame(batch, i, phase, input_of(batch, i, inputs, table), scratch);
             call.skips = skip_places_.data();
-            Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at);
+            auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
+            functions.forward(call, at);
+            if (functions.merge_statistics && phase == gpipe::Phase::forward)
+                functions.merge_statistics(call.layer, memory, &stream_, i);
         }
     }
     void measure(MicroBatch& batch, Targets const& targets) {
@@ -282,6 +305,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
             at.set(gpipe::Region::input_gradient,
                    i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
             auto call = calls_[i];
+            gpipe::BufferMemory const memory = memory_of(i);
+            call.buffers = &memory;
             call.skips = skip_places_.data();
             function(call, at);
         }
@@ -331,8 +356,40 @@ template <class Net, class Loss, class Optimizer> class Reference {
             copy(gradients_, other, first);
         });
     }
+    gpipe::BufferMemory memory_of(std::size_t layer) const {
+        return {buffers_[layer].data(),
+                next_[layer].data(),
+                statistics_[layer].data(),
+                part_[layer].data(),
+                0,
+                0};
+    }
+    // Keeps the statistics of a replica.
+    void gather() {
+        gathered_.emplace_back();
+        for (Memory const& memory : statistics_)
+            gathered_.back().emplace_back(memory.data(), memory.data() + memory.size());
+    }
+    // By the statistics of all replicas, merged in their order.
+    void update_buffers() {
+        for (std::size_t i = 0; i < size; ++i) {
+            auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
+            if (!functions.update_buffers) continue;
+            gpipe::BufferMemory memory = memory_of(i);
+            for (std::size_t r = 0; r < replicas_ && functions.merge_statistics; ++r) {
+                auto const& own = gathered_[r][i];
+                std::memcpy(r == 0 ? memory.statistics : memory.part, own.data(), own.size());
+                if (r > 0) functions.merge_statistics(calls_[i].layer, memory, &stream_, i);
+            }
+            std::memcpy(memory.next, memory.buffers, buffers_[i].size());
+            functions.update_buffers(calls_[i].layer, memory, &stream_, i);
+            std::memcpy(memory.buffers, memory.next, buffers_[i].size());
+        }
+        gathered_.clear();
+    }
     double finish(std::vector<MicroBatch> const& batches) {
         double const loss = mean(batches);
+        update_buffers();
         ++steps_;
         for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
         return loss;
@@ -413,6 +470,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
     gpipe::Call calls_[size];
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
     std::vector<Memory> parameters_, gradients_, states_;
+    std::vector<Memory> buffers_, next_, statistics_, part_;
+    std::vector<std::vector<std::vector<std::byte>>> gathered_; // by replica and layer
 };
 
 } // namespace toy

@@ -160,6 +160,13 @@ gpipe::Ending some_ending(MemoryPlan const& plan, bool immediate, bool enqueues,
                          copies_state && random() % 2 == 0, copies_state};
     for (std::size_t d = 0; d < plan.devices.size(); ++d)
         result.updates[d] = plan.devices[d].parameters > 0;
+    if (random() % 2 == 0) {
+        result.buffers = Array<gpipe::CellBuffers>(plan.cells.size());
+        for (gpipe::CellBuffers& cell : result.buffers) {
+            cell.any = random() % 3 == 0;
+            cell.gathers = cell.any && random() % 3 > 0;
+        }
+    }
     // Ties of cells with parameters, each of one or several ends.
     std::vector<gpipe::TiedCell> ties;
     std::uint32_t tie = 0;

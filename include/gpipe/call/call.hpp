@@ -36,6 +36,7 @@ struct Frame {
     StepFrame const* shared = nullptr;     ///< see above
     std::size_t first_sample = 0;          ///< position of the first sample in the mini-batch
     std::size_t samples = 0;               ///< in this micro-batch; never 0 when a layer is called
+    std::size_t micro_batch = 0;           ///< its number
     std::byte* const* addresses = nullptr; ///< by Region
     Phase phase = Phase::evaluate;         ///< what the layers are called for
     GroupAddress inputs{};                 ///< of the cell: in the first one the caller's arrays
@@ -97,8 +98,15 @@ struct SkipPlace {
 struct BufferMemory {
     std::byte* buffers = nullptr;    ///< as layers read them
     std::byte* next = nullptr;       ///< what they become if the step counts
-    std::byte* statistics = nullptr; ///< of the mini-batch so far
-    std::byte* part = nullptr;       ///< of one micro-batch; other layers' calls write there, too
+    std::byte* statistics = nullptr; ///< of the mini-batch, once that has run
+    std::byte* part = nullptr;       ///< of the first micro-batch
+    std::size_t stride = 0;          ///< bytes from one micro-batch's to the next one's
+    std::size_t micro_batches = 0;   ///< behind which there is room for what nobody merges
+
+    /// Where a forward leaves them.
+    std::byte* part_of(Frame const& frame) const {
+        return part + stride * (frame.phase == Phase::forward ? frame.micro_batch : micro_batches);
+    }
 };
 
 /// A layer at the end of a mini-batch: changes `next`, which is as `buffers` until then, by what

@@ -22,7 +22,7 @@ struct LayerFunctions {
                        std::uint64_t seed, std::size_t index, std::size_t layers) = nullptr;
     /// What the buffers become at the end of a mini-batch; null if there are none.
     BufferFunction update_buffers = nullptr;
-    /// Adds to the statistics of one replica those of another; null if there are none.
+    /// Adds `part` to the statistics; null if there are none.
     BufferFunction merge_statistics = nullptr;
     HandleSpecs handles; ///< that the layer declares
 };

@@ -19,7 +19,7 @@ template <class T, Access access> auto gradients_in(Frame const& frame, Place co
     return gradient_views<T, access>(place.in(frame), frame.samples, frame.shared->capacity);
 }
 
-// Adds to a layer's statistics those of a micro-batch, or of another replica.
+// Adds to a layer's statistics those of one more micro-batch or replica.
 template <class L, class Stream>
 void merge_thunk(void const* layer, BufferMemory const& memory, void const* stream,
                  std::size_t index) {
@@ -34,9 +34,6 @@ template <class L, class Stream> void forward_thunk(Call const& call, Frame cons
     auto const& layer = *static_cast<L const*>(call.layer);
     layer.forward(context, views_in<typename L::Input, Access::read>(frame, call.input(frame)),
                   views_in<typename L::Output, Access::write>(frame, {call.y.in(frame)}));
-    if constexpr (gathers<L>)
-        if (context.gathering())
-            merge_thunk<L, Stream>(&layer, *call.buffers, &context.stream(), call.index);
     check_call<Stream>(frame);
 }
 

@@ -117,7 +117,8 @@ class ForwardContext : public detail::CallContext<Whole, Stream, Handles, Skips>
         using Statistics = typename detail::PartsOf<Whole>::Statistics;
         static_assert(TensorGroup<Statistics>::count > 0,
                       "gpipe: this layer declares no Statistics");
-        return tensor_views<Statistics, detail::Access::write>(this->call_.buffers->part);
+        return tensor_views<Statistics, detail::Access::write>(
+            this->call_.buffers->part_of(this->frame_));
     }
     /// False where nobody will merge that: in evaluation and recomputation. Filling statistics()
     /// may then be left out.

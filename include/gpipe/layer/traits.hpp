@@ -152,7 +152,8 @@ template <class L> struct LayerTraits {
     /// What a forward finds out about its micro-batch for that: whole tensors, which it writes to
     /// `context.statistics()`. Those of the mini-batch begin with zeros, and `void
     /// merge_statistics(auto& context, auto sum, auto part) const` adds those of each micro-batch
-    /// to them, in ascending order, but not those of a recomputation or an evaluation.
+    /// that has samples to them, in ascending order, and then those of each replica; nothing of a
+    /// recomputation or an evaluation.
     using Statistics = typename detail::StatisticsOf<L>::type;
 
     /// Whether its weight gradient reads what its input gradient leaves.

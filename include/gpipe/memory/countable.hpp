@@ -11,7 +11,7 @@ namespace gpipe {
 /// Whether the bytes of a plan can be counted at all. The bound is generous, so that no sum or
 /// product on the way to a plan is larger: of parameters, their gradients and the optimizer's
 /// states once each; of buffers two, of statistics
-/// one for each replica and one more; of every other tensor of every layer sixteen
+/// one for each replica and micro-batch and one more; of every other tensor of every layer sixteen
 /// for each micro-batch and two more; of what is staged all.
 GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t micro_batches) {
     ChainShape const& chain = request.chain;
@@ -32,7 +32,8 @@ GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t mi
         LayerInfo const& layer = chain.layers[i];
         add(layer.parameters, 1, checked_sum(request.states, 2));
         add(layer.buffers, 1, 2);
-        add(layer.statistics, 1, checked_sum(request.replication.count, 1));
+        add(layer.statistics, 1,
+            checked_sum(request.replication.count, checked_sum(micro_batches, 1)));
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.deferred,
               &layer.input_gradient, &layer.output_gradient})

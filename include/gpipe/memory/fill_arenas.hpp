@@ -88,13 +88,10 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         at += at - plan.buffers_at[d];
         plan.statistics_at[d] = at;
         reserve_whole(plan.statistics, [](LayerInfo const& layer) { return layer.statistics; });
-        // Behind them room for those of all replicas.
-        at += (request.replication.count - 1) * (at - plan.statistics_at[d]);
-        plan.part_at[d] = at;
-        std::size_t part = 0;
-        each_layer(
-            [&](std::size_t i) { part = std::max(part, chain.layers[i].statistics.slots(1)); });
-        at += part;
+        // One behind the other those of all replicas, of all micro-batches, and what nobody merges.
+        std::size_t const statistics = at - plan.statistics_at[d];
+        plan.part_at[d] = plan.statistics_at[d] + request.replication.count * statistics;
+        at = plan.part_at[d] + (programs.micro_batches() + 1) * statistics;
         bytes.buffers = at - before_buffers;
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {

@@ -87,7 +87,7 @@ struct MemoryPlan {
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;
-    /// By layer: offset of its buffers, and of its statistics in the first replica's.
+    /// By layer: offset of its buffers, and of its statistics, in the first replica's.
     ///@{
     Array<std::size_t> buffers;
     Array<std::size_t> statistics;
@@ -95,7 +95,7 @@ struct MemoryPlan {
     Array<std::size_t> buffers_at;    ///< by device: where those of its layers begin
     Array<std::size_t> next_at;       ///< likewise: what they become
     Array<std::size_t> statistics_at; ///< likewise: those of the mini-batch, of each replica
-    Array<std::size_t> part_at;       ///< behind them: those of a micro-batch, of any layer
+    Array<std::size_t> part_at;       ///< behind them: those of each micro-batch, and one more
     Array<std::size_t> in_flight; ///< by cell: micro-batches between forward and end of backward
     PlacedParts parts;            ///< tensors that stay inside of cells
     Array<std::size_t> parts_at;  ///< by device: offset of the room that they share

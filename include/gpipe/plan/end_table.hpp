@@ -18,7 +18,8 @@ class EndTable {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
-          statistics_(gradients_), moves_(devices_), ends_(9 * devices_ + 2 + ending.ties.size()),
+          statistics_(ending.buffers.empty() ? 0 : programs_.cells() * programs_.micro_batches()),
+          moves_(devices_), ends_(9 * devices_ + 2 + ending.ties.size()),
           reads_(step, operands, ends_.size()) {
         ranks_.devices = devices_;
         for (std::size_t c = 0; c < ending.buffers.size(); ++c)
@@ -36,9 +37,9 @@ class EndTable {
         chain_ = operands.values.size();
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
-        all_.all =
-            Array<Operand>(operands.all.size() + 4 * size_ + 10 * programs_.cells() +
-                           24 * devices_ + ending.ties.size() * (programs_.cells() + 2) + 16);
+        all_.all = Array<Operand>(operands.all.size() + 4 * size_ + statistics_.size() +
+                                  9 * programs_.cells() + 24 * devices_ +
+                                  ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
         for (std::size_t v = 0; v < kinds * devices_; ++v)
@@ -80,6 +81,9 @@ class EndTable {
         return a.kind == Kind::forward && !ending_.buffers.empty() &&
                ending_.buffers[a.cell].gathers;
     }
+    std::size_t part_of(Action const& a) const {
+        return a.cell * programs_.micro_batches() + a.micro_batch;
+    }
     // Whether its layers read what is there from step to step.
     bool lasts(std::size_t d) const { return ending_.updates[d] || moves_[d]; }
 
@@ -94,25 +98,28 @@ class EndTable {
             if (computes(a.kind) && lasts(d)) use(Holds::parameters, d, Use::read);
             if (computes(a.kind) && ending_.copies_state) use(Holds::state, d, Use::read);
             for (Operand const& operand : operands[i]) all_.all[operands_++] = operand;
-            if (is_backward(a.kind)) add_to(gradients_, a.cell, Holds::gradients);
-            if (gathers(a)) add_to(statistics_, a.cell, Holds::statistics);
+            if (is_backward(a.kind)) add_gradients(a.cell);
+            if (gathers(a)) statistics_[part_of(a)] = write_of_cell(Holds::statistics, a.cell);
             if (i == loss) losses_ = gradients_[a.cell];
             needs_.set(i, step_.needs[i]);
             all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
         }
     }
     // In one order: that of the program.
-    void add_to(Array<std::uint32_t>& sums, std::uint32_t cell, Holds holds) {
-        if (std::uint32_t const now = sums[cell]; now != Operands::none)
+    void add_gradients(std::uint32_t cell) {
+        if (std::uint32_t const now = gradients_[cell]; now != Operands::none)
             all_.all[operands_++] = {now, 0, Use::read};
-        write_sum(sums, cell, holds);
+        write_gradients(cell);
     }
-    [[gnu::noinline]] void write_sum(Array<std::uint32_t>& sums, std::uint32_t cell, Holds holds) {
-        std::uint32_t const now = sums[cell] = static_cast<std::uint32_t>(chain_++);
+    void write_gradients(std::uint32_t cell) {
+        gradients_[cell] = write_of_cell(Holds::gradients, cell);
+    }
+    [[gnu::noinline]] std::uint32_t write_of_cell(Holds holds, std::uint32_t cell) {
+        auto const now = static_cast<std::uint32_t>(chain_++);
         all_.values[now] = {static_cast<std::uint32_t>(action_), cell, 0, holds};
         all_.all[operands_++] = {now, 0, Use::write};
+        return now;
     }
-    void write_gradients(std::uint32_t cell) { write_sum(gradients_, cell, Holds::gradients); }
 
     template <class F> void each_tie(F f) const {
         Array<TiedCell> const& ties = ending_.ties;
@@ -169,7 +176,7 @@ class EndTable {
     Ranks ranks_;
     Array<std::size_t> commits_;      // by rank: the device whose stream commits
     Array<std::uint32_t> gradients_;  // by cell: the value that has all so far
-    Array<std::uint32_t> statistics_; // likewise
+    Array<std::uint32_t> statistics_; // by cell and micro-batch, if any layer has them: the value
     Array<bool> moves_;               // by device: whether its layers have buffers
     Array<Action> ends_;
     EndNeeds reads_;         // of the next of these

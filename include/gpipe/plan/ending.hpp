@@ -117,9 +117,10 @@ class EndBuilder : public EndTable {
     // Before the commit, so that a layer that throws here leaves everything as it was.
     [[gnu::noinline]] void next_buffers(std::size_t d) {
         if (!moves_[d]) return;
+        std::size_t const batches = programs_.micro_batches();
         for (std::size_t c = 0; c < programs_.cells(); ++c)
-            if (programs_.device_of(c) == d && statistics_[c] != Operands::none)
-                read(statistics_[c]);
+            for (std::size_t m = 0; m < batches && programs_.device_of(c) == d; ++m)
+                if (ending_.buffers[c].gathers) read(statistics_[c * batches + m]);
         use(Holds::parameters, d, Use::read);
         use(Holds::buffers, d, Use::write);
         add_of_device(Kind::next_buffers, d);

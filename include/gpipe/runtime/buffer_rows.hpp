@@ -25,7 +25,7 @@ struct DeviceBuffers {
     std::byte* buffers = nullptr;     ///< of all of them
     std::byte* next = nullptr;        ///< what they become
     std::size_t bytes = 0;            ///< of each
-    std::byte* statistics = nullptr;  ///< of the mini-batch; before them those of other replicas
+    std::byte* statistics = nullptr;  ///< of the mini-batch, among those of all replicas
     std::size_t statistics_bytes = 0; ///< of one replica's
     std::size_t first = 0;            ///< of its layers, in BufferRows
     std::size_t last = 0;             ///< one past them
@@ -68,7 +68,11 @@ namespace detail {
                                  layer.object, static_cast<std::uint32_t>(i)};
             layers[i].buffers = {arena + plan.buffers[i],
                                  own.next + (plan.buffers[i] - plan.buffers_at[d]),
-                                 arena + plan.statistics[i] + before, arena + plan.part_at[d]};
+                                 arena + plan.statistics[i] + before,
+                                 arena + plan.part_at[d] +
+                                     (plan.statistics[i] - plan.statistics_at[d]),
+                                 own.statistics_bytes,
+                                 programs.micro_batches()};
         }
         own.last = at;
     }

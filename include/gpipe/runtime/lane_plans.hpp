@@ -56,11 +56,12 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
                   calls_enqueue<Device>, has_staging(machine.plan)};
     for (std::size_t d = 0; d < ending.updates.size(); ++d)
         ending.updates[d] = tables.has_updates(d);
-    ending.buffers = Array<CellBuffers>(machine.plan.cells.size());
     for (std::size_t i = 0; i < machine.model.infos.size(); ++i) {
         LayerInfo const& layer = machine.model.infos[i];
+        if (!layer.has_buffers()) continue;
+        if (ending.buffers.empty()) ending.buffers = Array<CellBuffers>(machine.plan.cells.size());
         CellBuffers& cell = ending.buffers[machine.cell_of(i)];
-        cell.any = cell.any || layer.has_buffers();
+        cell.any = true;
         cell.gathers = cell.gathers || layer.statistics.count > 0;
     }
     ending.ranks = machine.ranks;

@@ -60,8 +60,9 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
             // What a forward finds out goes nowhere.
             statistics_ = memory(2 * info.statistics.slots(1));
             statistics_.fill(0);
-            buffers_ = {machine.layer(layer).buffers.buffers, nullptr, statistics_.there(),
-                        statistics_.there() + info.statistics.slots(1)};
+            buffers_ = {
+                machine.layer(layer).buffers.buffers,           nullptr, statistics_.there(),
+                statistics_.there() + info.statistics.slots(1), 0,       0};
             call_.buffers = &buffers_;
         }
         scratch_ = memory(scratch.slots(capacity));

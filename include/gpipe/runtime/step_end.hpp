@@ -45,7 +45,6 @@ template <DeviceRuntime Device> class StepEnd {
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
             if (tables_.gradients[d].size > 0)
                 device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
-            buffers().clear_statistics(d, stream);
         }
     }
 

@@ -192,7 +192,8 @@ template <DeviceRuntime Device> class Walker {
     Frame frame_of(Run const& run, StepTable const& table, Tables const& tables,
                    Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
-        Frame frame{&run.frames[step.device], range.first, range.count, table.of(step), step.phase};
+        Frame frame{&run.frames[step.device], range.first,    range.count,
+                    step.micro_batch,         table.of(step), step.phase};
         frame.inputs = step.is_first ? run.batch->inputs(step.micro_batch)
                                      : GroupAddress{frame[Region::input]};
         if (step.is_last) {

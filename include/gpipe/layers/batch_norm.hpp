@@ -1,0 +1,122 @@
+#pragma once
+
+#include <gpipe/core/host_device.hpp>
+#include <gpipe/layer/tensor.hpp>
+#include <gpipe/layer/traits.hpp>
+#include <gpipe/layers/moments.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpipe {
+
+/// When the running statistics of a BatchNorm move, if there are several micro-batches.
+enum class RunningStatistics {
+    /// Once per mini-batch, by the statistics of all of it (GPipe, section 2.2; torchgpipe's
+    /// deferred batch normalisation): what a net without micro-batches would have.
+    mini_batch,
+    /// Once per micro-batch, in ascending order, by those of the micro-batch: what a plain layer
+    /// that is called for each has, but recomputations move nothing.
+    micro_batch,
+};
+
+/// Normalises each channel of a sample (Ioffe and Szegedy, 2015), the first extent of `Sample`: in
+/// training by mean and biased variance of the micro-batch over samples and positions, in
+/// evaluation by running statistics. These move at the end of a step that counts, by `momentum`
+/// of the way to the statistics of all samples of the mini-batch, of all replicas; parts of it may
+/// have any sizes, or be empty. Moments are in double, by two passes and merged as Chan, Golub and
+/// LeVeque (1979) do: no offset of the inputs makes a variance wrong.
+///
+/// Its backward finds the moments once more from its input, so that nothing is kept. On a GPU it
+/// needs `#include <gpipe/cuda/batch_norm.cuh>`. It declares no cost: in a chain whose layers do,
+/// derive from it and declare one, say ten times the elements of a sample.
+template <class Sample, RunningStatistics running = RunningStatistics::mini_batch>
+struct BatchNorm {
+    static_assert(detail::is_tensor<Sample> && Sample::rank > 0,
+                  "gpipe: BatchNorm<Sample> is for a gpipe::Tensor<T, channels, ...>");
+    using Element = typename Sample::Element;                         ///< of the tensor
+    static constexpr std::size_t channels = Sample::extents[0];       ///< C
+    static constexpr std::size_t positions = Sample::size / channels; ///< of a channel in a sample
+
+    using Input = Sample;  ///< as it comes
+    using Output = Sample; ///< normalised, then scaled and shifted
+    /// Scale and shift of each channel, 1 and 0 at first.
+    using Parameters = Tensors<Tensor<Element, channels>, Tensor<Element, channels>>;
+    /// Running mean and variance, 0 and 1 at first, and how often they have moved.
+    using Buffers =
+        Tensors<Tensor<double, channels>, Tensor<double, channels>, Tensor<std::int64_t>>;
+    using Statistics = Tensor<double, 4, channels>; ///< see detail::StatisticsRows
+    static constexpr char const* parameter_names[] = {"weight", "bias"}; ///< in saved states
+    static constexpr char const* buffer_names[] = {"running_mean", "running_var",
+                                                   "num_batches_tracked"}; ///< as PyTorch's
+    static constexpr float decay[] = {0, 0};         ///< neither takes part in weight decay
+    static constexpr bool accepts_none = true;       ///< for its input's gradient
+    static constexpr bool recompute_is_cheap = true; ///< it is all traffic of memory
+
+    double epsilon = 1e-5; ///< added to variances
+    /// Of a batch in the running statistics; below 0 these are the plain average of all.
+    double momentum = 0.1;
+    bool biased = false; ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
+
+    void initialize(auto& context) const {
+        auto [scale, shift] = context.parameters();
+        auto [mean, variance, moves] = context.buffers();
+        for (std::size_t c = 0; c < channels; ++c) {
+            scale[c] = Element(1);
+            shift[c] = Element(0);
+            mean[c] = 0;
+            variance[c] = 1;
+        }
+        moves[0] = 0;
+    }
+    void forward(auto& context, auto x, auto y) const {
+        auto const work = detail::norm_work(context.stream());
+        auto [scale, shift] = context.parameters();
+        detail::Channels const shape{x.samples(), channels, positions};
+        if (context.training()) {
+            detail::StatisticsRows const part = rows(context.statistics());
+            work.moments(shape, x.data(), part);
+            work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
+                           detail::OfMoments{part, epsilon});
+            if (by_moves && context.gathering())
+                work.each(channels, detail::MomentsToMove{part, rule()});
+        } else {
+            auto [mean, variance, moves] = context.buffers();
+            work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
+                           detail::OfRunning{mean.data(), variance.data(), epsilon});
+        }
+    }
+    void backward(auto& context, auto x, auto dy, auto dx) const {
+        auto const work = detail::norm_work(context.stream());
+        auto [scale, shift] = context.parameters();
+        auto [dscale, dshift] = context.gradients();
+        Element* to = nullptr;
+        if constexpr (!is_none<decltype(dx)>) to = dx.data();
+        work.backward({x.samples(), channels, positions}, x.data(), dy.data(), to, scale.data(),
+                      dscale.data(), dshift.data(), epsilon);
+    }
+    void merge_statistics(auto& context, auto sum, auto part) const {
+        auto const work = detail::norm_work(context.stream());
+        if constexpr (by_moves)
+            work.each(channels, detail::MergeMoves{rows(sum), rows(part), rule()});
+        else
+            work.each(channels, detail::MergeMoments{rows(sum), rows(part)});
+    }
+    void update_buffers(auto& context, auto statistics, auto buffers) const {
+        auto const work = detail::norm_work(context.stream());
+        auto [mean, variance, moves] = buffers;
+        detail::UpdateRunning const update{rows(statistics), mean.data(), variance.data(),
+                                           moves.data(),     rule(),      by_moves};
+        work.each(channels, update);
+        work.each(1, detail::CountMoves{update});
+    }
+
+  private:
+    static constexpr bool by_moves = running == RunningStatistics::micro_batch;
+    detail::RunningRule rule() const { return {momentum, biased}; }
+    template <class View> static detail::StatisticsRows rows(View const& view) {
+        return {const_cast<double*>(view.data()), channels};
+    }
+};
+
+} // namespace gpipe
