@@ -1,4 +1,5 @@
 // Replicas: the chain several times over, trained as one.
+#include "support/buffer_layers.hpp"
 #include "support/counting.hpp"
 #include "support/folder.hpp"
 #include "support/fragile.hpp"
@@ -65,7 +66,15 @@ template <class T> typename T::Options options(std::size_t k, std::size_t m) {
 template <class Crew, class Plain>
 std::string differs(Crew& crew, Plain const& plain, std::size_t replicas, bool shards) {
     for (crew.first = 0; crew.first < crew.ranks(); crew.first += crew.ranks() / replicas)
-        for (std::size_t layer = 0; layer < Crew::layer_count; ++layer)
+        for (std::size_t layer = 0; layer < Crew::layer_count; ++layer) {
+            std::size_t buffer = 0;
+            for (std::vector<std::byte> const& expected : plain.buffers(layer)) {
+                std::vector<std::byte> own(expected.size());
+                crew.read_buffer(layer, buffer++, std::span(own));
+                if (own != expected)
+                    return "buffer " + std::to_string(buffer - 1) + " of layer " +
+                           std::to_string(layer) + ", rank " + std::to_string(crew.first);
+            }
             for (std::size_t t = 0; t < crew.tensors(layer); ++t) {
                 std::string const where = " " + std::to_string(t) + " of layer " +
                                           std::to_string(layer) + ", rank " +
@@ -76,6 +85,7 @@ std::string differs(Crew& crew, Plain const& plain, std::size_t replicas, bool s
                 crew.read_gradient(layer, t, std::span(own));
                 if (!shards && own != plain.gradient(layer, t)) return "gradient" + where;
             }
+        }
     crew.first = 0;
     return "";
 }
@@ -191,6 +201,12 @@ TEST_CASE("P1 with the optimizer's state sharded all parameters are those withou
     for (std::size_t const replicas : {2, 3})
         train_alike<toy::Net<Real>, OptimizerState>(replicas, 29,
                                                     [&] { return toy::make_net<Real>(watch); });
+}
+
+TEST_CASE("P1 buffers are the same on all, by the statistics of all replicas in their order") {
+    auto const make = [] { return toy::BufferNet<Real>{}; };
+    train_alike<toy::BufferNet<Real>, gpipe::shard::Nothing>(3, 29, make);
+    train_alike<toy::BufferNet<Real>, OptimizerState>(2, 29, make);
 }
 
 TEST_CASE("P1 skips and ties, too") {

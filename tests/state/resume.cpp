@@ -1,5 +1,6 @@
 // A training that is saved and goes on elsewhere: on other devices, under other policies, it is the
 // same training, bit for bit.
+#include "support/buffer_layers.hpp"
 #include "support/folder.hpp"
 #include "support/net.hpp"
 #include "support/system_calls.hpp"
@@ -185,7 +186,8 @@ struct Scaled : toy::Linear<float, 5, 5> {
     using Tied = gpipe::Tie<Shared>;
 };
 using TiedNet =
-    gpipe::Pipeline<Scaled, Scaled, toy::Tanh<float, 5>, toy::Linear<float, 5, 5>, Scaled>;
+    gpipe::Pipeline<Scaled, Scaled, toy::Tanh<float, 5>, toy::Linear<float, 5, 5>, Scaled,
+                    gpipe::BatchNorm<gpipe::Tensor<float, 5>>, toy::Counter<float, 5>>;
 using TrainTied =
     toy::Training<TiedNet, toy::MeanSquare<float, 5>, gpipe::Adam, gpipe::device::Host>;
 std::unique_ptr<TrainTied> tied(std::size_t cells, std::uint64_t seed) {
@@ -197,7 +199,8 @@ std::unique_ptr<TrainTied> tied(std::size_t cells, std::uint64_t seed) {
 
 } // namespace
 
-TEST_CASE("tied parameters are saved once, and all their ends go on from that") {
+TEST_CASE("tied parameters are saved once, buffers under their layers' names, and all go on from "
+          "that") {
     Folder const folder;
     auto const x = toy::numbers<float>(40, 1), target = toy::numbers<float>(40, 2);
     auto const whole = tied(1, 3);
@@ -211,6 +214,10 @@ TEST_CASE("tied parameters are saved once, and all their ends go on from that") 
         CHECK(folder.content("s").find("layer.0000.0") != std::string::npos);
         CHECK(folder.content("s").find("layer.0001.0") == std::string::npos);
         CHECK(folder.content("s").find("layer.0004.1") != std::string::npos);
+        for (char const* const name : {"5.running_mean", "5.running_var", "5.num_batches_tracked",
+                                       "5.weight", "6.buffer.0", "6.buffer.1"})
+            CHECK(folder.content("s").find(std::string("\"layer.000") + name + '"') !=
+                  std::string::npos);
         gpipe::load(*second, folder / "s");
         for (int i = 0; i < 3; ++i) second->step(x, target);
         CHECK(second->evaluate(x, target).loss == whole->evaluate(x, target).loss);

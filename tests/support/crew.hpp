@@ -74,6 +74,9 @@ template <class Member> class AnyCrew {
     template <class T> void read_parameter(std::size_t layer, std::size_t t, std::span<T> to) {
         of(layer).read_parameter(layer, t, to);
     }
+    template <class T> void read_buffer(std::size_t layer, std::size_t t, std::span<T> to) {
+        of(layer).read_buffer(layer, t, to);
+    }
     ///@}
     /// Who has a layer.
     std::size_t rank_of(std::size_t layer) const {
