@@ -300,7 +300,7 @@ TEST_CASE("an offset of 1e6 in fp32 costs no digit: three micro-batches of 5, 3 
                               -1.8125, -0.8125, -0.875, 1.5,   1.6875, -2,    0,     1.3125};
     std::vector<float> x;
     for (double const offset : offsets) x.push_back(static_cast<float>(1e6 + offset));
-    gpipe::detail::NormWork<int> const work{0};
+    gpipe::detail::NormLoops const work;
     std::vector<gpipe::detail::Moments> parts;
     std::size_t first = 0;
     for (std::size_t const samples : {5, 3, 8}) {
@@ -324,7 +324,7 @@ TEST_CASE("an offset of 1e6 in fp32 costs no digit: three micro-batches of 5, 3 
 
 TEST_CASE("moments that are merged are those of one pass, in any parts; none is neutral") {
     std::mt19937 random(1);
-    gpipe::detail::NormWork<int> const work{0};
+    gpipe::detail::NormLoops const work;
     for (int n = 0; n < 1000; ++n) {
         std::vector<double> all;
         gpipe::detail::Moments sum;

@@ -86,12 +86,15 @@ template <class T, std::size_t N> struct StepCounter {
     void update_buffers(auto&, gpipe::None, auto steps) const { ++steps[0]; }
 };
 
-/// Running statistics of both kinds, counters, and layers without buffers between.
-template <class T>
-using BufferNet =
-    gpipe::Pipeline<Linear<T, 5, 6>, gpipe::BatchNorm<Tensor<T, 6>>, Tanh<T, 6>, Counter<T, 6>,
-                    Linear<T, 6, 6>,
-                    gpipe::BatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>,
-                    StepCounter<T, 6>, Dropout<T, 6>, Linear<T, 6, 3>>;
+/// Running statistics of both kinds, counters, and layers without buffers between; each wrapped in
+/// W.
+template <class T, template <class> class W>
+using BufferNetOf =
+    gpipe::Pipeline<W<Linear<T, 5, 6>>, W<gpipe::BatchNorm<Tensor<T, 6>>>, W<Tanh<T, 6>>,
+                    W<Counter<T, 6>>, W<Linear<T, 6, 6>>,
+                    W<gpipe::BatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>>,
+                    W<StepCounter<T, 6>>, W<Dropout<T, 6>>, W<Linear<T, 6, 3>>>;
+template <class L> using Itself = L;
+template <class T> using BufferNet = BufferNetOf<T, Itself>;
 
 } // namespace toy

@@ -67,6 +67,14 @@ template <class Context, class... Tensors> Ranges of_layer(Context& context, Ten
     ranges.add(context.scratch());
     return ranges;
 }
+/// What layer L has there beside its parameters.
+template <class L, class Context> void add_buffers(Ranges& ranges, Context& context) {
+    using Traits = gpipe::LayerTraits<L>;
+    if constexpr (gpipe::TensorGroup<typename Traits::Buffers>::count > 0)
+        ranges.add(context.buffers());
+    if constexpr (gpipe::detail::gathers<L> && Context::role == gpipe::Phase::forward)
+        ranges.add(context.statistics());
+}
 template <class Context, class... Tensors> Ranges of_loss(Context& context, Tensors... tensors) {
     Ranges ranges;
     (ranges.add(tensors), ...);
@@ -121,8 +129,40 @@ template <class L, class How> struct ForwardBy : L {
 
     void forward(auto& context, auto x, auto y) const {
         auto const call = [](L const& layer, auto& c, auto... all) { layer.L::forward(c, all...); };
-        How::call(static_cast<L const&>(*this), context, of_layer(context, x, y), "forward", call,
-                  x, y);
+        Ranges ranges = of_layer(context, x, y);
+        add_buffers<L>(ranges, context);
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "forward", call, x, y);
+    }
+    template <class S, class P>
+    void merge_statistics(auto& context, S sum, P part) const requires(gpipe::detail::gathers<L>) {
+        enqueue_of_buffers(
+            context, "statistics",
+            [](L const& layer, auto& c, S to, P from) { layer.L::merge_statistics(c, to, from); },
+            sum, part);
+    }
+    template <class S, class B>
+    void update_buffers(auto& context, S statistics, B buffers) const
+        requires(gpipe::detail::has_buffers<L>) {
+        enqueue_of_buffers(
+            context, "buffers",
+            [](L const& layer, auto& c, S by, B to) { layer.L::update_buffers(c, by, to); },
+            statistics, buffers);
+    }
+
+  private:
+    template <class Context, class F, class... Tensors>
+    void enqueue_of_buffers(Context& context, char const* name, F call, Tensors... tensors) const {
+        if constexpr (std::is_same_v<std::remove_const_t<Context>,
+                                     gpipe::BufferContext<gpipe::device::Cuda::Stream>>) {
+            Ranges ranges;
+            (ranges.add(tensors), ...);
+            enqueue(
+                context.stream(),
+                [&layer = static_cast<L const&>(*this), call, context, tensors...] {
+                    call(layer, context, tensors...);
+                },
+                std::move(ranges), name + (" of layer " + std::to_string(context.layer())));
+        }
     }
 };
 template <class L, class How, bool = gpipe::detail::names_backward<L>>
@@ -134,6 +174,7 @@ struct WholeBy : ForwardBy<L, How> {
     }
     {
         Ranges ranges = of_layer(context, tensors...);
+        add_buffers<L>(ranges, context);
         ranges.add(context.gradients());
         auto const call = [](L const& layer, auto& c, auto... all) {
             layer.L::backward(c, all...);

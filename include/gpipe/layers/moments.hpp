@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
-#include <gpipe/core/version.hpp>
+#include <gpipe/layer/context.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -182,10 +182,8 @@ struct CountMoves {
 };
 ///@}
 
-// The work of such layers on a stream: loops. For a GPU see cuda/batch_norm.cuh.
-template <class Stream> struct NormWork {
-    Stream const& stream;
-
+// The work of such layers as loops.
+struct NormLoops {
     template <class F> void each(std::size_t count, F f) const {
         for (std::size_t i = 0; i < count; ++i) f(i);
     }
@@ -249,7 +247,15 @@ template <class Stream> struct NormWork {
         return moments_of(count, mean, sum(shape, c, SumDistances<T>{x, mean}));
     }
 };
-template <class Stream> NormWork<Stream> norm_work(Stream const& stream) { return {stream}; }
+// On a stream. For a GPU see cuda/batch_norm.cuh.
+template <class Stream> struct NormWork : NormLoops {
+    static_assert(!replays<Stream>, "gpipe: on this device BatchNorm has kernels: #include "
+                                    "<gpipe/cuda/batch_norm.cuh>");
+    explicit NormWork(Stream const&) {}
+};
+template <class Stream> NormWork<Stream> norm_work(Stream const& stream) {
+    return NormWork<Stream>{stream};
+}
 
 // Where the moments of a normalisation are found.
 struct OfMoments {
