@@ -75,6 +75,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/core/version.hpp
+    include/gpipe/cuda/batch_norm.cuh
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/cuda/half.cuh
@@ -112,6 +113,8 @@ set(GPIPE_HEADERS
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
+    include/gpipe/layers/batch_norm.hpp
+    include/gpipe/layers/moments.hpp
     include/gpipe/loader.hpp
     include/gpipe/memory/byte_planner.hpp
     include/gpipe/memory/cell_call.hpp

@@ -91,6 +91,21 @@ template <class T> struct SumGradients {
     }
 };
 
+// Then, of one element, the gradient of the input.
+template <class T> struct InputGradient {
+    T const* x;
+    T const* dy;
+    T* dx;
+    Normal normal;
+    TwoSums sums;
+    double factor; // scale over deviation
+    double count;
+    GPIPE_HOST_DEVICE void operator()(std::size_t at, std::size_t) const {
+        double const own = normal(static_cast<double>(x[at])) * sums.b;
+        dx[at] = static_cast<T>(factor * (static_cast<double>(dy[at]) - (sums.a + own) / count));
+    }
+};
+
 // The statistics of a BatchNorm: [4][channels].
 struct StatisticsRows {
     double* rows;
@@ -197,8 +212,10 @@ struct NormLoops {
                    F normal_of_channel) const {
         for (std::size_t c = 0; c < shape.channels; ++c) {
             Normal const normal = normal_of_channel(c);
+            double const factor = static_cast<double>(scale[c]);
+            double const offset = static_cast<double>(shift[c]);
             each_element(shape, c, [&](std::size_t at, std::size_t) {
-                y[at] = static_cast<T>(normal(static_cast<double>(x[at])) * scale[c] + shift[c]);
+                y[at] = static_cast<T>(normal(static_cast<double>(x[at])) * factor + offset);
             });
         }
     }
@@ -212,13 +229,9 @@ struct NormLoops {
             TwoSums const sums = sum(shape, c, SumGradients<T>{x, dy, normal});
             dshift[c] += static_cast<T>(sums.a);
             dscale[c] += static_cast<T>(sums.b);
-            if (!dx) continue;
-            double const factor = scale[c] * normal.inverse;
-            each_element(shape, c, [&](std::size_t at, std::size_t) {
-                double const own = normal(static_cast<double>(x[at])) * sums.b;
-                dx[at] =
-                    static_cast<T>(factor * (static_cast<double>(dy[at]) - (sums.a + own) / count));
-            });
+            double const factor = static_cast<double>(scale[c]) * normal.inverse;
+            if (dx)
+                each_element(shape, c, InputGradient<T>{x, dy, dx, normal, sums, factor, count});
         }
     }
 
