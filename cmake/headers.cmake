@@ -75,11 +75,11 @@ set(GPIPE_HEADERS
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/core/version.hpp
-    include/gpipe/cuda/batch_norm.cuh
     include/gpipe/cuda/blas.cuh
     include/gpipe/cuda/for_each_index.cuh
     include/gpipe/cuda/half.cuh
     include/gpipe/cuda/launch.cuh
+    include/gpipe/cuda/norm_work.cuh
     include/gpipe/cuda/poison_work.cuh
     include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/step_work.cuh

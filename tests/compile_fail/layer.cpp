@@ -22,7 +22,7 @@
 // expect GPIPE_READS_NEITHER: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto dy, auto dx\)
 // expect GPIPE_READS_OUTPUT: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto y, auto dy, auto dx\)
 // expect GPIPE_READS_BOTH: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto x, auto y, auto dy, a
-// expect GPIPE_NO_INITIALIZE: gpipe: layer Index \(L\) has Parameters, but no initialize: void initialize\(auto& context\) const
+// expect GPIPE_NO_INITIALIZE: gpipe: layer Index \(L\) has Parameters or Buffers, but no initialize: void initialize\(auto& context\) const
 // expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_INITIALIZE_NOT_CONST: gpipe: the initialize of layer Index \(L\) is not const: void initialize\(
 // expect GPIPE_INITIALIZE_ARGUMENTS: gpipe: the initialize of layer Index \(L\) takes other arguments, returns something or is private
@@ -41,6 +41,13 @@
 // expect GPIPE_ONE_HALF: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_DEFERS_NOTHING: gpipe: Deferred is what a layer's input_gradient leaves for its weight_g
 // expect GPIPE_DEFERS_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_NO_INITIALIZE_OF_BUFFERS: gpipe: layer Index \(L\) has Parameters or Buffers, but no initialize
+// expect GPIPE_NO_MERGE: gpipe: layer Index \(L\) declares Statistics, so it must have: void merge_statistics\(
+// expect GPIPE_MERGE_WRITES_PART: gpipe: layer Index \(L\) declares Statistics, so it must have: void merge_statistics\(
+// expect GPIPE_NO_UPDATE_OF_BUFFERS: gpipe: layer Index \(L\) declares Buffers, so it must have: void update_buffers\(
+// expect GPIPE_NO_UPDATE_OF_BUFFERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_UPDATE_NOT_CONST: gpipe: layer Index \(L\) declares Buffers, so it must have: void update_buffers\(
+// expect GPIPE_STATISTICS_OF_NOTHING: gpipe: layer Index \(L\) declares Statistics, but no Buffers that they would move
 // expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
 // expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static constexpr
 // expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
@@ -71,6 +78,23 @@ struct Whole {
     template <class C> void initialize(C& context) const { context.parameters(); }
     template <class C> void forward(C&, ReadView, WriteView) const {}
     template <class C> void backward(C&, ReadView, ReadView, ReadView, WriteView) const {}
+};
+// With buffers, but for what merges statistics.
+struct Running : Four {
+    using Buffers = gpipe::Tensors<Tensor, gpipe::Tensor<int>>;
+    using Statistics = Tensor;
+    template <class C> void initialize(C& context) const { context.buffers(); }
+    void update_buffers(auto&, auto, auto) const {}
+};
+struct Merges : Running {
+    template <class C>
+    void merge_statistics(C&, gpipe::TensorView<float, 4>,
+                          gpipe::TensorView<float const, 4>) const {}
+};
+struct Counts : Four {
+    using Buffers = gpipe::Tensor<int>;
+    void initialize(auto&) const {}
+    void update_buffers(auto&, gpipe::None, gpipe::TensorView<int>) const {}
 };
 struct Neither : blank::Map<4> {
     static constexpr auto backward_reads = gpipe::Reads::neither;
@@ -256,6 +280,34 @@ struct Mistake : Four {
 struct Mistake : Four {
     using Deferred = Tensor;
 };
+#elif defined(GPIPE_NO_INITIALIZE_OF_BUFFERS)
+struct Mistake : Four {
+    using Buffers = Tensor;
+    void update_buffers(auto&, auto, auto) const {}
+};
+#elif defined(GPIPE_NO_MERGE)
+struct Mistake : Running {};
+#elif defined(GPIPE_MERGE_WRITES_PART)
+struct Mistake : Running {
+    void merge_statistics(auto&, gpipe::TensorView<float, 4>, gpipe::TensorView<float, 4>) const {}
+};
+#elif defined(GPIPE_NO_UPDATE_OF_BUFFERS)
+struct Mistake : Four {
+    using Buffers = Tensor;
+    void initialize(auto&) const {}
+};
+#elif defined(GPIPE_UPDATE_NOT_CONST)
+struct Mistake : Four {
+    using Buffers = Tensor;
+    void initialize(auto&) const {}
+    void update_buffers(auto&, auto, auto) {}
+};
+#elif defined(GPIPE_STATISTICS_OF_NOTHING)
+struct Mistake : Four {
+    using Statistics = Tensor;
+    void initialize(auto&) const {}
+    void merge_statistics(auto&, auto, auto) const {}
+};
 #elif defined(GPIPE_FINAL)
 struct Mistake final : Four {};
 #elif defined(GPIPE_INSIDE_REPEAT)
@@ -273,4 +325,5 @@ static_assert(Net::size > 0);
 
 using Control = gpipe::Pipeline<Whole, Neither, Halves, WholeAndHalves>;
 static_assert(Control::size == 4);
+static_assert(gpipe::Pipeline<Merges, Counts>::size == 2);
 static_assert(!gpipe::splits_backward<Whole> && gpipe::splits_backward<Halves>);

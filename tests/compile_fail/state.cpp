@@ -2,7 +2,8 @@
 // expect GPIPE_PARAMETER_WITHOUT_NAME: gpipe: parameter_names of this layer must have one name for each
 // expect GPIPE_SAME_NAMES: gpipe: parameter_names of this layer must differ, and have letters
 // expect GPIPE_NAME_LIKE_A_PATTERN: gpipe: parameter_names of this layer must differ, and have letters
-// expect GPIPE_UNKNOWN_ELEMENTS: gpipe: a parameter has elements of a type that files do not know
+// expect GPIPE_BUFFER_WITHOUT_NAME: gpipe: buffer_names of this layer must have one name for each of its buffers
+// expect GPIPE_UNKNOWN_ELEMENTS: gpipe: a parameter or buffer has elements of a type that files do not know
 #include <gpipe/state/layer_state.hpp>
 #include <support/blank_layers.hpp>
 
@@ -30,4 +31,13 @@ struct Layer : blank::Linear<4> {
     static constexpr char const* parameter_names[] = {"weight", "bias"};
 #endif
 };
+struct Running : blank::Linear<4> {
+    using Buffers = gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<int>>;
+#if defined GPIPE_BUFFER_WITHOUT_NAME
+    static constexpr char const* buffer_names[] = {"mean"};
+#else
+    static constexpr char const* buffer_names[] = {"mean", "count"};
+#endif
+};
+static_assert(gpipe::detail::StateOfLayer::of<Running>().buffers.count == 2);
 static_assert(gpipe::detail::StateOfLayer::of<Layer>().parameters.count == 2);

@@ -1,7 +1,7 @@
 // The kernels of BatchNorm against its loops, and one that trains.
 #include "support/gpu_memory.hpp"
 
-#include <gpipe/cuda/batch_norm.cuh>
+#include <gpipe/cuda/norm_work.cuh>
 
 #include <doctest/doctest.h>
 

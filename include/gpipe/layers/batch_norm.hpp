@@ -28,7 +28,7 @@ enum class RunningStatistics {
 /// LeVeque (1979) do: no offset of the inputs makes a variance wrong.
 ///
 /// Its backward finds the moments once more from its input, so that nothing is kept. On a GPU it
-/// needs `#include <gpipe/cuda/batch_norm.cuh>`. It declares no cost: in a chain whose layers do,
+/// needs `#include <gpipe/cuda/norm_work.cuh>`. It declares no cost: in a chain whose layers do,
 /// derive from it and declare one, say ten times the elements of a sample.
 template <class Sample, RunningStatistics running = RunningStatistics::mini_batch>
 struct BatchNorm {

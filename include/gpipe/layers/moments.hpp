@@ -260,10 +260,10 @@ struct NormLoops {
         return moments_of(count, mean, sum(shape, c, SumDistances<T>{x, mean}));
     }
 };
-// On a stream. For a GPU see cuda/batch_norm.cuh.
+// On a stream. For a GPU see cuda/norm_work.cuh.
 template <class Stream> struct NormWork : NormLoops {
     static_assert(!replays<Stream>, "gpipe: on this device BatchNorm has kernels: #include "
-                                    "<gpipe/cuda/batch_norm.cuh>");
+                                    "<gpipe/cuda/norm_work.cuh>");
     explicit NormWork(Stream const&) {}
 };
 template <class Stream> NormWork<Stream> norm_work(Stream const& stream) {

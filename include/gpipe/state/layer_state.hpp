@@ -60,7 +60,7 @@ template <class L> struct NamesOf {
     static_assert(std::size(given) == count,
                   "gpipe: parameter_names of this layer must have one name for each of its "
                   "parameter tensors");
-    static constexpr auto value = names_of<count>(given);
+    static constexpr std::array<std::string_view, count> value = names_of<count>(given);
     static_assert(std::size(given) != count || plain_names(value),
                   "gpipe: parameter_names of this layer must differ, and have letters, digits, "
                   "'.', '_' and '-' only");
@@ -71,7 +71,7 @@ template <class L> struct BufferNamesOf {
     static constexpr auto const& given = L::buffer_names;
     static_assert(std::size(given) == count,
                   "gpipe: buffer_names of this layer must have one name for each of its buffers");
-    static constexpr auto value = names_of<count>(given);
+    static constexpr std::array<std::string_view, count> value = names_of<count>(given);
     static_assert(std::size(given) != count || plain_names(value),
                   "gpipe: buffer_names of this layer must differ, and have letters, digits, '.', "
                   "'_' and '-' only");
