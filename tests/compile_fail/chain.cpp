@@ -1,4 +1,4 @@
-// expect GPIPE_EMPTY: gpipe: a Pipeline needs at least one layer
+// expect GPIPE_A14_EMPTY: gpipe: a Pipeline needs at least one layer
 // expect GPIPE_REPEAT_ZERO: gpipe: Repeat needs a count of at least 1 and at least one layer
 // expect GPIPE_REPEAT_TOO_MUCH: gpipe: the layers of this Pipeline, with all that Repeat repeats, are
 // expect GPIPE_REPEAT_NOTHING: gpipe: Repeat needs a count of at least 1 and at least one layer
@@ -18,7 +18,7 @@ struct Costs : blank::Map<4> {
     static constexpr float cost = 1;
 };
 
-#if defined(GPIPE_EMPTY)
+#if defined(GPIPE_A14_EMPTY)
 using Net = gpipe::Pipeline<>;
 #elif defined(GPIPE_REPEAT_ZERO)
 using Net = gpipe::Pipeline<Free, Repeat<0, Free>>;

@@ -1,5 +1,5 @@
 // What a layer's own code does wrong, the compiler says at the line that does it.
-// expect GPIPE_FORWARD_WRITES_INPUT: read-only|cannot assign to|modifiable lvalue
+// expect GPIPE_N1_N2_N3_FORWARD_WRITES_INPUT: read-only|cannot assign to|modifiable lvalue
 // expect GPIPE_BACKWARD_WRITES_INPUT: read-only|cannot assign to|modifiable lvalue
 // expect GPIPE_BACKWARD_WRITES_OUTPUT_GRADIENT: read-only|cannot assign to|modifiable lvalue
 // expect GPIPE_FORWARD_WRITES_PARAMETERS: read-only|cannot assign to|modifiable lvalue
@@ -16,7 +16,7 @@ struct Layer : blank::Linear<4> {
         auto [weights, bias] = context.parameters();
         y(0, 1) = x(0, 1) * weights(1, 1) + bias(1);
         context.saved()(0, 1) = y(0, 1);
-#if defined(GPIPE_FORWARD_WRITES_INPUT)
+#if defined(GPIPE_N1_N2_N3_FORWARD_WRITES_INPUT)
         x(0, 1) = 0;
 #elif defined(GPIPE_FORWARD_WRITES_PARAMETERS)
         bias(1) = 0;

@@ -1,16 +1,16 @@
-// expect GPIPE_MORE_CELLS: gpipe: there are more cells \(K\) than layers \(Layers\)
-// expect GPIPE_MORE_CELLS: CheckCells<(5, 4>|.*K=5, Layers=4)
-// expect GPIPE_NO_CELLS: gpipe: the number of cells is zero; a pipeline has at least one
-// expect GPIPE_NO_CELLS: CheckCells<(0, 4>|.*K=0, Layers=4)
-// expect GPIPE_SUM_TOO_LARGE: gpipe: the balance sums to Sum, but the pipeline has Layers layers
-// expect GPIPE_SUM_TOO_LARGE: CheckBalanceSum<(5, 4>|.*Sum=5, Layers=4)
-// expect GPIPE_SUM_TOO_SMALL: gpipe: the balance sums to Sum, but the pipeline has Layers layers
-// expect GPIPE_SUM_TOO_SMALL: CheckBalanceSum<(3, 4>|.*Sum=3, Layers=4)
-// expect GPIPE_ZERO_ENTRY: gpipe: entry Index of the balance is zero
-// expect GPIPE_ZERO_ENTRY: CheckBalanceEntry<(1, 3>|.*Index=1, Cells=3)
+// expect GPIPE_L1_MORE_CELLS: gpipe: there are more cells \(K\) than layers \(Layers\)
+// expect GPIPE_L1_MORE_CELLS: CheckCells<(5, 4>|.*K=5, Layers=4)
+// expect GPIPE_L1_NO_CELLS: gpipe: the number of cells is zero; a pipeline has at least one
+// expect GPIPE_L1_NO_CELLS: CheckCells<(0, 4>|.*K=0, Layers=4)
+// expect GPIPE_A3_SUM_TOO_LARGE: gpipe: the balance sums to Sum, but the pipeline has Layers layers
+// expect GPIPE_A3_SUM_TOO_LARGE: CheckBalanceSum<(5, 4>|.*Sum=5, Layers=4)
+// expect GPIPE_A3_SUM_TOO_SMALL: gpipe: the balance sums to Sum, but the pipeline has Layers layers
+// expect GPIPE_A3_SUM_TOO_SMALL: CheckBalanceSum<(3, 4>|.*Sum=3, Layers=4)
+// expect GPIPE_A4_ZERO_ENTRY: gpipe: entry Index of the balance is zero
+// expect GPIPE_A4_ZERO_ENTRY: CheckBalanceEntry<(1, 3>|.*Index=1, Cells=3)
 // expect GPIPE_ZERO_ENTRY_AND_SUM: gpipe: entry Index of the balance is zero
-// expect GPIPE_EMPTY_BALANCE: gpipe: the balance sums to Sum, but the pipeline has Layers layers
-// expect GPIPE_EMPTY_BALANCE: CheckBalanceSum<(0, 4>|.*Sum=0, Layers=4)
+// expect GPIPE_A3_EMPTY_BALANCE: gpipe: the balance sums to Sum, but the pipeline has Layers layers
+// expect GPIPE_A3_EMPTY_BALANCE: CheckBalanceSum<(0, 4>|.*Sum=0, Layers=4)
 // expect GPIPE_ODD_BALANCE: gpipe: the schedule has CellsPerDevice cells on each device
 // expect GPIPE_ODD_BALANCE: CheckBalanceDevices<(3, 2>|.*Entries=3, CellsPerDevice=2)
 // expect GPIPE_MORE_CELLS_IN_V: gpipe: there are more cells \(K\) than layers \(Layers\)
@@ -29,19 +29,19 @@ using Schedule = gpipe::schedule::GPipe;
 using Cut = gpipe::Balance<2, 1, 1>;
 #elif defined(GPIPE_MORE_CELLS_IN_V)
 using Cut = gpipe::Cells<3>;
-#elif defined(GPIPE_MORE_CELLS)
+#elif defined(GPIPE_L1_MORE_CELLS)
 using Cut = gpipe::Cells<5>;
-#elif defined(GPIPE_NO_CELLS)
+#elif defined(GPIPE_L1_NO_CELLS)
 using Cut = gpipe::Cells<0>;
-#elif defined(GPIPE_SUM_TOO_LARGE)
+#elif defined(GPIPE_A3_SUM_TOO_LARGE)
 using Cut = gpipe::Balance<2, 3>;
-#elif defined(GPIPE_SUM_TOO_SMALL)
+#elif defined(GPIPE_A3_SUM_TOO_SMALL)
 using Cut = gpipe::Balance<2, 1>;
-#elif defined(GPIPE_ZERO_ENTRY)
+#elif defined(GPIPE_A4_ZERO_ENTRY)
 using Cut = gpipe::Balance<2, 0, 2>;
 #elif defined(GPIPE_ZERO_ENTRY_AND_SUM)
 using Cut = gpipe::Balance<2, 0>;
-#elif defined(GPIPE_EMPTY_BALANCE)
+#elif defined(GPIPE_A3_EMPTY_BALANCE)
 using Cut = gpipe::Balance<>;
 #else
 using Cut = gpipe::Balance<3, 1>;

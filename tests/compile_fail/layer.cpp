@@ -2,11 +2,12 @@
 // expect GPIPE_NO_INPUT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_NO_OUTPUT: gpipe: layer Index \(L\) must name its output: using Output = gpipe::Tensor<...>
 // expect GPIPE_NO_OUTPUT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
-// expect GPIPE_INPUT_IS_NO_TENSOR: gpipe: layer Index \(L\) must name its input: using Input = gpipe::Tensor<
+// expect GPIPE_B7_INPUT_IS_NO_TENSOR: gpipe: layer Index \(L\) must name its input: using Input = gpipe::Tensor<
+// expect GPIPE_B8_NESTED_INPUT: gpipe: layer Index \(L\) must name its input: using Input = gpipe::Tensor<
 // expect GPIPE_NO_FORWARD: gpipe: layer Index \(L\) has no forward: void forward\(auto& context, auto x, auto y\) const
 // expect GPIPE_NO_FORWARD: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_FORWARD_NOT_CONST: gpipe: the forward of layer Index \(L\) is not const: void forward\(
-// expect GPIPE_FORWARD_RETURNS: gpipe: the forward of layer Index \(L\) returns something
+// expect GPIPE_B7_FORWARD_RETURNS: gpipe: the forward of layer Index \(L\) returns something
 // expect GPIPE_FORWARD_WRITABLE_INPUT: x is a view of const elements
 // expect GPIPE_FORWARD_WRITABLE_INPUT: gpipe: the forward of layer Index \(L\) takes other arguments
 // expect GPIPE_FORWARD_SHORT: gpipe: the forward of layer Index \(L\) takes other arguments
@@ -30,7 +31,7 @@
 // expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_DECAY_SHORT: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
 // expect GPIPE_DECAY_SHORT_IN_TEMPLATE: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
-// expect GPIPE_NO_CLASS: gpipe: layer Index \(L\) is no copyable class, as a layer must be
+// expect GPIPE_A10_NO_CLASS: gpipe: layer Index \(L\) is no copyable class, as a layer must be
 // expect GPIPE_NOT_COPYABLE: gpipe: layer Index \(L\) is no copyable class, as a layer must be
 // expect GPIPE_ONE_HALF: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
 // expect GPIPE_OTHER_HALF: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
@@ -139,9 +140,13 @@ struct Mistake {
     void forward(auto&, auto, auto) const {}
     void backward(auto&, auto, auto, auto) const {}
 };
-#elif defined(GPIPE_INPUT_IS_NO_TENSOR)
+#elif defined(GPIPE_B7_INPUT_IS_NO_TENSOR)
 struct Mistake : Four {
     using Input = float;
+};
+#elif defined(GPIPE_B8_NESTED_INPUT)
+struct Mistake : Four {
+    using Input = gpipe::Tensors<Tensor, gpipe::Tensors<Tensor, Tensor>>;
 };
 #elif defined(GPIPE_CHEAP_IS_NO_BOOL)
 struct Mistake : Four {
@@ -159,7 +164,7 @@ struct Mistake : Parts {
 struct Mistake : Four {
     void forward(auto&, auto, auto) {}
 };
-#elif defined(GPIPE_FORWARD_RETURNS)
+#elif defined(GPIPE_B7_FORWARD_RETURNS)
 struct Mistake : Four {
     int forward(auto&, auto, auto) const { return 0; }
 };
@@ -241,7 +246,7 @@ struct Mistake : Four {
     using Parameters = gpipe::Tensors<Tensor, gpipe::Tensor<int, 4>>;
     void initialize(auto&) const {}
 };
-#elif defined(GPIPE_NO_CLASS)
+#elif defined(GPIPE_A10_NO_CLASS)
 using Mistake = int;
 #elif defined(GPIPE_NOT_COPYABLE)
 struct Mistake : Four {

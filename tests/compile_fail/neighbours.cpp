@@ -7,9 +7,9 @@
 // expect GPIPE_RANK: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
 // expect GPIPE_RANK: CheckNeighbours<(1, Four, Square, |.*Index=1, Left=Four, Right=Square, )
 // expect GPIPE_RANK: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 2, 2>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 2, 2>[],])
-// expect GPIPE_COUNT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
-// expect GPIPE_COUNT: CheckNeighbours<(1, Four, Pair, |.*Index=1, Left=Four, Right=Pair, )
-// expect GPIPE_COUNT: (gpipe::Tensor<float, 4>, gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4> ?>[],])
+// expect GPIPE_B6_COUNT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_B6_COUNT: CheckNeighbours<(1, Four, Pair, |.*Index=1, Left=Four, Right=Pair, )
+// expect GPIPE_B6_COUNT: (gpipe::Tensor<float, 4>, gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4> ?>[],])
 // expect GPIPE_BEFORE_REPEAT: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
 // expect GPIPE_BEFORE_REPEAT: CheckNeighbours<(1, Four, Widen, |.*Index=1, Left=Four, Right=Widen, )
 // expect GPIPE_BEFORE_REPEAT: (gpipe::Tensor<float, 4>, gpipe::Tensor<float, 5>>|Output=gpipe::Tensor<float, 4>, Input=gpipe::Tensor<float, 5>[],])
@@ -64,7 +64,7 @@ using Wrong = gpipe::Pipeline<Four, Four, Eight>;
 using Wrong = gpipe::Pipeline<Four, Four, Doubles>;
 #elif defined(GPIPE_RANK)
 using Wrong = gpipe::Pipeline<Four, Four, Square>;
-#elif defined(GPIPE_COUNT)
+#elif defined(GPIPE_B6_COUNT)
 using Wrong = gpipe::Pipeline<Four, Four, Pair>;
 #elif defined(GPIPE_BEFORE_REPEAT)
 using Wrong = gpipe::Pipeline<Four, Four, Repeat<3, Widen, Narrow>>;

@@ -4,12 +4,12 @@
 // expect GPIPE_NO_MEMORY: gpipe: a device has memory: see DeviceMemory in gpipe/device/memory.hpp
 // expect GPIPE_NO_EXECUTOR: gpipe: a device is an executor: see DeviceExecutor in gpipe/device/exec
 // expect GPIPE_NOT_MADE: gpipe: a device is made of its Options and the number of devices
-// expect GPIPE_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
+// expect GPIPE_A5_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
 // expect GPIPE_TOO_MANY: gpipe: MicroBatches<M> of so many cells are more forwards than programs can
 // expect GPIPE_NO_LOSS: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
 // expect GPIPE_NO_POLICIES: gpipe: a Training needs a loss: gpipe::Loss<Functor> among its policies
-// expect GPIPE_UNKNOWN: gpipe: policy Index is none that this template knows
-// expect GPIPE_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1, Policy=Unknown)
+// expect GPIPE_A8_UNKNOWN: gpipe: policy Index is none that this template knows
+// expect GPIPE_A8_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1, Policy=Unknown)
 // expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2, Policy=int)
 // expect GPIPE_NO_POLICY: gpipe: policy Index is none that this template knows
 // expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1, Policy=OtherKind)
@@ -18,7 +18,7 @@
 // expect GPIPE_TWICE: CheckPolicyOnce<(2, gpipe::MicroBatches<8>|.*Index=2, Policy=gpipe::MicroBat)
 // expect GPIPE_CELLS_AND_BALANCE: gpipe: policy Index is given twice: there is one of each kind
 // expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2, Policy=gpipe::Balanc)
-// expect GPIPE_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
+// expect GPIPE_A10_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for devices of one rank: several commit
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
@@ -79,7 +79,7 @@ struct NoDevice {
     using policy_kind = gpipe::policy::Device;
 };
 
-#if defined(GPIPE_NO_MICRO_BATCHES)
+#if defined(GPIPE_A5_NO_MICRO_BATCHES)
 using Train = gpipe::Training<Net, Loss, gpipe::MicroBatches<0>>;
 #elif defined(GPIPE_TOO_MANY)
 using Train =
@@ -88,7 +88,7 @@ using Train =
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>>;
 #elif defined(GPIPE_NO_POLICIES)
 using Train = gpipe::Training<Net>;
-#elif defined(GPIPE_UNKNOWN)
+#elif defined(GPIPE_A8_UNKNOWN)
 using Train = gpipe::Training<Net, Loss, Unknown>;
 #elif defined(GPIPE_NO_POLICY)
 using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, int>;
@@ -98,7 +98,7 @@ using Train = gpipe::Training<Net, Loss, OtherKind>;
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::MicroBatches<8>>;
 #elif defined(GPIPE_CELLS_AND_BALANCE)
 using Train = gpipe::Training<Net, gpipe::Cells<2>, Loss, gpipe::Balance<1, 1>>;
-#elif defined(GPIPE_NO_PIPELINE)
+#elif defined(GPIPE_A10_NO_PIPELINE)
 using Train = gpipe::Training<blank::Linear<4>, Loss>;
 #elif defined(GPIPE_NO_PASS)
 using Train = gpipe::Training<Net, Loss, NoPass>;

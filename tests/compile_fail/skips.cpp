@@ -12,8 +12,8 @@
 // expect GPIPE_I7_BOTH: CheckSkip<.*[ (]1, Both, Foo|Index=1, L=Both, Tag=Foo
 // expect GPIPE_I8_TWICE: gpipe: layer Index \(L\) stashes a tensor under Tag, as layer Other
 // expect GPIPE_I8_TWICE: CheckSkip<.*[ (]2, Gives, Foo, 0, Gives|Index=2, L=Gives, Tag=Foo, Other=0
-// expect GPIPE_POPPED_BEFORE: gpipe: layer Other \(OtherLayer\) pops a tensor under Tag before layer
-// expect GPIPE_POPPED_BEFORE: CheckSkip<.*[ (]2, Gives, Foo, 0, Takes|Index=2, L=Gives, Tag=Foo, Other=0
+// expect GPIPE_H5_POPPED_BEFORE: gpipe: layer Other \(OtherLayer\) pops a tensor under Tag before layer
+// expect GPIPE_H5_POPPED_BEFORE: CheckSkip<.*[ (]2, Gives, Foo, 0, Takes|Index=2, L=Gives, Tag=Foo, Other=0
 // expect GPIPE_OTHER_TENSOR: gpipe: layer Index \(L\) pops a T under Tag, but layer Other
 // expect GPIPE_OTHER_TENSOR: CheckSkip<.*[ (]1, TakesOther, Foo, 0, Gives, gpipe::Tensor<float, 3>|T=gpipe::Tensor<float, 3>
 // expect GPIPE_OUT_OF_A_REPEAT: gpipe: layer Index \(L\) stashes a tensor under Tag, but no layer pops
@@ -103,7 +103,7 @@ using Net = gpipe::Pipeline<Gives, Takes, Map<4>, Takes>;
 using Net = gpipe::Pipeline<Map<4>, Both>;
 #elif defined(GPIPE_I8_TWICE)
 using Net = gpipe::Pipeline<Gives, Takes, Gives, Takes>;
-#elif defined(GPIPE_POPPED_BEFORE)
+#elif defined(GPIPE_H5_POPPED_BEFORE)
 using Net = gpipe::Pipeline<Takes, Map<4>, Gives>;
 #elif defined(GPIPE_OTHER_TENSOR)
 using Net = gpipe::Pipeline<Gives, TakesOther>;

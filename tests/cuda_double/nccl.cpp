@@ -323,8 +323,9 @@ template <class Shard> void replicas_train_alike(std::size_t points) {
 
 } // namespace
 
-TEST_CASE("P1 replicas over NCCL train as those of one process on the host, in every bit, in any "
-          "order that streams allow, eager and as graphs") {
+TEST_CASE(
+    "P1 O9 replicas over NCCL train as those of one process on the host, in every bit, in any "
+    "order that streams allow, eager and as graphs") {
     replicas_train_alike<gpipe::shard::Nothing>(37);
 }
 

@@ -113,3 +113,81 @@ TEST_CASE("P1 J6 skips give on streams of any GPUs what they give on the host, a
 }
 
 TEST_CASE("P1 so they do where updates are immediate") { check<Immediately>(97); }
+
+namespace {
+
+// (a, b), b a parameter for every sample, to (a, 2 b, 3 b).
+constexpr std::size_t fan_samples = 32;
+struct Fan {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = gpipe::Tensors<Input, Input, Input>;
+    using Parameters = gpipe::Tensor<Real, fan_samples, 3>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    static constexpr bool accepts_none = true;
+    void initialize(auto& ctx) const {
+        auto numbers = ctx.random(0);
+        for (Real& b : ctx.parameters()) b = static_cast<Real>(numbers.normal());
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 3; ++i) {
+                Real const b = ctx.parameters()(ctx.first_sample() + s, i);
+                gpipe::get<0>(y)(s, i) = x(s, i);
+                gpipe::get<1>(y)(s, i) = 2 * b;
+                gpipe::get<2>(y)(s, i) = 3 * b;
+            }
+    }
+    void backward(auto& ctx, auto dy, auto) const {
+        auto const& twice = gpipe::get<1>(dy);
+        for (std::size_t s = 0; s < twice.samples(); ++s)
+            for (std::size_t i = 0; i < 3; ++i)
+                ctx.gradients()(ctx.first_sample() + s, i) +=
+                    2 * twice(s, i) + 3 * gpipe::get<2>(dy)(s, i);
+    }
+};
+struct SumOfThree {
+    using Input = Fan::Output;
+    using Output = gpipe::Tensor<Real, 3>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < y.size(); ++i)
+            y.data()[i] = gpipe::get<0>(x).data()[i] + gpipe::get<1>(x).data()[i] +
+                          gpipe::get<2>(x).data()[i];
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i)
+            gpipe::get<0>(dx).data()[i] = gpipe::get<1>(dx).data()[i] =
+                gpipe::get<2>(dx).data()[i] = dy.data()[i];
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "G6 of a + 2 b + 3 b on two GPUs in 32 micro-batches b has five times the gradient of the "
+    "sum, in any order that streams allow") {
+    // The squares' gradient is twice the sum: its norm, in units of twice the sum's, is 5.
+    using Fans = gpipe::Pipeline<toy::Enqueued<Fan>, toy::Enqueued<SumOfThree>>;
+    using T = toy::Training<Fans, toy::EnqueuedLoss<Loss>, gpipe::SGD, Cuda>;
+    for (std::uint64_t order : {0, 1, 2, 3}) {
+        cuda_double::Session session({.devices = 2, .seed = order});
+        auto o = options<T>(2, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{});
+        o.samples = o.micro_batches = fan_samples;
+        o.device.gpus = {0, 1};
+        T train(Fans{}, {}, gpipe::SGD{0}, o);
+        auto const a = toy::numbers<Real>(3 * fan_samples, 1);
+        std::vector<Real> const zeros(3 * fan_samples);
+        std::vector<Real> b(3 * fan_samples), gradient(3 * fan_samples);
+        train.step(a, zeros);
+        train.read_parameter(0, 0, std::span(b));
+        train.read_gradient(0, 0, std::span(gradient));
+        double of_b = 0, of_sum = 0;
+        for (std::size_t i = 0; i < b.size(); ++i) {
+            double const sum = a[i] + 5.0 * b[i], mean = gradient[i] * double(fan_samples) / 2;
+            of_sum += sum * sum;
+            of_b += mean * mean;
+        }
+        CHECK(of_b / of_sum == doctest::Approx(25).epsilon(1e-6));
+        CHECK(cuda_double::races() == std::vector<std::string>{});
+    }
+}

@@ -278,7 +278,8 @@ TEST_CASE("what the caller gave may be changed as soon as a step has been starte
     }
 }
 
-TEST_CASE("arrays on a GPU are read behind the caller's stream, which may then write them again") {
+TEST_CASE(
+    "B13 arrays on a GPU are read behind the caller's stream, which may then write them again") {
     std::vector<std::size_t> const sizes{8, 7, 8, 8, 7, 8};
     Expected const expected(sizes);
     for (std::size_t graphs : {0, 2})

@@ -158,8 +158,9 @@ struct Expected {
 
 } // namespace
 
-TEST_CASE("P1 on streams of one to four GPUs a training gives what it gives on the host, in any "
-          "order that streams and events allow, and nothing races") {
+TEST_CASE(
+    "C4 E1 M2 P1 on streams of one to four GPUs a training gives what it gives on the host, in any "
+    "order that streams and events allow, and nothing races") {
     std::size_t point = 0;
     for (std::size_t micro_batches : {1, 2, 3, 8}) {
         for (toy::NamedSchedule const& schedule : toy::schedules) {
@@ -554,7 +555,7 @@ TEST_CASE("P3 a step on GPUs makes nothing and allocates nothing, not even the f
             CHECK_MESSAGE(log[i].find(maker) == std::string::npos, log[i]);
 }
 
-TEST_CASE("GPUs that are not there are refused by name") {
+TEST_CASE("A6 GPUs that are not there are refused by name") {
     toy::Watch watch;
     auto const made = [&](std::vector<int> gpus, gpipe::Link link = gpipe::Link::shared) {
         auto o = options(8, 2, 2, 1);
@@ -583,7 +584,7 @@ TEST_CASE("GPUs that are not there are refused by name") {
     }
 }
 
-TEST_CASE("GPUs without peer access hand tensors over through the host's memory") {
+TEST_CASE("G3 GPUs without peer access hand tensors over through the host's memory") {
     constexpr std::size_t micro_batches = 3;
     Expected const expected(micro_batches, gpipe::schedule::GPipe{}, {8, 7});
     cuda_double::Session session(

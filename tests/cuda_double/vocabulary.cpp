@@ -193,7 +193,8 @@ TEST_CASE("without a driver, without a GPU, or with too few, one sentence says s
           std::string::npos);
 }
 
-TEST_CASE("a guard changes the device only for as long as it lives, and throws for one too many") {
+TEST_CASE(
+    "G1 a guard changes the device only for as long as it lives, and throws for one too many") {
     Session session({.devices = 2});
     {
         DeviceGuard const guard(1);
@@ -209,7 +210,7 @@ TEST_CASE("a guard changes the device only for as long as it lives, and throws f
     CHECK(current_device() == 0);
 }
 
-TEST_CASE("a stream is of the device and the priority that it was made for") {
+TEST_CASE("G1 a stream is of the device and the priority that it was made for") {
     Session session({.devices = 2});
     {
         Stream const low(1);

@@ -63,7 +63,8 @@ TEST_CASE("pinned memory is zero and known for what it is; pageable is neither")
     CHECK(cudaPeekAtLastError() == cudaSuccess);
 }
 
-TEST_CASE("a guard changes the device only for as long as it lives, and throws for one too many") {
+TEST_CASE(
+    "G1 a guard changes the device only for as long as it lives, and throws for one too many") {
     int const count = gpipe::cuda::device_count();
     int const before = current_device();
     for (int device = 0; device < count; ++device) {
@@ -110,7 +111,7 @@ struct LatePut {
 
 } // namespace toy
 
-TEST_CASE("device::Cuda keeps what queue, memory and executor promise") {
+TEST_CASE("G2 G3 device::Cuda keeps what queue, memory and executor promise") {
     using gpipe::Link;
     using gpipe::device::Cuda;
     int const last = gpipe::cuda::device_count() - 1;

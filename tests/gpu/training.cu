@@ -365,7 +365,7 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
         for (bool waits : {false, true}) CHECK(losses(waits, way) == expected);
 }
 
-TEST_CASE("GPUs that are not there, and too few, are refused by name") {
+TEST_CASE("A6 GPUs that are not there, and too few, are refused by name") {
     toy::Watch watch;
     auto const says = [&](std::vector<int> gpus, std::size_t cells) -> std::string {
         auto o = options<Train<float>>(cells, 2, 1);

@@ -137,7 +137,7 @@ template <class Net, class Make> void train_alike(std::size_t points, Make make)
 
 } // namespace
 
-TEST_CASE("P1 processes train as the plain loop, in every bit, under every schedule and "
+TEST_CASE("P1 M3 O5 processes train as the plain loop, in every bit, under every schedule and "
           "checkpointing, through shared windows and by messages") {
     toy::Watch watch;
     train_alike<toy::Net<Real>>(23, [&] { return toy::make_net<Real>(watch); });
@@ -162,7 +162,7 @@ typename Part<Net>::Train::Options four(std::size_t threads) {
 
 } // namespace
 
-TEST_CASE("P6 what throws in a process is told in all, changes nothing, and training goes on") {
+TEST_CASE("P6 O6 what throws in a process is told in all, changes nothing, and training goes on") {
     toy::Data<Real> const data(7);
     for (std::size_t number = 0; number < 6; ++number) {
         toy::Watch watch, other;

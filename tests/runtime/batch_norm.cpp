@@ -1,8 +1,6 @@
 // BatchNorm as torchgpipe's tests of its deferred one pin it down (behaviours K), and its moments.
 // That no cut, schedule, policy, device or replica changes a bit of it: buffers.cpp, replicas.cpp;
-// its backward against differences: buffers.cpp, too. K6, conversion of other layers' objects, has
-// no counterpart: what a layer is stands in the type of the net, and which RunningStatistics it has
-// is a parameter of that. K8: statistics have no gradient, by type.
+// its backward against differences: buffers.cpp, too.
 #include "support/net.hpp"
 
 #include <gpipe/layers/batch_norm.hpp>

@@ -167,7 +167,7 @@ TEST_CASE("P9 no layer computes the gradient of the mini-batch, and every other 
     // and toy::Embedding.
 }
 
-TEST_CASE_TEMPLATE("P9 layers below the lowest with parameters run forward only, and only where "
+TEST_CASE_TEMPLATE("P9 C5 layers below the lowest with parameters run forward only, and only where "
                    "somebody reads it",
                    Device, Host, Deferred, Remote) {
     for (toy::NamedSchedule const& schedule : toy::schedules)
@@ -270,7 +270,7 @@ TEST_CASE_TEMPLATE("D5 a layer is told whether it runs for the first time or aga
     }
 }
 
-TEST_CASE_TEMPLATE("evaluate and predict are the plain chain in every bit, for any number of "
+TEST_CASE_TEMPLATE("C5 evaluate and predict are the plain chain in every bit, for any number of "
                    "samples, and disturb nothing",
                    Device, Host, Deferred, Remote) {
     for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L})

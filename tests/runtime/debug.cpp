@@ -219,8 +219,9 @@ std::vector<Case> const cases{
 
 } // namespace
 
-TEST_CASE("what is left unwritten, or written beyond its end, is named, nothing has changed, and "
-          "the object trains on") {
+TEST_CASE(
+    "H3 what is left unwritten, or written beyond its end, is named, nothing has changed, and "
+    "the object trains on") {
     for (auto const& schedule : toy::schedules)
         for (std::size_t cells = 1; cells <= 3; ++cells) {
             auto o = options(cells);

@@ -26,8 +26,8 @@ using gpipe::device::Host;
 using toy::Deferred;
 
 // All devices that need no GPU.
-TEST_CASE_TEMPLATE("a device keeps what queue, memory and executor promise", Device, Host, Deferred,
-                   toy::Remote) {
+TEST_CASE_TEMPLATE("F4 G2 a device keeps what queue, memory and executor promise", Device, Host,
+                   Deferred, toy::Remote) {
     for (std::size_t count : {1, 3}) {
         typename Device::Options options{};
         if constexpr (std::is_same_v<Device, Host>) options.threads = count;
@@ -177,7 +177,7 @@ TEST_CASE("a thread that does not come on holds up no lane but the one it is in"
     }
 }
 
-TEST_CASE("the host has a lane for each device, and as many threads as cores if left alone, but "
+TEST_CASE("F6 the host has a lane for each device, and as many threads as cores if left alone, but "
           "no more than devices") {
     auto const has = [](Host const& host, std::size_t walkers, std::size_t lanes) {
         CHECK(host.walkers() == walkers);

@@ -202,7 +202,7 @@ TEST_CASE("a schedule for another number of cells or micro-batches is refused") 
     CHECK(has(refusal(o), {"schedule", "3 cells and 5 micro-batches", "not for 3 and 4"}));
 }
 
-TEST_CASE("batches that do not fit are refused with their numbers, and nothing happens") {
+TEST_CASE("Lingvo P2 batches that do not fit are refused with their numbers, and nothing happens") {
     toy::Watch watch;
     Train train(toy::make_net<Real>(watch), {}, Adam{}, options(8, 2, 2));
     toy::Data<Real> const right(8), many(9), none(0);

@@ -137,7 +137,7 @@ std::vector<toy::NamedSchedule> schedules_to_fail() {
 
 } // namespace
 
-TEST_CASE_TEMPLATE("P6 whatever throws at any layer, micro-batch and action arrives as it was "
+TEST_CASE_TEMPLATE("P6 F4 whatever throws at any layer, micro-batch and action arrives as it was "
                    "thrown, changes nothing, and training goes on as if nothing had happened",
                    Device, Host, Deferred, Remote) {
     auto const runs = toy::runs<Device>();

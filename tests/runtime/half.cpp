@@ -101,7 +101,7 @@ trained(std::size_t cells, std::size_t micro_batches, toy::NamedSchedule const& 
 
 } // namespace
 
-TEST_CASE("P1 elements of 16 bits give the same for every cut, schedule and checkpointing") {
+TEST_CASE("P1 M2 elements of 16 bits give the same for every cut, schedule and checkpointing") {
     using gpipe::device::Host;
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (std::size_t micro_batches : {1, 3, 4}) {

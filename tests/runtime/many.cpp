@@ -118,9 +118,10 @@ TEST_CASE_TEMPLATE("P7 a Training may be used and destroyed by another thread th
     CHECK(!train);
 }
 
-TEST_CASE_TEMPLATE("P7 destruction right after construction, and right after a failure, comes to "
-                   "its end",
-                   Device, Host, Deferred, Remote) {
+TEST_CASE_TEMPLATE(
+    "P7 F5 destruction right after construction, and right after a failure, comes to "
+    "its end",
+    Device, Host, Deferred, Remote) {
     for (int times = 0; times < 20; ++times)
         for (std::size_t cells : {1, 3, 10})
             for (auto const& run : toy::runs<Device>()) {
@@ -138,7 +139,7 @@ TEST_CASE_TEMPLATE("P7 destruction right after construction, and right after a f
 }
 
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("P7 no thread outlives its Training, and there are as many as asked for") {
+TEST_CASE("P7 F5 no thread outlives its Training, and there are as many as asked for") {
     std::size_t const before = threads_alive();
     for (std::size_t threads : {1, 2, 4, 7}) {
         toy::Watch watch;
@@ -146,6 +147,9 @@ TEST_CASE("P7 no thread outlives its Training, and there are as many as asked fo
         std::size_t const lanes = threads < 5 ? threads : 5; // never more than devices
         CHECK(train.lanes() == lanes);
         CHECK(threads_alive() == before + lanes - 1); // the caller is the first
+        toy::Data<Real> const data(6);
+        watch.faults = {{3, 2, toy::Phase::forward}};
+        if (threads > 2) CHECK_THROWS_AS(train.step(data.inputs, data.targets), toy::Thrown);
     }
     CHECK(threads_alive() == before);
     {

@@ -422,7 +422,7 @@ TEST_CASE("what throws at the end of a step surfaces on all ranks: before the co
     CHECK(torn == 9);
 }
 
-TEST_CASE("P7 nobody waits for a rank that is gone") {
+TEST_CASE("P7 O6 nobody waits for a rank that is gone") {
     toy::Data<Real> const data(N);
     for (std::size_t const gone : Sizes{0, 1, 2}) {
         toy::Watch watch;
@@ -558,8 +558,9 @@ TEST_CASE("what a layer throws in a check is told on all ranks, and they train o
     all.step(data.inputs, data.targets);
 }
 
-TEST_CASE("ranks that do not fit together are refused on all of them; what a rank does not have is "
-          "named with who has it") {
+TEST_CASE(
+    "O1 ranks that do not fit together are refused on all of them; what a rank does not have is "
+    "named with who has it") {
     toy::Watch watch;
     // Which rank is told what, if rank 1 has other devices or another seed, or fails.
     auto const told = [&](Sizes const& devices, std::uint64_t seed, bool fails) {
@@ -639,7 +640,7 @@ struct Initialized : toy::Linear<Real, 4, 4> {
 
 } // namespace
 
-TEST_CASE("one rank of 64 has the layers and the bytes of its device, and nothing else") {
+TEST_CASE("O1 O2 one rank of 64 has the layers and the bytes of its device, and nothing else") {
     using Net = gpipe::Pipeline<gpipe::Repeat<128, Initialized>>;
     using One = toy::Training<Net, toy::MeanSquare<Real, 4>, Adam, gpipe::Joined<Counted, Alone>>;
     for (std::size_t const rank : Sizes{0, 1, 31, 63}) {

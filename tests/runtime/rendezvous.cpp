@@ -168,7 +168,7 @@ TEST_CASE("a name, the newer family of addresses, rank 0 later than the others, 
     if (has_newer) CHECK(alike("::1", 0, 0) == Words(3));
 }
 
-TEST_CASE("what launchers set is enough, and what is wrong with it is named") {
+TEST_CASE("O3 what launchers set is enough, and what is wrong with it is named") {
     Environment const none;
     std::string const port = std::to_string(free_port());
     CHECK(contains(thrown_by({}),

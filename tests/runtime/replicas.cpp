@@ -128,8 +128,9 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
 
 } // namespace
 
-TEST_CASE("P1 replicas train as a plain loop does that adds their gradients up in order, in every "
-          "bit, with empty parts, under every schedule and checkpointing") {
+TEST_CASE(
+    "P1 O8 replicas train as a plain loop does that adds their gradients up in order, in every "
+    "bit, with empty parts, under every schedule and checkpointing") {
     toy::Watch watch;
     for (std::size_t const replicas : {2, 3, 4})
         train_alike<toy::Net<Real>, gpipe::shard::Nothing>(
@@ -196,6 +197,35 @@ TEST_CASE("P1 replicas in one process are those on ranks, in every bit") {
                                                              [] { return toy::SkipNet<Real>{}; });
 }
 
+namespace {
+
+// Passes on what it gets, beside parameters that it does not use.
+struct Idle : toy::Scale<Real, 5> {
+    using Parameters = gpipe::Tensor<Real, 4>;
+    void initialize(auto& ctx) const {
+        for (Real& v : ctx.parameters()) v = 0.5f;
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "P1 O8 O9 parameters that nobody uses have gradients of zero, and stay, in all replicas") {
+    using Net = gpipe::Pipeline<toy::Linear<Real, 5, 5>, Idle, toy::Linear<Real, 5, 3>>;
+    train_in_one_process<Net, gpipe::shard::Nothing>(2, 41, [] { return Net{}; });
+    using T = OfThreads<Net, gpipe::shard::Nothing>;
+    auto o = options<T>(3, 2);
+    o.replicas = 2;
+    T train(Net{}, Loss{}, Adam{1e-2f}, o);
+    toy::Data<Real> const data(14);
+    for (int step = 0; step < 3; ++step) train.step(data.inputs, data.targets);
+    for (std::size_t i = 0; i < 4; ++i) {
+        CHECK(train.parameter<Real>(1, 0)[i] == 0.5f);
+        CHECK(train.gradient<Real>(1, 0)[i] == 0);
+    }
+    CHECK(train.gradient<Real>(0, 0)[0] != 0);
+}
+
 TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {
     toy::Watch watch;
     for (std::size_t const replicas : {2, 3})
@@ -209,7 +239,7 @@ TEST_CASE("P1 buffers are the same on all, by the statistics of all replicas in 
     train_alike<toy::BufferNet<Real>, OptimizerState>(2, 29, make);
 }
 
-TEST_CASE("P1 skips and ties, too") {
+TEST_CASE("P1 H9 O8 skips and ties, too") {
     auto const make = [] { return toy::SkipNet<Real>{}; };
     train_alike<toy::SkipNet<Real>, gpipe::shard::Nothing>(2, 29, make);
     train_alike<toy::SkipNet<Real>, OptimizerState>(3, 29, make);

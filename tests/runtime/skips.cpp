@@ -117,12 +117,8 @@ TEST_CASE_TEMPLATE("P1 skips: wherever the chain is cut", Device, Host, Deferred
             }
 }
 
-// What torchgpipe's tests of skips pin down (behaviours H and J; I and what does not compile:
-// compile_fail/skips.cpp, static/skips.cpp). H3: a layer that declares a stash is handed the view
-// to write, as it is its output; that it forgets to is no other mistake than forgetting that. H6, a
-// stash of nothing, is not part of this library yet, nor are replicas (H9); there is no tracker
-// whose threads could share it. J4: what is stashed once is popped once, by type, so nothing can be
-// exhausted. J6: cuda_double/skips.cpp.
+// What the conformance list has of skips (H, J; see conformance/entries.txt). A layer that declares
+// a stash is handed the view to write, as it is its output; whether it does, debug mode looks at.
 namespace {
 
 template <class N, class Device = Host>

@@ -132,7 +132,7 @@ using Net =
 } // namespace
 
 TEST_CASE_TEMPLATE(
-    "M3 a layer used three times across cells is one layer used three times: outputs "
+    "A12 M3 a layer used three times across cells is one layer used three times: outputs "
     "are equal in every bit, before and after steps",
     Device, Host, Deferred, Remote) {
     using Plain = TrainOf<gpipe::Pipeline<Thrice<double>>, gpipe::SGD>;

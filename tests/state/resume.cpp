@@ -259,7 +259,7 @@ TEST_CASE("a file does not depend on how the training that wrote it runs") {
     CHECK(state.metadata == gpipe::StateMetadata{{"position", "12"}});
 }
 
-TEST_CASE("a layer may name its parameters") {
+TEST_CASE("A16 a layer may name its parameters") {
     Folder const folder;
     Small<gpipe::Pipeline<Named, toy::Linear<float, 6, 3>>, gpipe::AdamW> one;
     gpipe::save(one.train, folder / "s");

@@ -31,7 +31,7 @@ template <std::size_t L> constexpr Costs<L> equal_costs(double cost) {
     for (double& c : costs) c = cost;
     return costs;
 }
-// Behaviour L1, and the rules for ties.
+// L1: costs of 1 to 6 in two cells; and the rules for ties.
 static_assert(sizes<2>(Costs<6>{1, 2, 3, 4, 5, 6}) == are<4, 2>);
 static_assert(sizes<2, LeastVariance>(Costs<6>{1, 2, 3, 4, 5, 6}) == are<4, 2>);
 static_assert(sizes<2>(Costs<2>{0, 0}) == are<1, 1>);

@@ -3,6 +3,7 @@
 #include <support/blank_loss.hpp>
 
 #include <gpipe/chain/check_loss.hpp>
+#include <gpipe/layers/batch_norm.hpp>
 #include <gpipe/pipeline.hpp>
 
 #include <cstddef>
@@ -211,3 +212,10 @@ struct Quarter {
 };
 template <> struct gpipe::CarriesGradient<Quarter> : std::true_type {};
 static_assert(gpipe::TensorGroup<gpipe::Tensor<Quarter, 6>>::gradient_bytes[0] == 6);
+
+// K8 what batch normalization gathers has no gradient: there is none but of its parameters.
+using Norm = gpipe::BatchNorm<gpipe::Tensor<float, 3, 4>>;
+static_assert(gpipe::detail::layer_info<Norm>().parameters.count == 2);
+static_assert(gpipe::detail::layer_info<Norm>().parameter_elements == 6);
+static_assert(gpipe::detail::layer_info<Norm>().buffers.count == 3);
+static_assert(gpipe::detail::layer_info<Norm>().statistics.count == 1);

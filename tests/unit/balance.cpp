@@ -521,7 +521,7 @@ TEST_CASE("costs that are all zero are cut all the same") {
     CHECK(by_bottleneck({0.0, 0.0}, 2) == Cut{0, 1, 2});
 }
 
-TEST_CASE("one to six into two is four and two (behaviour L1)") {
+TEST_CASE("L1 one to six into two is four and two") {
     Costs const costs{1, 2, 3, 4, 5, 6};
     CHECK(by_bottleneck(costs, 2) == Cut{0, 4, 6});
     CHECK(by_variance(costs, 2) == Cut{0, 4, 6});
@@ -601,7 +601,7 @@ TEST_CASE_TEMPLATE("the compiler and the program find the same cut", Objective,
     CHECK(all_same_at_run_time<Objective, 256, 4>(std::make_integer_sequence<std::uint64_t, 3>()));
 }
 
-TEST_CASE("a chain that cannot be cut is refused with the numbers") {
+TEST_CASE("L1 a chain that cannot be cut is refused with the numbers") {
     Costs const three{1, 2, 3};
     for (auto* f : {by_bottleneck, by_variance}) {
         std::string const more = message_of<std::invalid_argument>([&] { f(three, 5); });

@@ -254,7 +254,7 @@ TEST_CASE("every policy is found by its name") {
     CHECK(bytes("optimal-2GiB") == std::size_t{2} << 30);
 }
 
-TEST_CASE("any other name is refused with what there is") {
+TEST_CASE("A8 any other name is refused with what there is") {
     std::string const list = checkpoint::policies().list();
     for (char const* name :
          {"", "Never", "every-segment", "every-segment-", "every-segment-0", "every-segment-2x",

@@ -241,7 +241,7 @@ TEST_CASE("more samples never take fewer bytes") {
     }
 }
 
-TEST_CASE("nobody waits for room, unless slack is given") {
+TEST_CASE("C2 nobody waits for room, unless slack is given") {
     std::mt19937_64 random(8);
     std::size_t plans = 0, wait = 0; // with slack
     auto const check = [&](Programs const& programs) {

@@ -327,7 +327,7 @@ std::size_t unread(Operands const& operands) {
 
 } // namespace
 
-TEST_CASE("a table that is proven loses nothing, in whatever order it runs") {
+TEST_CASE("G4 a table that is proven loses nothing, in whatever order it runs") {
     std::map<std::string, std::size_t> seen;
     std::size_t in_vain = 0;
     each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 1,
@@ -1009,7 +1009,7 @@ bool drop_one(gpipe::Needs& needs, Random& random) {
 
 } // namespace
 
-TEST_CASE("wherever values lie, what is waited for is enough and none of it too much") {
+TEST_CASE("G3 wherever values lie, what is waited for is enough and none of it too much") {
     std::map<std::string, std::array<std::size_t, 3>> counts; // made, refused, found
     for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
         CAPTURE(n);

@@ -145,8 +145,9 @@ template <class F> void each_program(std::size_t most_devices, std::size_t most_
 
 } // namespace
 
-TEST_CASE("no slot is taken while what it held may still be used, whatever the timing; in patience "
-          "there are no more than hold something at once, but two") {
+TEST_CASE(
+    "G4 no slot is taken while what it held may still be used, whatever the timing; in patience "
+    "there are no more than hold something at once, but two") {
     std::size_t values = 0;
     std::size_t point = 0;
     each_program(3, 6, [&](Programs const& programs) {

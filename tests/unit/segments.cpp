@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-TEST_CASE("whoever is given bytes has them, and all who had some of them are told") {
+TEST_CASE("G5 whoever is given bytes has them, and all who had some of them are told") {
     std::mt19937_64 random(5);
     std::size_t told = 0, many = 0;
     for (std::size_t n = 0; n < 40; ++n) {
