@@ -22,6 +22,7 @@
 #include "support/gpus.hpp"
 #include "support/json.hpp"
 #include "support/options.hpp"
+#include "support/pipeline_options.hpp"
 #include "support/progress.hpp"
 #include "support/ranks.hpp"
 #include "support/saved.hpp"
@@ -75,11 +76,7 @@ struct Settings {
     std::uint64_t save_every = 0;
     bool resume = false;
     std::uint64_t batch = 8;
-    std::string cells = "2";
-    std::uint64_t micro_batches = 8;
-    std::string schedule{gpipe::schedule::GPipe::name};
-    std::uint64_t per_device = 0;
-    std::string checkpointing = "never";
+    support::PipelineOptions pipeline;
     bool tie = false;
     std::string optimizer = "adamw";
     std::uint64_t seed = 1;
@@ -109,16 +106,7 @@ struct Settings {
                        10'000'000);
         options.flag("resume", "go on from what is saved there, if anything is", resume);
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
-        options.choice("cells", "devices; the layers are cut into a cell or several for each",
-                       cells, {"1", "2", "4", "8"});
-        options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches,
-                       1, 1024);
-        options.name("schedule", "what each device does, in which order",
-                     gpipe::schedule::schedules(), schedule);
-        options.number("per-device", "cells of a device under schedules in loops; 0: 2", per_device,
-                       0, gpipe::schedule::most_cells_per_device);
-        options.name("checkpointing", "recompute activations in backward",
-                     gpipe::checkpoint::policies(), checkpointing);
+        pipeline.declare(options);
         options.flag("tie", "the output's weights are the embedding's", tie);
         options.name("optimizer", "how gradients change parameters", gpipe::optimizer::optimizers(),
                      optimizer);
@@ -148,27 +136,8 @@ struct Settings {
         options.flag("json", "print one JSON object at the end, and all else on stderr", json);
     }
 
-    std::size_t devices() const { return std::stoul(cells); }
+    std::size_t devices() const { return pipeline.devices(); }
     std::size_t devices_of_rank() const { return devices() * replicas / ranks; }
-    // Throws UsageError where it does not go with the cells, layers and micro-batches.
-    gpipe::schedule::Dynamic chosen_schedule() const {
-        auto const chosen = gpipe::schedule::find_schedule(schedule, per_device ? per_device : 2);
-        std::size_t const each = chosen.cells_per_device();
-        std::size_t const layers = gpt::Standard::Net::size;
-        std::size_t const least = chosen.least_micro_batches(devices());
-        if (per_device != 0 && per_device != each)
-            throw support::UsageError(
-                format("--per-device %zu is for schedules in loops; %s has %zu",
-                       std::size_t{per_device}, schedule.c_str(), each));
-        if (devices() * each > layers)
-            throw support::UsageError(
-                format("--cells %zu and %zu per device make %zu cells, but there are %zu layers",
-                       devices(), each, devices() * each, layers));
-        if (micro_batches < least)
-            throw support::UsageError(format("%s needs at least %zu micro-batches for --cells %zu",
-                                             schedule.c_str(), least, devices()));
-        return chosen;
-    }
 
     gpipe::optimizer::Dynamic chosen_optimizer() const {
         auto chosen = gpipe::optimizer::find_optimizer(optimizer);
@@ -184,10 +153,7 @@ struct Settings {
         options.samples = (batch + replicas - 1) / replicas;
         options.replicas = replicas;
         options.seed = seed;
-        options.cells = devices();
-        options.micro_batches = micro_batches;
-        options.schedule = chosen_schedule();
-        options.checkpointing = gpipe::checkpoint::find_checkpointing(checkpointing);
+        pipeline.choose(options, gpt::Standard::Net::size);
         options.snapshot = save_every > 0 && ranks == 1 && replicas == 1;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
         if constexpr (requires { options.device.transport; })
@@ -300,8 +266,9 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     progress.end();
     if (!settings.save.empty()) gpipe::save(train, progressed.path(), progressed.metadata());
     if (traces && !losses.empty()) {
-        gpipe::Timeline const step = train.timeline(settings.schedule + ", as its last step ran");
-        if (trace) trace->write(train, step, settings.batch, settings.schedule);
+        gpipe::Timeline const step =
+            train.timeline(settings.pipeline.schedule + ", as its last step ran");
+        if (trace) trace->write(train, step, settings.batch, settings.pipeline.schedule);
     }
 
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
@@ -335,8 +302,8 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             .add("devices", train.devices())
             .add("cells", train.cells())
             .add("micro_batches", train.micro_batches())
-            .add("schedule", settings.schedule)
-            .add("checkpointing", settings.checkpointing)
+            .add("schedule", settings.pipeline.schedule)
+            .add("checkpointing", settings.pipeline.checkpointing)
             .add("optimizer", settings.optimizer)
             .add("tied", settings.tie)
             .add("device", settings.device)
@@ -421,7 +388,8 @@ int main(int count, char** arguments) {
         for (char const c : settings.prompt)
             if (text.id(c) < 0)
                 return options.refuse("--prompt has a character that the text has not");
-        (void)settings.chosen_schedule(); // what is refused is refused once
+        (void)settings.pipeline.chosen_schedule(
+            gpt::Standard::Net::size); // what is refused is refused once
         if (!settings.trace.empty()) support::TraceFile::check(settings.trace);
 #ifdef GPIPE_EXAMPLE_MPI
         if (settings.ranks > 1 && !support::is_launched())

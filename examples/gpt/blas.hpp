@@ -18,6 +18,12 @@ extern "C" void omp_set_num_threads(int);
 /// falls back to SSE3 on every model that is newer than itself.
 namespace gpt {
 
+/// For what the calling thread asks of oneDNN from now on: without this each device would start a
+/// team of its own.
+inline void use_calling_thread_alone() {
+    [[maybe_unused]] static thread_local bool const alone = (omp_set_num_threads(1), true);
+}
+
 /// c = scale a b, or c += scale a b if `add`; c is row-major and not read unless `add`. Runs on the
 /// calling thread alone, any number of threads may call at once, and the same sizes and elements
 /// give the same bits on each of them. float goes to oneDNN; other types, which only tests use, to
@@ -27,8 +33,7 @@ void multiply(Extents extents, Factor<T> a, Factor<T> b, T* c, std::size_t strid
               T scale = T{1}) {
     auto const [rows, columns, inner] = extents;
     if constexpr (std::is_same_v<T, float>) {
-        // A thread's own setting; without it each device would start a team of its own.
-        [[maybe_unused]] static thread_local bool const alone = (omp_set_num_threads(1), true);
+        use_calling_thread_alone();
         auto const size = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
         auto const status =
             dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size(rows),

@@ -32,9 +32,11 @@ class DigitRun {
         std::uint64_t steps = 1000;
         std::uint64_t batch = 64;
         double learning_rate = 1e-3;
+        DigitScale scale{}; ///< of the pixels
     };
     DigitRun(std::string program, std::string purpose, Defaults defaults)
         : program_(program), options_(std::move(program), std::move(purpose)), chosen_(defaults) {
+        task_.scale = defaults.scale;
         task_.declare(options_);
         options_.number("steps", "train for n mini-batches", chosen_.steps, 1, 10'000'000);
         options_.number("batch", "samples in a mini-batch", chosen_.batch, 1, 4096);
@@ -44,6 +46,9 @@ class DigitRun {
                         ~std::uint64_t{0});
         options_.flag("json", "print one JSON object at the end", json_);
     }
+
+    /// For a program to declare its own, too, before main().
+    Options& options() { return options_; }
 
     /// Calls train(), and says what went wrong. Returns the exit status of the program.
     template <class Train> int main(int count, char const* const* arguments, Train train) {
@@ -75,9 +80,11 @@ class DigitRun {
         }
     }
     /// Prints what came of it: the loss over the digits held out, and of them the share that is
-    /// told right.
-    template <class Train, class Result>
-    void report(Train const& train, std::string_view optimizer, Result const& result) {
+    /// told right. `more(object)` may add to what --json prints.
+    template <class Train, class Result, class More = void (*)(JsonObject&)>
+    void report(
+        Train const& train, std::string_view optimizer, Result const& result,
+        More more = [](JsonObject&) {}) {
         double const seconds = now() - begin_;
         progress_->end();
         if (!json_) {
@@ -100,6 +107,7 @@ class DigitRun {
             .add("samples_per_second", steps * static_cast<double>(chosen_.batch) / seconds)
             .add("step_milliseconds", 1e3 * seconds / steps)
             .add("seconds", seconds);
+        more(object);
         std::printf("%s\n", object.text().c_str());
     }
 
