@@ -1,20 +1,16 @@
 // The digits that examples train on, and the command line of examples/mlp, where the build has it
 // (MLP_PATH).
 #include <support/command_line.hpp>
+#include <support/digit_files.hpp>
 #include <support/digits.hpp>
-#include <support/output.hpp>
 
 #include <doctest/doctest.h>
-
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <filesystem>
 #include <numeric>
 #include <set>
 #include <string>
@@ -23,39 +19,7 @@
 namespace {
 
 using support::Digits;
-
-// A pair of IDX files in a folder of their own.
-struct Files {
-    std::string folder = "/tmp/gpipe_digits_XXXXXX";
-    std::string images, labels;
-
-    Files() {
-        REQUIRE(mkdtemp(folder.data()));
-        images = folder + "/images";
-        labels = folder + "/labels";
-    }
-    ~Files() { std::filesystem::remove_all(folder); }
-
-    static std::string word(std::size_t n) {
-        return {static_cast<char>(n >> 24), static_cast<char>(n >> 16), static_cast<char>(n >> 8),
-                static_cast<char>(n)};
-    }
-    static std::string images_of(Digits const& digits) {
-        std::string bytes = word(0x803) + word(digits.size()) + word(28) + word(28);
-        for (float const each : digits.images) bytes += static_cast<char>(int(each * 255 + 0.5f));
-        return bytes;
-    }
-    static std::string labels_of(Digits const& digits) {
-        std::string bytes = word(0x801) + word(digits.size());
-        for (std::int32_t const each : digits.labels) bytes += static_cast<char>(each);
-        return bytes;
-    }
-    void write(std::string const& image_bytes, std::string const& label_bytes) const {
-        support::write_file(images, image_bytes);
-        support::write_file(labels, label_bytes);
-    }
-    std::string arguments() const { return " --images " + images + " --labels " + labels; }
-};
+using Files = toy::DigitFiles;
 
 } // namespace
 
