@@ -37,6 +37,10 @@ function(gpipe_find_blas)
     target_compile_options(gpipe_gpt INTERFACE
         $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${flags}>
         $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CUDA>>:-Xcompiler=${cuda_flags}>)
+
+    # For examples/convnet: oneDNN's convolutions, apart, for nvcc does not compile its C++ header.
+    add_library(gpipe_convnet STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/examples/convnet/onednn.cpp)
+    target_link_libraries(gpipe_convnet PUBLIC gpipe::gpipe gpipe_gpt PRIVATE gpipe_warnings)
 endfunction()
 gpipe_find_blas()
 
@@ -46,4 +50,25 @@ if(GPIPE_WITH_CUDA)
     add_library(gpipe_gpt_cuda INTERFACE)
     target_include_directories(gpipe_gpt_cuda INTERFACE ${PROJECT_SOURCE_DIR}/examples)
     target_link_libraries(gpipe_gpt_cuda INTERFACE CUDA::cublas)
+endif()
+
+# Target gpipe_convnet_cuda: what the layers in examples/convnet need on GPUs: cuDNN 9, too (of a CUDA Toolkit or
+# NVIDIA's packages; CUDNN_HOME says where). Of it the tests without a GPU need the header alone.
+set(places)
+if(GPIPE_NVCC)
+    cmake_path(GET GPIPE_NVCC PARENT_PATH places)
+    set(places ${places}/..)
+endif()
+find_path(GPIPE_CUDNN_INCLUDE cudnn.h
+    HINTS ENV CUDNN_HOME ENV CUDA_PATH ${places} PATHS /usr/local/cuda PATH_SUFFIXES include)
+find_library(GPIPE_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
+    HINTS ENV CUDNN_HOME ENV CUDA_PATH ${places} PATHS /usr/local/cuda PATH_SUFFIXES lib lib64)
+mark_as_advanced(GPIPE_CUDNN_INCLUDE GPIPE_CUDNN_LIBRARY)
+unset(places)
+if(GPIPE_WITH_CUDA AND GPIPE_CUDNN_INCLUDE AND GPIPE_CUDNN_LIBRARY)
+    add_library(gpipe_convnet_cuda INTERFACE)
+    target_include_directories(gpipe_convnet_cuda SYSTEM INTERFACE ${GPIPE_CUDNN_INCLUDE})
+    target_link_libraries(gpipe_convnet_cuda INTERFACE gpipe_gpt_cuda ${GPIPE_CUDNN_LIBRARY})
+elseif(GPIPE_WITH_CUDA)
+    message(STATUS "gpipe: no cuDNN, example convnet runs on the host alone")
 endif()

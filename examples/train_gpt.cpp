@@ -159,21 +159,11 @@ struct Settings {
         if constexpr (requires { options.device.transport; })
             options.device = {company.device(threads), company.all(), devices_of_rank()};
 #ifdef __CUDACC__
-        if constexpr (requires { options.device.gpus; }) options.device.gpus = chosen_gpus();
+        if constexpr (requires { options.device.gpus; })
+            options.device.gpus = support::chosen_gpus(gpus, devices());
 #endif
         return options;
     }
-
-#ifdef __CUDACC__
-    // By device. Where there are more of them than GPUs, the GPUs come again.
-    std::vector<int> chosen_gpus() const {
-        if (!gpus.empty()) return support::gpu_list(gpus, devices());
-        int const present = gpipe::cuda::device_count();
-        std::vector<int> list;
-        while (list.size() < devices()) list.push_back(static_cast<int>(list.size()) % present);
-        return list;
-    }
-#endif
 
     gpipe::rates::WarmUpCosine rates(std::uint64_t length) const {
         return {.peak = learning_rate,

@@ -39,5 +39,15 @@ struct ConvolutionShape {
 
 /// The three functions of a convolution.
 enum class ConvolutionPart { forward, input_gradient, weight_gradient };
+inline constexpr ConvolutionPart every_part[] = {
+    ConvolutionPart::forward, ConvolutionPart::input_gradient, ConvolutionPart::weight_gradient};
+
+inline std::string describe(ConvolutionPart part, ConvolutionShape const& shape,
+                            std::size_t samples) {
+    static constexpr char const* words[] = {"a ", "the input's gradient of a ",
+                                            "the weights' gradient of a "};
+    return words[static_cast<std::size_t>(part)] + shape.text() + " with " +
+           std::to_string(samples) + " samples";
+}
 
 } // namespace convnet

@@ -60,12 +60,9 @@ template <class Context> class HostOn : public gpt::HostOperations {
 /// than float, which only tests use, as loops.
 struct HostOperations : gpt::HostOperations {
     using ConvolutionHandles = gpipe::Handles<OneDnn>;
+    using WorkspaceCheck = OneDnnWorkspaceCheck;
     template <class Context> static detail::HostOn<Context> on(Context const& context) {
         return detail::HostOn<Context>(context);
-    }
-    /// Throws std::runtime_error if a convolution needs more room than is planned for it.
-    static void check_workspace(ConvolutionShape const& shape, std::size_t samples) {
-        OneDnn::check(shape, samples);
     }
 };
 

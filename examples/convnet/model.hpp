@@ -55,8 +55,9 @@ struct Model {
     /// Throws std::runtime_error if a convolution of so many samples at most needs more room than
     /// is planned for it.
     static void check_workspaces(std::size_t samples) {
+        typename Operations::WorkspaceCheck const check;
         for (ConvolutionShape const& shape : Net::template leaf_table<ShapeOf>())
-            if (shape != ConvolutionShape{}) Operations::check_workspace(shape, samples);
+            if (shape != ConvolutionShape{}) check(shape, samples);
     }
 
   private:

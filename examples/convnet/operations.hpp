@@ -10,7 +10,7 @@ namespace convnet {
 //   convolve_weight_gradient(shape, samples, x, dy, dw)        adds to dw
 //
 // whose handles are Operations::ConvolutionHandles, with a workspace that is planned for.
-// Operations::check_workspace(shape, samples) throws if that is too small.
+// An Operations::WorkspaceCheck, called with (shape, samples), throws if that is too small.
 
 /// On the host, in host_convolutions.hpp.
 struct HostOperations;

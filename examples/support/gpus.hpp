@@ -8,6 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#ifdef __CUDACC__
+#include <gpipe/gpipe.cuh>
+#endif
+
 namespace support {
 
 /// The GPU of each of so many devices, from "0,0,1". Throws UsageError.
@@ -28,5 +32,16 @@ inline std::vector<int> gpu_list(std::string_view text, std::size_t devices) {
                          ", not " + std::to_string(list.size()));
     return list;
 }
+
+#ifdef __CUDACC__
+/// The same; of an empty text all GPUs in turn, again where there are more devices than GPUs.
+inline std::vector<int> chosen_gpus(std::string_view text, std::size_t devices) {
+    if (!text.empty()) return gpu_list(text, devices);
+    int const present = gpipe::cuda::device_count();
+    std::vector<int> list;
+    while (list.size() < devices) list.push_back(static_cast<int>(list.size()) % present);
+    return list;
+}
+#endif
 
 } // namespace support

@@ -27,10 +27,6 @@
 namespace {
 
 using convnet::ConvolutionLoops, convnet::ConvolutionPart, convnet::ConvolutionShape;
-using convnet::detail::OneDnnConvolution;
-
-constexpr ConvolutionPart parts[] = {ConvolutionPart::forward, ConvolutionPart::input_gradient,
-                                     ConvolutionPart::weight_gradient};
 
 // Operands of a part of a convolution, and where its result goes, with what stands there before.
 struct Operands {
@@ -70,9 +66,8 @@ std::vector<float> by_library(ConvolutionShape const& shape, std::size_t samples
                               ConvolutionPart part, std::size_t workspace, Operands operands) {
     std::vector<std::byte> memory(workspace + 64);
     auto const past = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
-    OneDnnConvolution convolution(shape, samples, part, memory.data() + (64 - past) % 64,
-                                  workspace);
-    convolution(operands.a.data(), operands.b.data(), operands.result.data());
+    convnet::OneDnn(memory.data() + (64 - past) % 64, workspace)
+        .run(shape, samples, part, operands.a.data(), operands.b.data(), operands.result.data());
     return operands.result;
 }
 
@@ -87,7 +82,7 @@ TEST_CASE("oneDNN's convolutions are what their definition says, with room for c
                                           {64, 4, 64, 3, 1},
                                           {3, 5, 7, 3, 2},
                                           {2, 1, 3, 3, 1}})
-        for (ConvolutionPart const part : parts)
+        for (ConvolutionPart const part : convnet::every_part)
             for (std::size_t const samples : {1, 5}) {
                 INFO(shape.text(), ", part ", static_cast<int>(part), ", samples ", samples);
                 Operands const operands(shape, samples, part);
@@ -111,8 +106,7 @@ TEST_CASE("oneDNN's convolutions are what their definition says, with room for c
 TEST_CASE("a convolution whose workspace is too small is refused by name, with both numbers") {
     auto const refused = [](std::size_t bytes) {
         try {
-            OneDnnConvolution({16, 14, 32, 3, 2}, 4, ConvolutionPart::weight_gradient, nullptr,
-                              bytes);
+            convnet::OneDnnWorkspaceCheck{}({16, 14, 32, 3, 2}, 4, bytes);
         } catch (std::runtime_error const& error) {
             return std::string(error.what());
         }
@@ -120,8 +114,8 @@ TEST_CASE("a convolution whose workspace is too small is refused by name, with b
     };
     CHECK(refused(convnet::OneDnn::workspace).empty());
     std::string const words = refused(1000);
-    CHECK(words.find("the weights' gradient of a convolution 3x3 of 16x14x14 to 32x7x7 with 4 "
-                     "samples needs a workspace of ") == 0);
+    CHECK(words.find("a convolution 3x3 of 16x14x14 to 32x7x7 with 4 samples needs a workspace "
+                     "of ") == 0);
     CHECK(words.find(" bytes, but its bound is 1000") != std::string::npos);
     using Model = convnet::Model<float, 28, 16, 10>;
     CHECK_NOTHROW(Model::check_workspaces(1));
