@@ -139,11 +139,16 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
         parts_[p].dy.upload();
     }
 
+    /// How many parameter tensors have gradients.
+    std::size_t learned_tensors() const {
+        bool const none = is_loss() || machine_.model().infos[layer_].frozen;
+        return none ? 0 : elements_.parameters.count;
+    }
     bool has(Way way) const {
         if (way == Way::backward) return true;
         if (is_loss()) return false;
         LayerInfo const& info = machine_.model().infos[layer_];
-        return way == Way::halves ? info.splits : info.accepts_none && info.parameters.count > 0;
+        return way == Way::halves ? info.splits : info.accepts_none && info.learns();
     }
     void clear_gradients() { gradients_.fill(0); }
     /// Runs both micro-batches forward, then backward. What a function has to write, and what it

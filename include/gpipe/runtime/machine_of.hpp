@@ -53,6 +53,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
+    freeze(model, options.frozen);
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
     auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
         return chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing);
@@ -67,14 +68,15 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     std::size_t const cells = checked_product(devices, schedule.cells_per_device());
     check_cells(Net::size, cells);
     check_costs(model.costs.data(), model.costs.size());
+    Array<double> const costs = cut_costs(model.infos.data(), Net::size);
     Array<std::size_t> first = [&] {
         if constexpr (Chosen::constant_cut)
             return Chosen::first_layers();
         else if constexpr (WeighsCells<Cut>)
-            return Chosen::cut(cells, model.costs,
+            return Chosen::cut(cells, costs,
                                weighed_programs(schedule, checkpointing(), devices, micro_batches));
         else
-            return Chosen::cut(cells, model.costs);
+            return Chosen::cut(cells, costs);
     }();
     check_micro_batches(micro_batches, cells);
 

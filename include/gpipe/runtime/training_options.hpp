@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gpipe {
 
@@ -33,6 +34,8 @@ template <class Device> struct TrainingOptions {
     /// sure that others are done. With less, down to 0, a device may take fewer bytes, and a step
     /// whose actions take longer than planned more time.
     std::size_t slack = no_wait;
+    /// Layers that are frozen, by number, beside those that say so themselves, see is_frozen.
+    std::vector<std::size_t> frozen{};
     /// For schedule::Dynamic; none: GPipe.
     schedule::Dynamic schedule{};
     /// For checkpoint::Dynamic; none: ExceptLast.
