@@ -648,8 +648,7 @@ TEST_CASE(
     CHECK_THROWS_AS(gpipe::check_cells(0, 1), std::invalid_argument);
     Cut::cut(one, 1, 1, first);
     CHECK(first[1] == 1);
-    // L2 to L5, L7: costs are declared by the layers; profiling them is not part of this library
-    // yet.
+    // L2 to L5, L7: unit/profile.cpp.
 }
 
 TEST_CASE("L6 a chain may be cut at a boundary of several tensors") {

@@ -10,14 +10,9 @@
 
 namespace gpipe::detail {
 
-// A Pipeline with its loss and optimizer as values, which must outlive them.
-template <class Device, class Net, class Loss, class Optimizer>
-Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
-    using Stream = typename Device::Stream;
-    if constexpr (requires { optimizer.check_layers(Net::size); })
-        optimizer.check_layers(Net::size);
+// A Pipeline as values, which must outlive them: no loss, and nothing that updates.
+template <class Device, class Net> Model layers_of(Net const& net) {
     auto const objects = net.leaf_objects();
-    auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
     Model model;
     model.infos = Array<LayerInfo>(Net::size);
     model.costs = Array<double>(Net::size);
@@ -27,9 +22,24 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
         model.infos[layer] = Net::leaf_info[leaf];
         model.costs[layer] = Net::leaf_info[leaf].cost;
-        model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
-                               updates[leaf], objects[leaf]};
+        model.layers[layer] = {Net::leaf_info[leaf],
+                               Net::template leaf_functions<typename Device::Stream>[leaf],
+                               {},
+                               objects[leaf]};
     });
+    return model;
+}
+
+// A Pipeline with its loss and optimizer as values, which must outlive them.
+template <class Device, class Net, class Loss, class Optimizer>
+Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
+    using Stream = typename Device::Stream;
+    if constexpr (requires { optimizer.check_layers(Net::size); })
+        optimizer.check_layers(Net::size);
+    auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
+    Model model = layers_of<Device>(net);
+    Net::for_each_layer(
+        [&](std::size_t layer, std::size_t leaf) { model.layers[layer].updates = updates[leaf]; });
     model.loss = {&loss_thunk<Loss, Net, Stream, true>, &loss_thunk<Loss, Net, Stream, false>,
                   &loss, type_name<Loss>, handle_specs<Loss, Stream>()};
     model.loss_scratch = sizes_of<typename ScratchOf<Loss>::type>();
