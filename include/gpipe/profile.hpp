@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/device/host.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/model_of.hpp>
 #include <gpipe/runtime/profile_layers.hpp>

@@ -41,12 +41,11 @@ struct ProfileView {
 
 namespace detail {
 
-// Of "a::b<c>::d<e>" b: what g++, clang and nvcc write alike.
+// Of "a::b<c>::d<e>" b: what g++, clang and nvcc write alike. ("<unnamed>::b" is one of nvcc's.)
 GPIPE_INLINE constexpr std::string_view plain_name(std::string_view type) {
-    std::size_t end = 0;
-    while (end < type.size() && type[end] != '<') ++end;
-    std::size_t begin = end;
-    while (begin > 0 && type[begin - 1] != ':' && type[begin - 1] != ' ') --begin;
+    std::size_t begin = 0, end = 0;
+    for (; end < type.size() && (type[end] != '<' || begin == end); ++end)
+        if (type[end] == ':' || type[end] == ' ') begin = end + 1;
     return {type.data() + begin, end - begin};
 }
 
