@@ -42,7 +42,7 @@ struct ProfileView {
 namespace detail {
 
 // Of "a::b<c>::d<e>" b: what g++, clang and nvcc write alike. ("<unnamed>::b" is one of nvcc's.)
-GPIPE_INLINE constexpr std::string_view plain_name(std::string_view type) {
+GPIPE_INLINE constexpr std::string_view name_without_arguments(std::string_view type) {
     std::size_t begin = 0, end = 0;
     for (; end < type.size() && (type[end] != '<' || begin == end); ++end)
         if (type[end] == ':' || type[end] == ' ') begin = end + 1;
@@ -61,7 +61,7 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
     add(size);
     for (std::size_t i = 0; i < size; ++i) {
         LayerInfo const& layer = layers[i];
-        add(type_number(detail::plain_name(layer.name)));
+        add(type_number(detail::name_without_arguments(layer.name)));
         add(std::bit_cast<std::uint64_t>(layer.cost));
         add(layer.splits * 2u + layer.accepts_none);
         for (GroupSizes const* group : {&layer.input, &layer.output, &layer.saved, &layer.scratch,
