@@ -36,7 +36,7 @@ struct LayerProfile {
 struct ProfileView {
     std::uint64_t chain = 0; ///< see chain_number()
     std::size_t samples = 0; ///< of the micro-batch
-    Part<LayerProfile> layers{};
+    Part<LayerProfile> layers{}; ///< by layer
 };
 
 namespace detail {
