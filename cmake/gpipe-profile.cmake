@@ -35,10 +35,11 @@ function(gpipe_profile target header)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
     target_compile_options(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>)
     target_link_libraries(${program} PRIVATE gpipe::gpipe $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
-    add_custom_command(OUTPUT ${folder}/include/${header}
-        COMMAND ${program} ${folder}/include/${header}
+    set(output ${folder}/include/${header})
+    cmake_path(GET output PARENT_PATH parent)
+    file(MAKE_DIRECTORY ${parent})
+    add_custom_command(OUTPUT ${output} COMMAND ${program} ${output}
         DEPENDS ${program} COMMENT "Timing the layers of ${arg_NET}" VERBATIM)
-    file(MAKE_DIRECTORY ${folder}/include)
-    target_sources(${target} PRIVATE ${folder}/include/${header})
+    target_sources(${target} PRIVATE ${output})
     target_include_directories(${target} PRIVATE ${folder}/include)
 endfunction()
