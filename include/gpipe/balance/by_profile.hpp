@@ -64,7 +64,7 @@ template <std::size_t param_scale> struct BySizes {
 template <class Net, std::size_t samples, auto const& profile, std::size_t K, class By>
 consteval auto cut_by() {
     constexpr bool same = profile.chain == chain_number(Net::layers().data(), Net::size);
-    if constexpr (K > Net::size) // which a Training refuses
+    if constexpr (K == 0 || K > Net::size) // which a Training refuses
         return Cells<K>{};
     else if constexpr (!CheckProfile<profile.layers.size(), Net::size, profile.samples, samples,
                                      same>::ok())

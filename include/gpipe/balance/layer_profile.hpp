@@ -34,8 +34,8 @@ struct LayerProfile {
 /// A profile as constants can hold it: what profile() has found, or a header that was written of
 /// it.
 struct ProfileView {
-    std::uint64_t chain = 0; ///< see chain_number()
-    std::size_t samples = 0; ///< of the micro-batch
+    std::uint64_t chain = 0;     ///< see chain_number()
+    std::size_t samples = 0;     ///< of the micro-batch
     Part<LayerProfile> layers{}; ///< by layer
 };
 
@@ -64,6 +64,8 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         add(type_number(detail::name_without_arguments(layer.name)));
         add(std::bit_cast<std::uint64_t>(layer.cost));
         add(layer.splits * 2u + layer.accepts_none);
+        add(layer.skips.stashes);
+        for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
         for (GroupSizes const* group : {&layer.input, &layer.output, &layer.saved, &layer.scratch,
                                         &layer.parameters, &layer.deferred}) {
             add(group->count);

@@ -16,7 +16,9 @@ namespace gpipe::detail {
 /// What a LayerProbe needs without a training: a device of its own, and of that no memory but
 /// workspaces. Its layers have the parameters that they begin with.
 template <DeviceRuntime Device> class LayerBench {
-    static_assert(!joins_ranks<Device>);
+    static_assert(!joins_ranks<Device>,
+                  "gpipe: layers are timed in one process: on a device, not on "
+                  "what joins those of ranks");
 
   public:
     /// The model's objects must outlive it.
