@@ -3,6 +3,7 @@
 //
 //   train_gpt --text FILE --cells 2 --micro-batches 4
 //   train_gpt --text FILE --cells 2 --schedule ZeroBubbleH1
+//   train_gpt --text FILE --cells 4 --balance time
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //   train_gpt --text FILE --cells 4 --ranks 2
@@ -36,6 +37,7 @@
 #endif
 #include <gpipe/by_name.hpp>
 #include <gpipe/loader.hpp>
+#include <gpipe/profile.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
@@ -76,6 +78,7 @@ struct Settings {
     bool resume = false;
     std::uint64_t batch = 8;
     std::string cells = "2";
+    std::string balance = "cost";
     std::uint64_t micro_batches = 8;
     std::string schedule{gpipe::schedule::GPipe::name};
     std::uint64_t per_device = 0;
@@ -111,6 +114,9 @@ struct Settings {
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
         options.choice("cells", "devices; the layers are cut into a cell or several for each",
                        cells, {"1", "2", "4", "8"});
+        options.choice("balance",
+                       "cut by what layers declare, or by what they take here: time, or bytes",
+                       balance, {"cost", "time", "size"});
         options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches,
                        1, 1024);
         options.name("schedule", "what each device does, in which order",
@@ -198,6 +204,30 @@ struct Settings {
         return options;
     }
 
+    // The layers of each cell; none where they are cut by what they declare.
+    template <class Device, class Net, class Company>
+    gpipe::Array<std::size_t> chosen_balance(Net const& net, Company& company) const {
+        if (balance == "cost") return {};
+        std::size_t const count = devices() * chosen_schedule().cells_per_device();
+        gpipe::Array<std::size_t> sizes(count);
+        if (company.speaks()) {
+            std::uint64_t const parts = replicas * micro_batches;
+            gpipe::ProfileOptions<Device> where{.samples = (batch + parts - 1) / parts,
+                                                .seed = seed};
+#ifdef __CUDACC__
+            if constexpr (requires { where.device.gpus; }) {
+                if (ranks == 1) where.device.gpus = chosen_gpus();
+            }
+#endif
+            gpipe::Profile const found = gpipe::profile(net, where);
+            sizes = balance == "time" ? gpipe::balance::by_time(found, count)
+                                      : gpipe::balance::by_size(found, count, {.param_scale = 4});
+            std::fputs(to_string(found).c_str(), stderr);
+        }
+        for (std::size_t& size : sizes) size = company.told(size, 0);
+        return sizes;
+    }
+
 #ifdef __CUDACC__
     // By device. Where there are more of them than GPUs, the GPUs come again.
     std::vector<int> chosen_gpus() const {
@@ -229,9 +259,10 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     bool const traces = !settings.trace.empty();
     std::optional<support::TraceFile> trace;
     if (traces && speaks) trace.emplace(settings.trace);
-    Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
-                Model::loss(text.classes()), settings.chosen_optimizer(),
-                settings.training<Train>(company)};
+    auto const net = Model::net(text.classes(), static_cast<float>(settings.dropout));
+    auto options = settings.training<Train>(company);
+    options.balance = settings.chosen_balance<Device>(net, company);
+    Train train{net, Model::loss(text.classes()), settings.chosen_optimizer(), options};
     if (times || traces) train.time_actions();
     if (speaks)
         std::fprintf(
@@ -334,6 +365,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             .add("context", Model::context)
             .add("devices", train.devices())
             .add("cells", train.cells())
+            .add("balance", settings.balance)
             .add("micro_batches", train.micro_batches())
             .add("schedule", settings.schedule)
             .add("checkpointing", settings.checkpointing)

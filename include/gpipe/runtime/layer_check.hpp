@@ -16,8 +16,8 @@
 namespace gpipe::detail {
 
 // The check of one layer, or of the loss.
-template <class Device> class LayerCheck {
-    using Probe = LayerProbe<Device>;
+template <class Bench> class LayerCheck {
+    using Probe = LayerProbe<Bench>;
     using Place = typename Probe::Place;
     using Way = typename Probe::Way;
 
@@ -223,7 +223,7 @@ template <class Device> class LayerCheck {
     std::size_t layer_;
     std::string_view name_;
     GradientCheckOptions options_;
-    LayerSlopes<Device> slopes_;
+    LayerSlopes<Bench> slopes_;
     double tolerance_;
     std::vector<Gradients> gradients_; ///< the first of them: of the whole backward
 };
