@@ -5,6 +5,7 @@
 #include "support/skip_layers.hpp"
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
 #include <doctest/doctest.h>
@@ -16,6 +17,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -162,6 +164,62 @@ TEST_CASE_TEMPLATE(
     }
     MESSAGE(trained << " trainings");
     CHECK(trained > 30);
+}
+
+namespace {
+
+// What a training of other policies makes of some steps other than the plain loop.
+template <class T>
+std::string differs(T& train, Layers const& frozen, std::size_t replicas, bool shards) {
+    toy::Watch watch;
+    Plain plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, frozen}, 7, 8,
+                Backward::ascending, replicas);
+    for (std::size_t const size : {13, 7, 13}) {
+        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+        if (train.step(data.inputs, data.targets).loss != plain.step(data.inputs, data.targets))
+            return "a loss";
+    }
+    for (std::size_t layer = 0; layer < L; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::vector<std::byte> own(plain.parameter(layer, t).size());
+            train.read_parameter(layer, t, std::span(own));
+            if (own != plain.parameter(layer, t))
+                return "parameters of layer " + std::to_string(layer);
+            if (shards || has(frozen, layer)) continue;
+            train.read_gradient(layer, t, std::span(own));
+            if (own != plain.gradient(layer, t))
+                return "gradient of layer " + std::to_string(layer);
+        }
+    return {};
+}
+template <class Device, class... Policies>
+using TrainWith =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, Device, Policies...>;
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "P1 frozen layers in replicas, with state that is sharded, and with updates that "
+    "wait for no other device",
+    Policy, gpipe::Replicas<2>, gpipe::Replicas<3, gpipe::shard::OptimizerState>,
+    gpipe::update::Immediate) {
+    constexpr bool immediate = std::is_same_v<Policy, gpipe::update::Immediate>;
+    constexpr bool shards =
+        std::is_same_v<Policy, gpipe::Replicas<3, gpipe::shard::OptimizerState>>;
+    using Device = std::conditional_t<immediate, Deferred, Host>;
+    using T = TrainWith<Device, Policy>;
+    for (Layers const& frozen : std::vector<Layers>{{0, 4}, {4}, {9}, {0, 4, 6}})
+        for (std::size_t cells : {1, 2, 3}) {
+            INFO("K = ", cells, ", first of ", frozen.size(), " frozen: ", frozen[0]);
+            auto o = options<T>(cells, frozen);
+            o.schedule = gpipe::schedule::OneForwardOneBackward{};
+            toy::Watch watch;
+            T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+            CHECK(differs(train, frozen, immediate ? 1 : shards ? 3 : 2, shards) == "");
+            CHECK(train.used_bytes() == train.planned_bytes());
+        }
 }
 
 TEST_CASE("frozen by type is frozen by number, and known to constants") {
