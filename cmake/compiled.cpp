@@ -4,6 +4,7 @@
 #include <gpipe/by_name.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
+#include <gpipe/runtime/chain_profile.hpp>
 #include <gpipe/runtime/gradient_report.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>

@@ -3,8 +3,10 @@
 set(GPIPE_HEADERS
     include/gpipe/balance/balance.hpp
     include/gpipe/balance/bottleneck.hpp
+    include/gpipe/balance/by_profile.hpp
     include/gpipe/balance/cell_of.hpp
     include/gpipe/balance/check_cut.hpp
+    include/gpipe/balance/layer_profile.hpp
     include/gpipe/balance/least_squares.hpp
     include/gpipe/balance/metrics.hpp
     include/gpipe/balance/partition.hpp
@@ -168,6 +170,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/profile.hpp
     include/gpipe/replicas.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
@@ -175,6 +178,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/buffer_rows.hpp
     include/gpipe/runtime/buffers.hpp
     include/gpipe/runtime/calls.hpp
+    include/gpipe/runtime/chain_profile.hpp
     include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/check_parts.hpp
     include/gpipe/runtime/check_training.hpp
@@ -185,11 +189,13 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/joined.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
+    include/gpipe/runtime/layer_bench.hpp
     include/gpipe/runtime/layer_check.hpp
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
@@ -212,6 +218,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/probe_inputs.hpp
     include/gpipe/runtime/probe_memory.hpp
+    include/gpipe/runtime/profile_layers.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/rank_timeline.hpp

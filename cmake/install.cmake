@@ -9,5 +9,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpipe-config-version.cmak
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/gpipe-config.cmake ${PROJECT_SOURCE_DIR}/cmake/gpipe-state.cmake
     ${PROJECT_SOURCE_DIR}/cmake/gpipe-mpi.cmake ${PROJECT_SOURCE_DIR}/cmake/gpipe-sockets.cmake
     ${PROJECT_SOURCE_DIR}/cmake/gpipe-nccl.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/gpipe-profile.cmake ${PROJECT_SOURCE_DIR}/cmake/profile.cpp.in
     ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp
     ${PROJECT_BINARY_DIR}/gpipe-config-version.cmake DESTINATION ${package_dir})

@@ -3,6 +3,7 @@
 //
 //   train_gpt --text FILE --cells 2 --micro-batches 4
 //   train_gpt --text FILE --cells 2 --schedule ZeroBubbleH1
+//   train_gpt --text FILE --cells 4 --balance time
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //   train_gpt --text FILE --cells 4 --ranks 2
@@ -37,6 +38,7 @@
 #endif
 #include <gpipe/by_name.hpp>
 #include <gpipe/loader.hpp>
+#include <gpipe/profile.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
@@ -77,6 +79,7 @@ struct Settings {
     bool resume = false;
     std::uint64_t batch = 8;
     support::PipelineOptions pipeline;
+    std::string balance = "cost";
     bool tie = false;
     std::string optimizer = "adamw";
     std::uint64_t seed = 1;
@@ -107,6 +110,9 @@ struct Settings {
         options.flag("resume", "go on from what is saved there, if anything is", resume);
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
         pipeline.declare(options);
+        options.choice("balance",
+                       "cut by what layers declare, or by what they take here: time, or bytes",
+                       balance, {"cost", "time", "size"});
         options.flag("tie", "the output's weights are the embedding's", tie);
         options.name("optimizer", "how gradients change parameters", gpipe::optimizer::optimizers(),
                      optimizer);
@@ -165,6 +171,31 @@ struct Settings {
         return options;
     }
 
+    // The layers of each cell; none where they are cut by what they declare.
+    template <class Device, class Net, class Company>
+    gpipe::Array<std::size_t> chosen_balance(Net const& net, Company& company) const {
+        if (balance == "cost") return {};
+        std::size_t const count =
+            devices() * pipeline.chosen_schedule(Net::size).cells_per_device();
+        gpipe::Array<std::size_t> sizes(count);
+        if (company.speaks()) {
+            std::uint64_t const parts = replicas * pipeline.micro_batches;
+            gpipe::ProfileOptions<Device> where{.samples = (batch + parts - 1) / parts,
+                                                .seed = seed};
+#ifdef __CUDACC__
+            if constexpr (requires { where.device.gpus; }) {
+                if (ranks == 1) where.device.gpus = support::chosen_gpus(gpus, devices());
+            }
+#endif
+            gpipe::Profile const found = gpipe::profile(net, where);
+            sizes = balance == "time" ? gpipe::balance::by_time(found, count)
+                                      : gpipe::balance::by_size(found, count, {.param_scale = 4});
+            std::fputs(to_string(found).c_str(), stderr);
+        }
+        for (std::size_t& size : sizes) size = company.told(size, 0);
+        return sizes;
+    }
+
     gpipe::rates::WarmUpCosine rates(std::uint64_t length) const {
         return {.peak = learning_rate,
                 .warm_up = std::min(200.0, 0.1 * static_cast<double>(length) + 1),
@@ -185,9 +216,10 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     bool const traces = !settings.trace.empty();
     std::optional<support::TraceFile> trace;
     if (traces && speaks) trace.emplace(settings.trace);
-    Train train{Model::net(text.classes(), static_cast<float>(settings.dropout)),
-                Model::loss(text.classes()), settings.chosen_optimizer(),
-                settings.training<Train>(company)};
+    auto const net = Model::net(text.classes(), static_cast<float>(settings.dropout));
+    auto options = settings.training<Train>(company);
+    options.balance = settings.chosen_balance<Device>(net, company);
+    Train train{net, Model::loss(text.classes()), settings.chosen_optimizer(), options};
     if (times || traces) train.time_actions();
     if (speaks)
         std::fprintf(
@@ -291,6 +323,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             .add("context", Model::context)
             .add("devices", train.devices())
             .add("cells", train.cells())
+            .add("balance", settings.balance)
             .add("micro_batches", train.micro_batches())
             .add("schedule", settings.pipeline.schedule)
             .add("checkpointing", settings.pipeline.checkpointing)

@@ -35,7 +35,7 @@ template <class Device>
 void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> const& elements,
                  GivenBatch const& batch, GradientCheckOptions const& options, GivenTensors& given,
                  GradientReport& report) {
-    using Probe = LayerProbe<Device>;
+    using Probe = LayerProbe<Machine<Device>>;
     static_assert(Probe::parts == GivenTensors::parts);
     Model const& model = machine.model();
     bool const loss = i == elements.size();
@@ -62,7 +62,8 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
             probe.give_target(s, t, sample(batch.targets[t]));
     }
     probe.upload();
-    LayerCheck<Device> check(probe, i, loss ? model.loss.name : model.infos[i].name, options);
+    LayerCheck<Machine<Device>> check(probe, i, loss ? model.loss.name : model.infos[i].name,
+                                      options);
     if (probe.has_backward()) check.add_to(report);
     for (std::size_t p = 0; p < Probe::parts && !loss; ++p) given.output[p] = probe.output(p);
     each_skip(&SkipPair::from, [&](SkipPair const& skip, std::size_t p, auto& tensor) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// In place of kernels: what the layers do is enqueued as a whole.
@@ -61,6 +62,7 @@ template <class T> std::vector<double> run(T& train) {
 }
 template <class T>
 typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule,
+                            std::vector<std::size_t> frozen,
                             gpipe::checkpoint::Dynamic checkpointing = {}) {
     typename T::Options o;
     o.samples = 8;
@@ -68,18 +70,21 @@ typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule
     o.cells = cells;
     o.micro_batches = micro_batches;
     o.schedule = schedule;
+    o.frozen = std::move(frozen);
     o.checkpointing = checkpointing;
     return o;
 }
-std::vector<double> expected_of(gpipe::schedule::Dynamic schedule) {
+std::vector<double> expected_of(gpipe::schedule::Dynamic schedule,
+                                std::vector<std::size_t> frozen) {
     using T = toy::Training<HostNet, Loss, Adam, Host>;
-    T train(HostNet{}, {}, Adam{1e-2f}, options<T>(1, schedule));
+    T train(HostNet{}, {}, Adam{1e-2f}, options<T>(1, schedule, std::move(frozen)));
     return run(train);
 }
 
-template <class T> void check(std::size_t one_of) {
-    auto const descending = expected_of(gpipe::schedule::GPipe{});
-    auto const ascending = expected_of(gpipe::schedule::GPipeAscending{});
+// And of these layers frozen.
+template <class T> void check(std::vector<std::size_t> const& frozen, std::size_t one_of) {
+    auto const descending = expected_of(gpipe::schedule::GPipe{}, frozen);
+    auto const ascending = expected_of(gpipe::schedule::GPipeAscending{}, frozen);
     REQUIRE(descending != ascending);
     std::size_t point = 0, trained = 0;
     toy::each_of_catalogue(
@@ -90,7 +95,7 @@ template <class T> void check(std::size_t one_of) {
                     std::size_t const graphs = point / 2 % 3;
                     cuda_double::Session session(
                         {.devices = static_cast<int>(gpus), .seed = point % 4});
-                    auto o = options<T>(k, schedule, checkpointing.policy);
+                    auto o = options<T>(k, schedule, frozen, checkpointing.policy);
                     for (std::size_t d = 0; d < k; ++d)
                         o.device.gpus.push_back(static_cast<int>(d % gpus));
                     o.device.graphs = graphs;
@@ -110,4 +115,8 @@ template <class T> void check(std::size_t one_of) {
 
 } // namespace
 
-TEST_CASE("P1 buffers move on streams as on the host, and nothing races") { check<TrainOf<>>(61); }
+TEST_CASE("P1 buffers move on streams as on the host, and nothing races") {
+    check<TrainOf<>>({}, 61);
+}
+
+TEST_CASE("P1 frozen layers on streams are as on the host") { check<TrainOf<>>({1, 4}, 97); }

@@ -5,6 +5,7 @@
 
 #include <gpipe/check_gradients.hpp>
 #include <gpipe/optimizer/one_of.hpp>
+#include <gpipe/profile.hpp>
 
 #include <doctest/doctest.h>
 
@@ -54,8 +55,9 @@ Optimizer const optimizer{
 
 } // namespace
 
-TEST_CASE_TEMPLATE("gradients of kernels are right, and a check changes nothing", T, float,
-                   double) {
+TEST_CASE_TEMPLATE(
+    "L5 gradients of kernels are right, and neither a check nor a profile changes anything", T,
+    float, double) {
     for (std::size_t graphs : {0, 1}) {
         toy::Session const session(graphs);
         toy::Watch watch, other_watch;
@@ -72,6 +74,10 @@ TEST_CASE_TEMPLATE("gradients of kernels are right, and a check changes nothing"
             CHECK(report.passed());
             CHECK(report.rows.size() == 17);
             for (gpipe::GradientRow const& row : report.rows) CHECK(row.checked > row.left_out);
+            auto const profile = gpipe::profile<toy::KernelNet<T, true>, gpipe::device::Cuda>(
+                watched(toy::KernelNet<T, true>{}, other_watch), {.samples = 4, .rounds = 2});
+            CHECK(profile.layers.size() == toy::KernelNet<T, true>::size);
+            CHECK(profile.layers[0].backward >= 0);
             CHECK(Result<T>::state_of(*train) == Result<T>::state_of(*other));
         }
     }

@@ -1,7 +1,10 @@
 // Cuts are constants.
 #include <gpipe/balance/balance.hpp>
+#include <gpipe/balance/by_profile.hpp>
 #include <gpipe/balance/check_cut.hpp>
 #include <gpipe/balance/metrics.hpp>
+#include <gpipe/pipeline.hpp>
+#include <support/blank_layers.hpp>
 
 #include <array>
 #include <cstddef>
@@ -177,6 +180,15 @@ template <std::size_t L> constexpr Costs<L> one_giant() {
 static_assert(sizes<8>(one_giant<512>()) == sizes<8, LeastVariance>(one_giant<512>()));
 static_assert(sizes<16>(one_giant<256>()) == sizes<16, LeastVariance>(one_giant<256>()));
 
+// Compilers agree on what a profile is of.
+static_assert(gpipe::detail::name_without_arguments("gpipe::Layer<float, 3>::Part<int>") ==
+              "Layer");
+static_assert(gpipe::detail::name_without_arguments("{anonymous}::Layer") == "Layer");
+static_assert(gpipe::detail::name_without_arguments("<unnamed>::Layer<a::b>") == "Layer");
+static_assert(gpipe::detail::name_without_arguments("(anonymous namespace)::Layer<3>") == "Layer");
+template <std::size_t n> struct Unnamed : blank::Linear<n> {};
+static_assert(gpipe::chain_number(gpipe::Pipeline<blank::Linear<3, 2>, Unnamed<2>>::layers().data(),
+                                  2) == 12231279292831659891u);
 } // namespace
 
 static_assert(gpipe::CheckCut<gpipe::Balance<2, 1, 3>, 6>::ok());

@@ -471,8 +471,9 @@ TEST_CASE("train_gpt as processes goes on from what others have saved, to the la
 TEST_CASE("train_gpt as processes trains what it does as one, to the last digit, and writes it") {
     Folder folder;
     std::string const text = folder.file("text", counting);
-    for (char const* how : {"--cells 2 --ranks 2", "--cells 4 --ranks 2 --tie",
-                            "--cells 2 --ranks 2 --schedule ZeroBubbleV"}) {
+    for (char const* how :
+         {"--cells 2 --ranks 2", "--cells 4 --ranks 2 --tie",
+          "--cells 2 --ranks 2 --schedule ZeroBubbleV", "--cells 4 --ranks 2 --balance time"}) {
         CAPTURE(how);
         std::string const one = how;
         std::string const arguments = "--json --steps 3 --sample 5 --text " + text + ' ';
@@ -552,7 +553,8 @@ TEST_CASE("train_gpt says the same of every cut, checkpointing and number of thr
          {"--cells 2", "--cells 4 --threads 2 --checkpointing always", "--cells 8 --threads 1",
           "--cells 2 --checkpointing except-last", "--cells 2 --checkpointing every-segment-2",
           "--cells 4 --checkpointing square-root", "--cells 2 --checkpointing revolve-1,never",
-          "--cells 1 --checkpointing selective", "--cells 2 --checkpointing optimal-64MiB"}) {
+          "--cells 1 --checkpointing selective", "--cells 2 --checkpointing optimal-64MiB",
+          "--cells 4 --balance time", "--cells 2 --balance size"}) {
         CAPTURE(arguments);
         Ran const other = run(arguments);
         for (char const* name : {"first_loss", "final_loss", "held_out_loss"})

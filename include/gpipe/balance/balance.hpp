@@ -59,6 +59,19 @@ template <std::size_t K, class Objective = objective::Bottleneck> struct Cells {
     }
 };
 
+/// Fills first[0 ... count] from the `entries` sizes of a balance. Throws std::invalid_argument
+/// unless they are those of `count` non-empty cells and sum to `layers`.
+GPIPE_INLINE constexpr void cut_by_sizes(std::size_t const* sizes, std::size_t entries,
+                                         std::size_t layers, std::size_t count,
+                                         std::size_t* first) {
+    check_balance(sizes, entries, layers);
+    if (count != entries)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the balance has %zu entries, but %zu cells were asked for", entries, count);
+    first[0] = 0;
+    for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + sizes[k];
+}
+
 /// Policy: cut the layers into cells of these sizes, by hand. `Balance<2, 1, 1, 2>` is four cells
 /// of six layers: of four devices, or of two where the schedule has two cells on each.
 template <std::size_t... Sizes> struct Balance {
@@ -67,17 +80,10 @@ template <std::size_t... Sizes> struct Balance {
     /// Layers of each cell.
     static constexpr std::array<std::size_t, cells> sizes{Sizes...};
 
-    /// Fills first[0 ... count] from the sizes, whatever the costs. Throws std::invalid_argument
-    /// unless the sizes are those of `count` non-empty cells and sum to `layers`.
+    /// Fills first[0 ... count] from the sizes, whatever the costs; throws as cut_by_sizes().
     static constexpr void cut(double const*, std::size_t layers, std::size_t count,
                               std::size_t* first) {
-        check_balance(sizes.data(), cells, layers);
-        if (count != cells)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: the balance has %zu entries, but %zu cells were asked for", cells, count);
-        first[0] = 0;
-        std::size_t const* const size = sizes.data();
-        for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + size[k];
+        cut_by_sizes(sizes.data(), cells, layers, count, first);
     }
 };
 

@@ -67,7 +67,7 @@ template <class Net> consteval bool check_trainable() {
         std::size_t first = Net::size;
         auto const look = [&](std::size_t layer, std::size_t leaf) {
             auto const& info = Net::leaf_info[leaf];
-            if (info.parameters.count > 0 && first == Net::size) first = layer;
+            if (info.learns() && first == Net::size) first = layer;
             if (info.output_carries_gradient || first == Net::size || found.layer < Net::size)
                 return;
             found = {first, layer};

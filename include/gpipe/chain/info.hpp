@@ -2,6 +2,7 @@
 
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/chain/layer_fits.hpp>
+#include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/type_name.hpp>
@@ -47,12 +48,25 @@ struct LayerInfo {
     bool splits = false;                  ///< whether its backward comes in two halves
     bool has_whole = false;               ///< and also as one function of its own
     bool recompute_is_cheap = false;      ///< see gpipe::recompute_is_cheap
+    bool frozen = false;                  ///< see gpipe::is_frozen
     HandleNeeds handles;                  ///< that it declares
     SkipEnds skips{};                     ///< what it stashes and pops
     TieEnds ties{};                       ///< which of its parameters are one with others
     GroupSizes buffers{};                 ///< whole tensors, see LayerTraits::Buffers
     GroupSizes statistics{};              ///< likewise
 
+    /// Whether it has parameters that are trained.
+    constexpr bool learns() const { return parameters.count > 0 && !frozen; }
+    /// The bytes of its slots of parameters that are, or are not.
+    constexpr std::size_t learned_slots() const { return frozen ? 0 : parameters.slots(1); }
+    constexpr std::size_t frozen_slots() const { return frozen ? parameters.slots(1) : 0; }
+    /// Those of gradients that it adds to all the same, unless no backward reaches it.
+    constexpr std::size_t unwanted_slots() const { return has_whole ? frozen_slots() : 0; }
+    /// From here on it is: of its backward there is what gives the input's gradient.
+    constexpr void freeze() {
+        frozen = true;
+        if (splits) splits = has_whole = false;
+    }
     /// Whether it has any.
     constexpr bool has_buffers() const { return buffers.count > 0; }
 };
@@ -78,40 +92,58 @@ template <class L> constexpr TieEnds tie_ends() {
 
 template <class L> constexpr LayerInfo layer_info() {
     using Traits = LayerTraits<L>;
-    return {type_name<L>,
-            sizes_of<typename Traits::Input>(),
-            sizes_of<typename Traits::Output>(),
-            sizes_of<typename Traits::Saved>(),
-            sizes_of<typename Traits::Scratch>(),
-            sizes_of<typename Traits::Parameters>(),
-            sizes_of<typename Traits::Deferred>(),
-            gradient_sizes_of<typename Traits::Input>(),
-            gradient_sizes_of<typename Traits::Output>(),
-            TensorGroup<typename Traits::Parameters>::elements,
-            Traits::cost,
-            Traits::reads_input,
-            Traits::reads_output,
-            TensorGroup<typename Traits::Output>::carries_gradient,
-            accepts_none<L>,
-            splits_backward<L>,
-            names_backward<L>,
-            recompute_is_cheap<L>,
-            handle_needs<L>(),
-            skips_of<L>::ends(),
-            tie_ends<L>(),
-            sizes_of<typename Traits::Buffers>(),
-            sizes_of<typename Traits::Statistics>()};
+    LayerInfo info{type_name<L>,
+                   sizes_of<typename Traits::Input>(),
+                   sizes_of<typename Traits::Output>(),
+                   sizes_of<typename Traits::Saved>(),
+                   sizes_of<typename Traits::Scratch>(),
+                   sizes_of<typename Traits::Parameters>(),
+                   sizes_of<typename Traits::Deferred>(),
+                   gradient_sizes_of<typename Traits::Input>(),
+                   gradient_sizes_of<typename Traits::Output>(),
+                   TensorGroup<typename Traits::Parameters>::elements,
+                   Traits::cost,
+                   Traits::reads_input,
+                   Traits::reads_output,
+                   TensorGroup<typename Traits::Output>::carries_gradient,
+                   accepts_none<L>,
+                   splits_backward<L>,
+                   names_backward<L>,
+                   recompute_is_cheap<L>,
+                   false,
+                   handle_needs<L>(),
+                   skips_of<L>::ends(),
+                   tie_ends<L>(),
+                   sizes_of<typename Traits::Buffers>(),
+                   sizes_of<typename Traits::Statistics>()};
+    if (is_frozen<L>) info.freeze();
+    return info;
 }
 
 } // namespace detail
 
-/// The lowest layer that a gradient is wanted for: the first with parameters above the last layer
+/// The lowest layer that a gradient is wanted for: the first that learns above the last layer
 /// whose output carries no gradient. L if there is none.
 GPIPE_INLINE constexpr std::size_t lowest_learner(LayerInfo const* layers, std::size_t size) {
     std::size_t lowest = size;
     for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
-        if (layers[i].parameters.count > 0) lowest = i;
+        if (layers[i].learns()) lowest = i;
     return lowest;
+}
+
+/// By layer what cuts balance: its cost; where layers are frozen, what it does in a step, forwards,
+/// backwards, and of a frozen layer that something flows through half of one, in thirds of that.
+GPIPE_INLINE constexpr Array<double> cut_costs(LayerInfo const* layers, std::size_t size) {
+    Array<double> costs(size);
+    bool frozen = false;
+    for (std::size_t i = 0; i < size; ++i) {
+        costs[i] = layers[i].cost;
+        frozen = frozen || layers[i].frozen;
+    }
+    std::size_t const lowest = lowest_learner(layers, size);
+    for (std::size_t i = 0; i < size && frozen; ++i)
+        costs[i] *= (i < lowest ? 1.0 : layers[i].frozen ? 2.0 : 3.0) / 3;
+    return costs;
 }
 
 } // namespace gpipe

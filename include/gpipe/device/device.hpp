@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <exception>
 
 namespace gpipe {
 
@@ -39,6 +40,26 @@ template <class D> struct CheckDevice {
         return DeviceRuntime<D>;
     }
 };
+
+namespace detail {
+
+// Calls f(stream) on a device's stream, and returns when that and what it has enqueued is done.
+// Throws what f throws.
+template <class Device, class F> void call_on(Device& device, std::size_t stream, F&& f) {
+    std::exception_ptr error;
+    device.run([&] {
+        device.launch(stream, [&]() noexcept {
+            try {
+                f(device.stream(stream));
+            } catch (...) {
+                error = std::current_exception();
+            }
+        });
+    });
+    if (error) std::rethrow_exception(error);
+}
+
+} // namespace detail
 
 /// What the library itself does in a step: see runtime/device_work.hpp. A device on which the
 /// functions of layers put work on a stream, instead of doing it, has its own.

@@ -134,6 +134,24 @@ template <class L>
     requires requires { L::recompute_is_cheap; }
 inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);
 
+/// Whether layer L keeps its parameters as they are: declared as `static constexpr bool frozen =
+/// true`, or by gpipe::Frozen. They have no gradients and no optimizer state; nothing flows
+/// backward below the lowest layer that learns. Of the halves of its backward the second never
+/// runs; where it has none, what it adds to its gradients goes to scratch.
+template <class L> inline constexpr bool is_frozen = false;
+/// Where it is declared.
+template <class L>
+    requires(static_cast<bool>(L::frozen))
+inline constexpr bool is_frozen<L> = true;
+
+/// Layer L, frozen. See TrainingOptions::frozen for what is chosen at construction.
+template <class L> struct Frozen : L {
+    static constexpr bool frozen = true; ///< see is_frozen
+    Frozen() = default;
+    /// As that layer is.
+    explicit Frozen(L layer) : L(static_cast<L&&>(layer)) {}
+};
+
 /// What a layer's type says of itself, with the defaults filled in: tensors as Tensors<...>, none
 /// where nothing is declared.
 template <class L> struct LayerTraits {

@@ -58,6 +58,8 @@ struct BatchNorm {
     double momentum = 0.1;
     bool biased = false; ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
 
+    /// As a layer has them.
+    ///@{
     void initialize(auto& context) const {
         auto [scale, shift] = context.parameters();
         auto [mean, variance, moves] = context.buffers();
@@ -110,6 +112,7 @@ struct BatchNorm {
         work.each(channels, update);
         work.each(1, detail::CountMoves{update});
     }
+    ///@}
 
   private:
     static constexpr bool by_moves = running == RunningStatistics::micro_batch;

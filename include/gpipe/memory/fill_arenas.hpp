@@ -40,8 +40,8 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device :
          {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
-          &plan.squares_at, &plan.buffers_at, &plan.next_at, &plan.statistics_at, &plan.part_at,
-          &plan.tied_at, &plan.handles_at, &plan.replicas_at})
+          &plan.squares_at, &plan.frozen_at, &plan.buffers_at, &plan.next_at, &plan.statistics_at,
+          &plan.part_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
@@ -60,9 +60,9 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
                                  std::size_t guard = 0) {
             std::size_t const begin = at;
             each_layer([&](std::size_t i) {
-                GroupSizes const& parameters = chain.layers[i].parameters;
+                LayerInfo const& layer = chain.layers[i];
                 offsets[i] = at;
-                at += times * parameters.slots(1) + (parameters.count > 0 ? guard : 0);
+                at += times * layer.learned_slots() + (layer.learns() ? guard : 0);
             });
             return at - begin;
         };
@@ -74,6 +74,22 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
             bytes.optimizer = request.states * request.replication.most(bytes.parameters);
             at += bytes.optimizer;
         }
+
+        plan.frozen_at[d] = at;
+        each_layer([&](std::size_t i) {
+            if (!chain.layers[i].frozen) return;
+            plan.parameters[i] = at;
+            at += chain.layers[i].frozen_slots();
+        });
+        std::size_t unwanted = 0;
+        each_layer([&](std::size_t i) {
+            if (!chain.layers[i].frozen) return;
+            plan.gradients[i] = at;
+            if (i > chain.lowest_learner)
+                unwanted = std::max(unwanted, chain.layers[i].unwanted_slots());
+        });
+        at += unwanted;
+        bytes.frozen = at - plan.frozen_at[d];
 
         std::size_t const before_buffers = at;
         auto const reserve_whole = [&](Array<std::size_t>& offsets, auto sizes_of) {
@@ -136,8 +152,11 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         if (staging.squares > 0) {
             std::size_t tensors = 0;
             std::size_t all = 0;
-            each_layer([&](std::size_t i) { tensors += chain.layers[i].parameters.count; });
-            for (std::size_t i = 0; i < chain.size; ++i) all += chain.layers[i].parameters.count;
+            auto const count = [&](std::size_t i) {
+                return chain.layers[i].frozen ? 0 : chain.layers[i].parameters.count;
+            };
+            each_layer([&](std::size_t i) { tensors += count(i); });
+            for (std::size_t i = 0; i < chain.size; ++i) all += count(i);
             if (updates)
                 stage(plan.squares_at[d], staging.squares + slot_bytes(tensors * sizeof(double)));
             if (last) {

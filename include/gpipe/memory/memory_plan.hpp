@@ -12,9 +12,10 @@ namespace gpipe {
 
 /// Bytes of a device's arena by what they are for; slots, with their padding.
 struct DeviceBytes {
-    std::size_t parameters = 0;  ///< of all layers on the device
+    std::size_t parameters = 0;  ///< of all layers on the device that learn
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
+    std::size_t frozen = 0;      ///< parameters of its other layers, and gradients nobody wants
     std::size_t buffers = 0;     ///< of its layers, twice, and the statistics that move them
     std::size_t boundary = 0;    ///< tensors between cells, where these have slots
     std::size_t activations = 0; ///< tensors inside of cells, what of them moves, and those without
@@ -22,7 +23,9 @@ struct DeviceBytes {
     std::size_t handles = 0;     ///< what library handles work with
 
     /// What outlives a step: the first bytes of the arena.
-    constexpr std::size_t state() const { return parameters + gradients + optimizer + buffers; }
+    constexpr std::size_t state() const {
+        return parameters + gradients + optimizer + frozen + buffers;
+    }
     /// All of them: the arena's size.
     constexpr std::size_t total() const {
         return state() + boundary + activations + staging + handles;
@@ -83,7 +86,8 @@ struct MemoryPlan {
     Array<std::size_t> first;      ///< layer that each cell begins with, and L
     Array<DeviceBytes> devices;    ///< of each device's arena
     Array<std::size_t> parameters; ///< by layer: offset in its device's arena
-    Array<std::size_t> gradients;  ///< likewise: of the gradients
+    Array<std::size_t> gradients;  ///< likewise: of the gradients; of frozen ones where they go
+    Array<std::size_t> frozen_at;  ///< by device: where parameters of frozen layers begin
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;

@@ -16,22 +16,21 @@ namespace gpipe {
 /// What a Training's layers have beside parameters, see LayerTraits::Buffers; between steps.
 template <class Training, class Net> class Buffered {
   public:
-    /// Copies buffer `tensor` of layer `layer` from any device's memory, or to it. Throws
+    /// Copies buffer `tensor` of layer `layer` from any device's memory. Throws
     /// std::out_of_range where there is none, std::invalid_argument if its elements are of another
     /// type than T (std::byte stands for any), or not as many.
-    ///@{
     template <class T> void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto& machine = settled();
         std::byte* const at = checked(machine, layer, tensor, to);
         machine.copy(reinterpret_cast<std::byte*>(to.data()), at, to.size_bytes());
     }
+    /// The same to it.
     template <class T>
     void write_buffer(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto& machine = settled();
         std::byte* const at = checked(machine, layer, tensor, from);
         machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
     }
-    ///@}
 
   private:
     auto& settled() {

@@ -99,7 +99,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return {};
         }
         static constexpr Value value = [] {
-            Array<std::size_t> const found = cut(cell_count, Net::costs(), weighed());
+            Array<LayerInfo> const layers = Net::layers();
+            Array<std::size_t> const found =
+                cut(cell_count, cut_costs(layers.data(), layers.size()), weighed());
             Value result;
             for (std::size_t c = 0; c < found.size(); ++c) result.first[c] = found[c];
             return result;

@@ -119,7 +119,7 @@ class DebugCallMaker {
         tag_ = {};
         add("scratch", layer.scratch, call.scratch, false);
         if (halves) function_ = "weight_gradient";
-        if (!forward && kind != CallKind::input_gradient)
+        if (!forward && kind != CallKind::input_gradient && !layer.frozen)
             add_gradients(layer.parameters, call.gradients);
     }
     // In evaluation no gradient is wanted.

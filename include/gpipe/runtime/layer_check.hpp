@@ -16,8 +16,8 @@
 namespace gpipe::detail {
 
 // The check of one layer, or of the loss.
-template <class Device> class LayerCheck {
-    using Probe = LayerProbe<Device>;
+template <class Bench> class LayerCheck {
+    using Probe = LayerProbe<Bench>;
     using Place = typename Probe::Place;
     using Way = typename Probe::Way;
 
@@ -42,7 +42,7 @@ template <class Device> class LayerCheck {
             if (probe_.has(way)) add_gradients(way);
         for (bool const input : {true, false})
             for (std::size_t t = 0;
-                 t < (input ? probe_.elements().takes : probe_.elements().parameters).count; ++t)
+                 t < (input ? probe_.elements().takes.count : probe_.learned_tensors()); ++t)
                 if (Place const place{input, t}; probe_.size(place) > 0)
                     report.rows.push_back(row_of(place));
     }
@@ -75,7 +75,7 @@ template <class Device> class LayerCheck {
         probe_.clear_gradients();
         for (Gradients* const to : {&first, &second}) {
             probe_.backward(way);
-            for (std::size_t t = 0; t < probe_.elements().parameters.count; ++t)
+            for (std::size_t t = 0; t < probe_.learned_tensors(); ++t)
                 to->parameters.push_back(probe_.gradients({false, t}));
             for (std::size_t t = 0; t < probe_.elements().takes.count; ++t)
                 to->inputs.push_back(way != Way::without_input && probe_.size({true, t}) > 0
@@ -223,7 +223,7 @@ template <class Device> class LayerCheck {
     std::size_t layer_;
     std::string_view name_;
     GradientCheckOptions options_;
-    LayerSlopes<Device> slopes_;
+    LayerSlopes<Bench> slopes_;
     double tolerance_;
     std::vector<Gradients> gradients_; ///< the first of them: of the whole backward
 };

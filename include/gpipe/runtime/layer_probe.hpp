@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/call/call.hpp>
+#include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/probe_inputs.hpp>
 
 #include <cstddef>
@@ -9,12 +11,12 @@
 
 namespace gpipe::detail {
 
-/// One layer of a training, or its loss: two micro-batches run through it, by functions that see,
-/// beside what they are given, what they would see in the next step of the training.
-template <class Device> class LayerProbe : public ProbeInputs<Device> {
-    using Inputs = ProbeInputs<Device>;
-    using Memory = ProbeMemory<Device>;
-    using Tensors = ProbeTensors<Device>;
+/// One layer of a bench, or its loss: two micro-batches run through it, by functions that see,
+/// beside what they are given, what they would see in the bench's next step.
+template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
+    using Inputs = ProbeInputs<Bench>;
+    using Memory = ProbeMemory<Bench>;
+    using Tensors = ProbeTensors<Bench>;
 
   public:
     using Inputs::parts;
@@ -24,18 +26,17 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
     enum class Way { backward, halves, without_input };
 
     /// `layer`: L for the loss, which has no output.
-    LayerProbe(Machine<Device>& machine, std::size_t layer, LayerElements const& elements,
-               Sizes const& sizes)
-        : Inputs(machine, device_of(machine, layer), elements,
-                 layer == machine.model().layers.size() ? machine.model().targets : GroupSizes{},
+    LayerProbe(Bench& bench, std::size_t layer, LayerElements const& elements, Sizes const& sizes)
+        : Inputs(bench, device_of(bench, layer), elements,
+                 layer == bench.model().layers.size() ? bench.model().targets : GroupSizes{},
                  sizes),
-          machine_(machine), layer_(layer), device_(device_of(machine, layer)) {
-        Model const& model = machine.model();
+          bench_(bench), layer_(layer), device_(device_of(bench, layer)) {
+        Model const& model = bench.model();
         std::size_t const capacity = capacity_;
         shared_.capacity = capacity;
-        shared_.seed = machine.engine().seed();
-        shared_.step = machine.engine().steps();
-        shared_.handles = &machine.handles(device_);
+        shared_.seed = bench.seed();
+        shared_.step = bench.steps();
+        shared_.handles = &bench.handles(device_);
         state_ = memory(sizeof(StepState));
         StepState const state{shared_.seed, shared_.step, 0, 0, 0};
         std::memcpy(state_.here(), &state, sizeof state);
@@ -52,27 +53,32 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
             scratch = info.scratch;
             saved = info.saved;
             deferred = info.deferred;
-            gradients_ = {machine, device_, elements.parameters, 1};
-            machine.copy(parameters_.here(), machine.layer(layer).parameters, parameters_.size());
+            gradients_ = {bench, device_, elements.parameters, 1};
+            LayerMemory const own = bench.layer(layer);
+            bench.copy(parameters_.here(), own.parameters, parameters_.size());
             parameters_.upload();
             call_.parameters = parameters_.there();
             call_.gradients = gradients_.there();
             // What a forward finds out goes nowhere.
-            statistics_ = memory(2 * info.statistics.slots(1));
-            statistics_.fill(0);
-            buffers_ = {
-                machine.layer(layer).buffers.buffers,           nullptr, statistics_.there(),
-                statistics_.there() + info.statistics.slots(1), 0,       0};
+            std::size_t const buffers = info.buffers.slots(1), found = info.statistics.slots(1);
+            lasting_ = memory(buffers + 2 * found);
+            lasting_.fill(0);
+            bench.copy(lasting_.here(), own.buffers.buffers, buffers);
+            lasting_.upload();
+            std::byte* const there = lasting_.there();
+            buffers_ = {there, nullptr, there + buffers, there + buffers + found, 0, 0};
             call_.buffers = &buffers_;
         }
         scratch_ = memory(scratch.slots(capacity));
-        for (Part& part : parts_)
-            part = {{machine, device_, elements.takes, capacity, true},
-                    {machine, device_, elements.gives, capacity},
-                    {machine, device_, elements.gives, capacity, true},
-                    memory(saved.slots(capacity)),
-                    memory(deferred.slots(capacity)),
-                    memory(is_loss() ? model.sums * sizeof(double) : 0)};
+        for (std::size_t p = 0; p < parts; ++p) {
+            std::size_t const room = given_[p].samples > 0 ? capacity : 0;
+            parts_[p] = {{bench, device_, elements.takes, room, true},
+                         {bench, device_, elements.gives, room},
+                         {bench, device_, elements.gives, room, true},
+                         memory(saved.slots(room)),
+                         memory(deferred.slots(room)),
+                         memory(is_loss() ? model.sums * sizeof(double) : 0)};
+        }
         // By end: what it stashes, then what it pops.
         auto const add_skips = [&](std::size_t from, Tensors const& tensors, Region tensor,
                                    Tensors const& gradients, Region gradient, std::size_t count) {
@@ -88,7 +94,7 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
     LayerProbe(LayerProbe const&) = delete;
     LayerProbe& operator=(LayerProbe const&) = delete;
 
-    bool is_loss() const { return layer_ == machine_.model().layers.size(); }
+    bool is_loss() const { return layer_ == bench_.model().layers.size(); }
     /// Whether it gives numbers that carry a gradient, and so has a backward.
     bool has_backward() const {
         for (TensorType const& type : elements_.gives)
@@ -115,9 +121,9 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
     void forward(std::size_t p, std::vector<double>& outputs) {
         Part& part = parts_[p];
         if (is_loss())
-            call(machine_.model().loss.train, p, Phase::backward);
+            call(bench_.model().loss.train, p, Phase::backward);
         else
-            call(machine_.model().layers[layer_].functions.forward, p, Phase::forward);
+            call(bench_.model().layers[layer_].functions.forward, p, Phase::forward);
         outputs.clear();
         if (is_loss()) {
             part.sums.download();
@@ -139,11 +145,16 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
         parts_[p].dy.upload();
     }
 
+    /// How many parameter tensors have gradients.
+    std::size_t learned_tensors() const {
+        bool const none = is_loss() || bench_.model().infos[layer_].frozen;
+        return none ? 0 : elements_.parameters.count;
+    }
     bool has(Way way) const {
         if (way == Way::backward) return true;
         if (is_loss()) return false;
-        LayerInfo const& info = machine_.model().infos[layer_];
-        return way == Way::halves ? info.splits : info.accepts_none && info.parameters.count > 0;
+        LayerInfo const& info = bench_.model().infos[layer_];
+        return way == Way::halves ? info.splits : info.accepts_none && info.learns();
     }
     void clear_gradients() { gradients_.fill(0); }
     /// Runs both micro-batches forward, then backward. What a function has to write, and what it
@@ -158,7 +169,7 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
             forward(p, unused);
         }
         if (is_loss()) return;
-        LayerFunctions const& functions = machine_.model().layers[layer_].functions;
+        LayerFunctions const& functions = bench_.model().layers[layer_].functions;
         for (std::size_t p = 0; p < parts; ++p) {
             scratch_.fill(rubbish);
             if (way == Way::backward) {
@@ -184,26 +195,7 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
         return values;
     }
 
-  private:
-    using Inputs::capacity_;
-    using Inputs::elements_;
-    using Inputs::given_;
-    using Inputs::parameters_;
-    static constexpr int rubbish = 0xFF; // of floating-point types no number
-
-    struct Part {
-        Tensors dx, y, dy;
-        Memory saved, deferred, sums;
-    };
-
-    static std::size_t device_of(Machine<Device> const& machine, std::size_t layer) {
-        return machine.device_of(layer == machine.model().layers.size() ? layer - 1 : layer);
-    }
-    static auto append_to(std::vector<double>& to) {
-        return [&to](ElementType const& type, std::byte const* at) { to.push_back(type.get(at)); };
-    }
-    Memory memory(std::size_t bytes) { return Memory(machine_, device_, bytes); }
-
+    /// Has a function of the layer, or of the loss, run on a micro-batch, and waits for it.
     void call(CallFunction function, std::size_t p, Phase phase) {
         Part& part = parts_[p];
         Tensors& x = given_[p].x;
@@ -217,20 +209,40 @@ template <class Device> class LayerProbe : public ProbeInputs<Device> {
         frame.set(Region::input_gradient, part.dx.there());
         frame.targets = {given_[p].targets.there(), nullptr};
         frame.sums = reinterpret_cast<double*>(part.sums.there());
-        machine_.call(device_, [&](auto const& stream) {
+        bench_.call(device_, [&](auto const& stream) {
             shared_.stream = &stream;
             function(call_, frame);
         });
     }
 
-    Machine<Device>& machine_;
+  private:
+    using Inputs::capacity_;
+    using Inputs::elements_;
+    using Inputs::given_;
+    using Inputs::parameters_;
+    static constexpr int rubbish = 0xFF; // of floating-point types no number
+
+    struct Part {
+        Tensors dx, y, dy;
+        Memory saved, deferred, sums;
+    };
+
+    static std::size_t device_of(Bench const& bench, std::size_t layer) {
+        return bench.device_of(layer == bench.model().layers.size() ? layer - 1 : layer);
+    }
+    static auto append_to(std::vector<double>& to) {
+        return [&to](ElementType const& type, std::byte const* at) { to.push_back(type.get(at)); };
+    }
+    Memory memory(std::size_t bytes) { return Memory(bench_, device_, bytes); }
+
+    Bench& bench_;
     std::size_t layer_;
     std::size_t device_;
     StepFrame shared_;
     Call call_;
     std::vector<SkipPlace> skips_;
     BufferMemory buffers_;
-    Memory state_, scratch_, statistics_;
+    Memory state_, scratch_, lasting_;
     Tensors gradients_;
     Part parts_[parts];
 };

@@ -25,8 +25,8 @@ struct Slope {
 /// A layer, or the loss, as a function from what it is given to one number: the sum of its outputs
 /// times fixed random numbers, which are given to its backward as gradients of its outputs, or the
 /// loss's sum. Sums are of doubles, and of what a change reaches only.
-template <class Device> class LayerSlopes {
-    using Probe = LayerProbe<Device>;
+template <class Bench> class LayerSlopes {
+    using Probe = LayerProbe<Bench>;
     using Place = typename Probe::Place;
 
   public:

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -76,6 +75,11 @@ template <DeviceRuntime Device> class Machine {
     ///@}
     /// All memory of a device.
     std::span<std::byte> arena(std::size_t device) { return arenas_[device]; }
+    /// Of the next step: see Options::seed, and its number.
+    ///@{
+    std::uint64_t seed() const { return engine_.seed(); }
+    std::uint64_t steps() const { return engine_.steps(); }
+    ///@}
     /// Of all arenas.
     std::size_t used_bytes() const { return arenas_.bytes(); }
     /// Copies from the host's memory to a device's or back, between steps; done when it returns.
@@ -107,18 +111,7 @@ template <DeviceRuntime Device> class Machine {
     /// See above.
     template <class F> void call(std::size_t device, F f) {
         finish();
-        std::exception_ptr error;
-        std::size_t const stream = engine_.stream_of(device);
-        device_.run([&] {
-            device_.launch(stream, [&]() noexcept {
-                try {
-                    f(device_.stream(stream));
-                } catch (...) {
-                    error = std::current_exception();
-                }
-            });
-        });
-        if (error) std::rethrow_exception(error);
+        detail::call_on(device_, engine_.stream_of(device), f);
     }
     /// Of a layer.
     ///@{

@@ -53,28 +53,40 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
+    freeze(model, options.frozen);
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
     auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
         return chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing);
     };
-    std::size_t const devices =
-        chosen_devices<Cut, Chosen::knows_schedule>(schedule.cells_per_device(), options.cells);
+    std::size_t const each = schedule.cells_per_device();
+    std::size_t const entries = options.balance.size();
+    if (entries > 0 && (cuts_by_hand<Cut> || devices_of<Cut>(each) != dynamic))
+        throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
+                                    "says how the layers are cut");
+    std::size_t const devices = chosen_devices<Cut, Chosen::knows_schedule>(
+        each, options.cells == 0 && entries % each == 0 ? entries / each : options.cells);
     std::size_t const micro_batches =
         chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
                       checked_product(4, devices));
 
     check_cells(Net::size, devices); // each has one at least
-    std::size_t const cells = checked_product(devices, schedule.cells_per_device());
+    std::size_t const cells = checked_product(devices, each);
     check_cells(Net::size, cells);
     check_costs(model.costs.data(), model.costs.size());
+    Array<double> const costs = cut_costs(model.infos.data(), Net::size);
     Array<std::size_t> first = [&] {
+        if (entries > 0) {
+            Array<std::size_t> by_hand(cells + 1);
+            cut_by_sizes(options.balance.data(), entries, Net::size, cells, by_hand.data());
+            return by_hand;
+        }
         if constexpr (Chosen::constant_cut)
             return Chosen::first_layers();
         else if constexpr (WeighsCells<Cut>)
-            return Chosen::cut(cells, model.costs,
+            return Chosen::cut(cells, costs,
                                weighed_programs(schedule, checkpointing(), devices, micro_batches));
         else
-            return Chosen::cut(cells, model.costs);
+            return Chosen::cut(cells, costs);
     }();
     check_micro_batches(micro_batches, cells);
 

@@ -133,7 +133,8 @@ template <DeviceRuntime Device> class MachinePlan {
         MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
         for (LayerInfo const& layer : model.infos) {
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
-                result.snapshot += (1 + model.states) * layer.parameters.bytes[t];
+                result.snapshot +=
+                    (layer.frozen ? 1 : 1 + model.states) * layer.parameters.bytes[t];
             for (std::size_t t = 0; t < layer.buffers.count && work.snapshot; ++t)
                 result.snapshot += layer.buffers.bytes[t];
         }

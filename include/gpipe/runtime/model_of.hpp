@@ -2,6 +2,7 @@
 
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/runtime/freeze.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/model.hpp>
 
@@ -10,14 +11,9 @@
 
 namespace gpipe::detail {
 
-// A Pipeline with its loss and optimizer as values, which must outlive them.
-template <class Device, class Net, class Loss, class Optimizer>
-Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
-    using Stream = typename Device::Stream;
-    if constexpr (requires { optimizer.check_layers(Net::size); })
-        optimizer.check_layers(Net::size);
+// A Pipeline as values, which must outlive them: no loss, and nothing that updates.
+template <class Device, class Net> Model layers_of(Net const& net) {
     auto const objects = net.leaf_objects();
-    auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
     Model model;
     model.infos = Array<LayerInfo>(Net::size);
     model.costs = Array<double>(Net::size);
@@ -27,8 +23,26 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
         model.infos[layer] = Net::leaf_info[leaf];
         model.costs[layer] = Net::leaf_info[leaf].cost;
-        model.layers[layer] = {Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
-                               updates[leaf], objects[leaf]};
+        model.layers[layer] = {Net::leaf_info[leaf],
+                               Net::template leaf_functions<typename Device::Stream>[leaf],
+                               {},
+                               objects[leaf]};
+        if (model.infos[layer].frozen) freeze(model.layers[layer]);
+    });
+    return model;
+}
+
+// A Pipeline with its loss and optimizer as values, which must outlive them.
+template <class Device, class Net, class Loss, class Optimizer>
+Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
+    using Stream = typename Device::Stream;
+    if constexpr (requires { optimizer.check_layers(Net::size); })
+        optimizer.check_layers(Net::size);
+    auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
+    Model model = layers_of<Device>(net);
+    Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
+        model.layers[layer].updates = updates[leaf];
+        if (model.infos[layer].frozen) freeze(model.layers[layer]);
     });
     model.loss = {&loss_thunk<Loss, Net, Stream, true>, &loss_thunk<Loss, Net, Stream, false>,
                   &loss, type_name<Loss>, handle_specs<Loss, Stream>()};

@@ -53,6 +53,17 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
     return {row.parameters + offset, row.gradients + offset, sizes.bytes[tensor]};
 }
 
+/// The machine, if the layer has gradients. Throws std::invalid_argument if it is frozen.
+template <class Device> Machine<Device>& learning(Machine<Device>& machine, std::size_t layer) {
+    check_layer(machine, layer);
+    LayerInfo const& info = machine.model().infos[layer];
+    if (info.frozen)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: layer %zu (%s) is frozen: it has no gradients", layer,
+            std::string(info.name).c_str());
+    return machine;
+}
+
 /// The same for a copy of `values`, which must be as long as the tensor: else
 /// std::invalid_argument.
 template <class Device, class T>

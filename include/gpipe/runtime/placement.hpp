@@ -22,7 +22,7 @@ class DeclaredCost {
                  Array<std::size_t> const& first, Array<Reversal> const& reversals) {
         LayerTimes times{costs, costs, Array<double>(costs.size())};
         for (std::size_t i = 0; i < costs.size(); ++i) {
-            times.backward[i] = 2 * costs[i];
+            times.backward[i] = (layers[i].frozen ? 1 : 2) * costs[i];
             if (layers[i].splits) times.weight_gradient[i] = costs[i];
         }
         costs_ = reversed_costs(times, {layers.data(), layers.size(), first.data()}, reversals);

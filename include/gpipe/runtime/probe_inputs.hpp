@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/probe_memory.hpp>
 
 #include <algorithm>
@@ -12,8 +13,9 @@
 namespace gpipe::detail {
 
 /// What a layer, or a loss, is given in two micro-batches, in memory of its own: inputs, targets
-/// and parameters, of which every element can be changed.
-template <class Device> class ProbeInputs {
+/// and parameters, of which every element can be changed. Where there are no samples for the second
+/// one it takes no memory.
+template <class Bench> class ProbeInputs {
   public:
     /// The micro-batches: of different sizes, for what depends on that.
     static constexpr std::size_t parts = 2;
@@ -29,16 +31,17 @@ template <class Device> class ProbeInputs {
     };
 
     /// `targets`: of a loss.
-    ProbeInputs(Machine<Device>& machine, std::size_t device, LayerElements const& elements,
+    ProbeInputs(Bench& bench, std::size_t device, LayerElements const& elements,
                 GroupSizes const& targets, Sizes const& sizes)
         : elements_(elements), targets_(targets), capacity_(sizes[0]),
-          parameters_(machine, device, elements.parameters, 1) {
+          parameters_(bench, device, elements.parameters, 1) {
         std::size_t first = 0;
         for (std::size_t p = 0; p < parts; ++p) {
+            std::size_t const room = sizes[p] > 0 ? capacity_ : 0;
             given_[p] = {first,
                          sizes[p],
-                         {machine, device, elements.takes, capacity_},
-                         {machine, device, targets.slots(capacity_)}};
+                         {bench, device, elements.takes, room},
+                         {bench, device, targets.slots(room)}};
             first += sizes[p];
         }
     }
@@ -70,6 +73,13 @@ template <class Device> class ProbeInputs {
     }
     void give_output(std::size_t p, std::vector<std::byte> const& before) {
         std::memcpy(given_[p].x.here(), before.data(), before.size());
+    }
+    /// Normal numbers, and zeros where elements carry no gradient.
+    void give_random(std::size_t p, std::uint64_t seed) {
+        InitialRandom random(seed, 0, 0);
+        given_[p].x.each(given_[p].samples, [&](ElementType const& type, std::byte* at) {
+            type.set(at, random.normal());
+        });
     }
     void give_target(std::size_t sample, std::size_t tensor, std::byte const* data) {
         Given& part = of_sample(sample);
@@ -119,19 +129,19 @@ template <class Device> class ProbeInputs {
     struct Given {
         std::size_t first = 0;
         std::size_t samples = 0;
-        ProbeTensors<Device> x;
-        ProbeMemory<Device> targets;
+        ProbeTensors<Bench> x;
+        ProbeMemory<Bench> targets;
     };
 
     LayerElements const elements_;
     GroupSizes const targets_;
     std::size_t const capacity_; ///< samples of the larger micro-batch
-    ProbeTensors<Device> parameters_;
+    ProbeTensors<Bench> parameters_;
     Given given_[parts];
 
   private:
     struct Found {
-        ProbeMemory<Device>* memory = nullptr;
+        ProbeMemory<Bench>* memory = nullptr;
         std::byte* here = nullptr;
     };
 
@@ -141,7 +151,7 @@ template <class Device> class ProbeInputs {
     }
     Found at(Place place) {
         TensorType const& type = type_of(place);
-        ProbeTensors<Device>* tensors = &parameters_;
+        ProbeTensors<Bench>* tensors = &parameters_;
         if (place.input) {
             Given& part = of_sample(place.entry / type.count);
             place.entry -= part.first * type.count;

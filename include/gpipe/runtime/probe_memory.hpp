@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/chain/element.hpp>
-#include <gpipe/runtime/machine.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,23 +9,24 @@
 
 namespace gpipe::detail {
 
-/// Memory of a device with its image in the host's.
-template <class Device> class ProbeMemory {
+/// Memory of a device with its image in the host's. `Bench`: who has the device, a Machine between
+/// steps or a LayerBench.
+template <class Bench> class ProbeMemory {
   public:
     ProbeMemory() = default;
-    ProbeMemory(Machine<Device>& machine, std::size_t device, std::size_t bytes)
-        : machine_(&machine), there_(machine.allocate(device, bytes)), here_(bytes) {}
+    ProbeMemory(Bench& bench, std::size_t device, std::size_t bytes)
+        : bench_(&bench), there_(bench.allocate(device, bytes)), here_(bytes) {}
 
-    std::byte* there() const { return machine_ ? there_.data() : nullptr; }
+    std::byte* there() const { return bench_ ? there_.data() : nullptr; }
     std::byte* here() { return here_.data(); }
     std::byte const* here() const { return here_.data(); }
     std::size_t size() const { return here_.size(); }
     void upload(std::size_t first, std::size_t bytes) {
-        if (bytes > 0) machine_->copy(there() + first, here() + first, bytes);
+        if (bytes > 0) bench_->copy(there() + first, here() + first, bytes);
     }
     void upload() { upload(0, size()); }
     void download() {
-        if (size() > 0) machine_->copy(here(), there(), size());
+        if (size() > 0) bench_->copy(here(), there(), size());
     }
     void fill(int value) {
         std::fill(here_.begin(), here_.end(), static_cast<std::byte>(value));
@@ -34,19 +34,19 @@ template <class Device> class ProbeMemory {
     }
 
   private:
-    Machine<Device>* machine_ = nullptr;
-    decltype(std::declval<Device&>().allocate(0, 0)) there_;
+    Bench* bench_ = nullptr;
+    decltype(std::declval<Bench&>().allocate(0, 0)) there_;
     std::vector<std::byte> here_;
 };
 
 /// A group of tensors in such memory, one behind the other as layers find them.
-template <class Device> class ProbeTensors : public ProbeMemory<Device> {
+template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
   public:
     ProbeTensors() = default;
     /// With room for so many samples. `gradients`: of those that carry one.
-    ProbeTensors(Machine<Device>& machine, std::size_t device, TensorTypes types,
-                 std::size_t samples, bool gradients = false)
-        : ProbeMemory<Device>(machine, device, begin(types, types.count, samples, gradients)),
+    ProbeTensors(Bench& bench, std::size_t device, TensorTypes types, std::size_t samples,
+                 bool gradients = false)
+        : ProbeMemory<Bench>(bench, device, begin(types, types.count, samples, gradients)),
           types_(types), samples_(samples), gradients_(gradients) {}
 
     /// Where a tensor begins, or, of the one past the last, all end.

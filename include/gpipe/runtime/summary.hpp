@@ -52,6 +52,7 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
             for (std::size_t t = 0; t < layer.parameters.count; ++t)
                 own += layer.parameters.bytes[t];
             std::string types = detail::shapes(elements[i].parameters);
+            if (layer.frozen && own > 0) types += "; frozen";
             for (TiedTensor const& end : ties) {
                 if (end.is_first) first = end.layer;
                 if (end.is_first || end.layer != i) continue;
@@ -76,8 +77,8 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
     auto const add = [&](std::string const& name, std::size_t count, DeviceBytes const& of) {
         memory.add({name, std::to_string(count)});
         for (std::size_t const number :
-             {of.parameters, of.gradients, of.optimizer, of.buffers, of.boundary, of.activations,
-              of.staging, of.handles, of.total()})
+             {of.parameters + of.frozen, of.gradients, of.optimizer, of.buffers, of.boundary,
+              of.activations, of.staging, of.handles, of.total()})
             memory.add({trace::grouped(number)});
     };
     DeviceBytes all;
@@ -90,6 +91,7 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
         all.parameters += device.parameters;
         all.gradients += device.gradients;
         all.optimizer += device.optimizer;
+        all.frozen += device.frozen;
         all.buffers += device.buffers;
         all.boundary += device.boundary;
         all.activations += device.activations;

@@ -113,7 +113,7 @@ namespace detail {
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
             tables.layer_names[i] = model.infos[i].name;
             if (tables.ranks.own(programs.device_of(c)))
-                tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i]};
+                tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i], {}};
         }
     }
     tables.layer_names[count] = model.loss.name;

@@ -1,23 +1,28 @@
 #pragma once
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
+#include <gpipe/core/array.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gpipe {
 
 /// What is chosen when a Training is constructed: its Options. `cells` (the K of Cells<K>),
-/// `micro_batches`, `replicas`, `schedule` and `checkpointing` are for policies that are dynamic.
+/// `micro_batches`, `balance`, `replicas`, `schedule` and `checkpointing` are for policies that are
+/// dynamic.
 template <class Device> struct TrainingOptions {
     std::size_t samples = 0;       ///< largest mini-batch, of a replica, that memory is planned for
     std::uint64_t seed = 0;        ///< of all random numbers: the first parameters, dropout masks
     std::size_t cells = 0;         ///< k of Cells<dynamic>
     std::size_t micro_batches = 0; ///< 0: 4 K
-    std::size_t replicas = 0;      ///< r of Replicas<dynamic>; 0: one
+    /// Of Cells<dynamic>, the layers of each cell: see balance::by_time(). Empty: cut by costs.
+    Array<std::size_t> balance{};
+    std::size_t replicas = 0; ///< r of Replicas<dynamic>; 0: one
     /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu, Mikolov
     /// and Bengio, 2013), which must be finite. 0: neither. On a device that cannot read the host's
     /// memory it takes some.
@@ -33,6 +38,8 @@ template <class Device> struct TrainingOptions {
     /// sure that others are done. With less, down to 0, a device may take fewer bytes, and a step
     /// whose actions take longer than planned more time.
     std::size_t slack = no_wait;
+    /// Layers that are frozen, by number, beside those that say so themselves, see is_frozen.
+    std::vector<std::size_t> frozen{};
     /// For schedule::Dynamic; none: GPipe.
     schedule::Dynamic schedule{};
     /// For checkpoint::Dynamic; none: ExceptLast.

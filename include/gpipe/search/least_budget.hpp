@@ -40,7 +40,7 @@ struct LeastBudget {
             auto const slots = [&](GroupSizes const& group, bool has) {
                 return has ? group.slots(problem.capacity) : 0;
             };
-            states[device] += (2 + problem.states) * layer.parameters.slots(1);
+            states[device] += layer.frozen_slots() + (2 + problem.states) * layer.learned_slots();
             std::size_t const input = slots(layer.input, l > 0); // the first may be the caller's
             again = std::min(again, whole + input);
             if (l < learner) continue;

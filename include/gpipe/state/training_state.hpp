@@ -77,6 +77,14 @@ inline void add_own(TrainingState& state, Tables const& tables, std::uint32_t ro
                              saves && (shards || is_first)});
 }
 
+// A tensor that is as it is on all replicas, at `memory` if it is here.
+inline void add_lasting(TrainingState& state, std::string name, TensorType const& type,
+                        std::byte* memory, bool saves) {
+    if (memory) state.own.push_back({state.tensors.size(), 0, type.count, memory, saves});
+    state.tensors.push_back(
+        {std::move(name), type.dtype, {type.extents, type.extents + type.rank}, 0, 0, nullptr});
+}
+
 // Waits for all steps.
 template <class Device>
 TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& layers,
@@ -90,25 +98,22 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         LayerState const& layer = layers[i];
         state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
                                in_words(layer.output()));
-        // Of each replica the same.
-        std::byte* buffer = tables.layers[i].buffers.buffers;
-        for (std::size_t t = 0; t < layer.buffers.count; ++t) {
-            TensorType const& type = layer.buffers.first[t];
-            if (buffer) {
-                state.own.push_back(
-                    {state.tensors.size(), 0, type.count, buffer, tables.ranks.replica == 0});
-                buffer += slot_bytes(type.count * type.element.bytes);
+        LayerMemory const& memory = tables.layers[i];
+        auto const add_all = [&](TensorTypes types, std::byte* from, auto name) {
+            for (std::size_t t = 0; t < types.count; ++t) {
+                TensorType const& type = types.first[t];
+                add_lasting(state, name(i, layer, t), type, from, tables.ranks.replica == 0);
+                if (from) from += slot_bytes(type.count * type.element.bytes);
             }
-            state.tensors.push_back({buffer_name(i, layer, t),
-                                     type.dtype,
-                                     {type.extents, type.extents + type.rank},
-                                     0,
-                                     0,
-                                     nullptr});
+        };
+        add_all(layer.buffers, memory.buffers.buffers, buffer_name);
+        if (machine.model().infos[i].frozen) {
+            add_all(layer.parameters, memory.parameters, tensor_name);
+            continue;
         }
         for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-            if (machine.engine().tied().is_repeated(i, t)) continue;
             TensorType const& type = layer.parameters.first[t];
+            if (machine.engine().tied().is_repeated(i, t)) continue;
             std::uint32_t const row = tables.order[next++];
             std::size_t const tensor = state.tensors.size();
             auto const add = [&](std::uint32_t end) {

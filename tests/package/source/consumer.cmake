@@ -15,6 +15,11 @@ foreach(program consumer compiled mixed)
     target_link_libraries(${program} PRIVATE gpipe::gpipe)
 endforeach()
 
+# Cut by what its layers take on this machine. Built for one of the three ways here.
+add_executable(profiled EXCLUDE_FROM_ALL ${source}/profiled.cpp)
+target_link_libraries(profiled PRIVATE gpipe::gpipe)
+gpipe_profile(profiled net_profile.hpp INCLUDE ${source}/other.hpp NET Net{} SAMPLES 2 ROUNDS 1)
+
 # The part that needs nlohmann-json, where that is there.
 if(TARGET gpipe::state)
     add_executable(saves ${source}/saves.cpp)

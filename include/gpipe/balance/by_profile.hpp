@@ -1,0 +1,97 @@
+#pragma once
+
+#include <gpipe/balance/balance.hpp>
+#include <gpipe/balance/layer_profile.hpp>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+/// Balances of what layers were found to take, as torchgpipe's balance_by_time and balance_by_size:
+/// for Options::balance, or in a type.
+namespace gpipe::balance {
+
+/// The sizes of so many cells, of which the most expensive is as cheap as possible: see
+/// cut_by_bottleneck().
+GPIPE_INLINE constexpr Array<std::size_t> by_cost(Array<double> const& costs, std::size_t cells) {
+    Array<std::size_t> first(cells + 1), sizes(cells);
+    cut_by_bottleneck(costs.data(), costs.size(), cells, first.data());
+    for (std::size_t k = 0; k < cells; ++k) sizes[k] = first[k + 1] - first[k];
+    return sizes;
+}
+
+/// By the seconds of each layer's forward and backward.
+GPIPE_INLINE constexpr Array<std::size_t> by_time(ProfileView const& profile, std::size_t cells) {
+    Array<double> costs(profile.layers.size());
+    for (std::size_t i = 0; i < costs.size(); ++i)
+        costs[i] = profile.layers[i].forward + profile.layers[i].backward;
+    return by_cost(costs, cells);
+}
+
+/// How by_size() weighs.
+struct SizeOptions {
+    /// How many times its bytes a parameter takes, with its gradient and optimizer state: 2 for SGD
+    /// (3 with momentum), 4 for Adam.
+    double param_scale = 2;
+};
+/// By the bytes of each layer: its output and what it saves, of a micro-batch, and its parameters.
+GPIPE_INLINE constexpr Array<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
+                                                  SizeOptions options = {}) {
+    Array<double> costs(profile.layers.size());
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+        LayerProfile const& layer = profile.layers[i];
+        costs[i] = static_cast<double>(layer.output + layer.saved) +
+                   static_cast<double>(layer.parameters) * options.param_scale;
+    }
+    return by_cost(costs, cells);
+}
+
+/// @cond
+namespace detail {
+
+struct ByTimes {
+    static constexpr auto sizes(ProfileView const& profile, std::size_t cells) {
+        return by_time(profile, cells);
+    }
+};
+template <std::size_t param_scale> struct BySizes {
+    static constexpr auto sizes(ProfileView const& profile, std::size_t cells) {
+        return by_size(profile, cells, {static_cast<double>(param_scale)});
+    }
+};
+
+// The Balance of what By says; of a profile that is stale, once that is said, another cut.
+template <class Net, std::size_t samples, auto const& profile, std::size_t K, class By>
+consteval auto cut_by() {
+    constexpr bool same = profile.chain == chain_number(Net::layers().data(), Net::size);
+    if constexpr (K == 0 || K > Net::size) // which a Training refuses
+        return Cells<K>{};
+    else if constexpr (!CheckProfile<profile.layers.size(), Net::size, profile.samples, samples,
+                                     same>::ok())
+        return Cells<K>{};
+    else
+        return []<std::size_t... ks>(std::index_sequence<ks...>) {
+            constexpr auto sizes = [] {
+                std::array<std::size_t, K> result{};
+                auto const found = By::sizes(profile, K);
+                for (std::size_t k = 0; k < K; ++k) result[k] = found[k];
+                return result;
+            }();
+            return Balance<sizes[ks]...>{};
+        }
+    (std::make_index_sequence<K>{});
+}
+
+} // namespace detail
+/// @endcond
+
+/// Policy: the Balance<...> of by_time() for K cells, of a constant profile of Net for
+/// micro-batches of so many samples. A stale one does not compile.
+template <class Net, std::size_t samples, auto const& profile, std::size_t K>
+using ByTime = decltype(detail::cut_by<Net, samples, profile, K, detail::ByTimes>());
+/// The same of by_size().
+template <class Net, std::size_t samples, auto const& profile, std::size_t K,
+          std::size_t param_scale = 2>
+using BySize = decltype(detail::cut_by<Net, samples, profile, K, detail::BySizes<param_scale>>());
+
+} // namespace gpipe::balance

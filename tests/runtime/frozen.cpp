@@ -1,0 +1,359 @@
+// Frozen layers: they stay as they are, and nothing is computed, kept or planned for that.
+#include "support/buffer_layers.hpp"
+#include "support/folder.hpp"
+#include "support/net.hpp"
+#include "support/skip_layers.hpp"
+
+#include <gpipe/check_gradients.hpp>
+#include <gpipe/replicas.hpp>
+#include <gpipe/state/state.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Host;
+using toy::Backward;
+using toy::Deferred;
+using toy::Phase;
+using toy::Remote;
+using Real = float;
+using Loss = toy::MeanSquare<Real, 3>;
+using Net = toy::Net<Real>;
+using Layers = std::vector<std::size_t>;
+
+constexpr std::size_t L = Net::size;
+// Of these the second comes as a whole, the others in halves.
+constexpr std::size_t learners[] = {0, 4, 6, 9};
+
+bool has(Layers const& layers, std::size_t layer) {
+    return std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
+
+// Adam of all layers but some, in a plain loop that knows nothing of frozen ones.
+struct AdamOfOthers {
+    static constexpr std::size_t states = Adam::states;
+    Adam adam{1e-2f};
+    Layers frozen{};
+    template <class T>
+    void operator()(gpipe::UpdateContext context, gpipe::UpdateTensor<T, states> tensor) const {
+        if (!has(frozen, context.layer)) adam(context, tensor);
+    }
+};
+using Plain = toy::Reference<Net, Loss, AdamOfOthers>;
+template <class Device> using Train = toy::Train<Real, Device>;
+
+struct Expected {
+    toy::Watch watch;
+    Plain plain;
+    Layers frozen;
+    std::vector<double> losses;
+
+    Expected(Layers layers, Backward order)
+        : plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, layers}, 7, 8, order),
+          frozen(std::move(layers)) {
+        for (std::size_t const size : {13, 7, 13}) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            losses.push_back(plain.step(data.inputs, data.targets));
+        }
+    }
+    template <class T> std::string differs(T& train) {
+        std::size_t step = 0;
+        for (std::size_t const size : {13, 7, 13}) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            if (train.step(data.inputs, data.targets).loss != losses[step++])
+                return "the loss of step " + std::to_string(step - 1);
+        }
+        for (std::size_t layer = 0; layer < L; ++layer)
+            for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+                std::vector<std::byte> own(plain.parameter(layer, t).size());
+                train.read_parameter(layer, t, std::span(own));
+                if (own != plain.parameter(layer, t))
+                    return "parameters of layer " + std::to_string(layer);
+                if (has(frozen, layer)) continue;
+                train.read_gradient(layer, t, std::span(own));
+                if (own != plain.gradient(layer, t))
+                    return "gradient of layer " + std::to_string(layer);
+            }
+        return {};
+    }
+};
+
+template <class T> typename T::Options options(std::size_t cells, Layers frozen) {
+    typename T::Options o;
+    o.samples = 13;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = 8;
+    o.frozen = std::move(frozen);
+    return o;
+}
+struct Shared;
+using TiedNet = gpipe::Pipeline<toy::TiedTo<toy::Linear<Real, 5, 5>, Shared>,
+                                toy::TiedTo<toy::Linear<Real, 5, 5>, Shared>>;
+std::size_t lowest_of(Layers const& frozen) {
+    for (std::size_t const layer : learners)
+        if (!has(frozen, layer)) return layer;
+    return L;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "P1 P9 frozen layers stay as they are, others train as in a plain loop, under every "
+    "schedule, checkpointing, number of devices and link; nothing else is called, and "
+    "no byte planned",
+    Device, Host, Deferred, Remote) {
+    std::size_t point = 0, trained = 0;
+    for (Layers const& frozen :
+         std::vector<Layers>{{0}, {4}, {0, 4}, {6}, {0, 4, 6}, {9}, {4, 6, 9}, {1, 2, 3}}) {
+        Expected descending(frozen, Backward::descending);
+        Expected ascending(frozen, Backward::ascending);
+        std::size_t const lowest = lowest_of(frozen);
+        toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+                for (auto const& run : toy::runs<Device>()) {
+                    if (point++ % toy::one_of(293) != 0) continue;
+                    auto o = options<Train<Device>>(k, frozen);
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    o.device = run;
+                    o.debug = point % 2 == 0;
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                         " cells per device, ", checkpointing.name, ", K = ", k, ", ",
+                         toy::describe(run), ", lowest ", lowest);
+                    toy::Watch watch;
+                    Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+                    bool const descends = schedule.name() == "GPipe";
+                    CHECK((descends ? descending : ascending).differs(train) == "");
+                    CHECK(train.used_bytes() == train.planned_bytes());
+                    for (std::size_t layer = 0; layer < L; ++layer) {
+                        std::size_t const whole = watch.count(layer, Phase::backward);
+                        std::size_t const first = watch.count(layer, Phase::input_gradient);
+                        std::size_t const second = watch.count(layer, Phase::weight_gradient);
+                        if (layer < lowest) CHECK(whole + first + second == 0);
+                        if (layer > lowest && has(frozen, layer) && layer != 4) {
+                            CHECK(second == 0);
+                            CHECK(whole + first > 0);
+                        }
+                    }
+                    std::size_t gradients = 0, states = 0, learned = 0;
+                    for (auto const& bytes : train.plan().devices) {
+                        gradients += bytes.gradients;
+                        states += bytes.optimizer;
+                    }
+                    for (std::size_t const layer : learners)
+                        if (!has(frozen, layer))
+                            learned += Net::leaf_info[layer].parameters.slots(1);
+                    CHECK(states == 2 * learned);
+                    if (!o.debug) CHECK(gradients == learned); // else something lies behind
+                    ++trained;
+                }
+        });
+    }
+    MESSAGE(trained << " trainings");
+    CHECK(trained > 30);
+}
+
+namespace {
+
+// What a training of other policies makes of some steps other than the plain loop.
+template <class T>
+std::string differs(T& train, Layers const& frozen, std::size_t replicas, bool shards) {
+    toy::Watch watch;
+    Plain plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, frozen}, 7, 8,
+                Backward::ascending, replicas);
+    for (std::size_t const size : {13, 7, 13}) {
+        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+        if (train.step(data.inputs, data.targets).loss != plain.step(data.inputs, data.targets))
+            return "a loss";
+    }
+    for (std::size_t layer = 0; layer < L; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::vector<std::byte> own(plain.parameter(layer, t).size());
+            train.read_parameter(layer, t, std::span(own));
+            if (own != plain.parameter(layer, t))
+                return "parameters of layer " + std::to_string(layer);
+            if (shards || has(frozen, layer)) continue;
+            train.read_gradient(layer, t, std::span(own));
+            if (own != plain.gradient(layer, t))
+                return "gradient of layer " + std::to_string(layer);
+        }
+    return {};
+}
+template <class Device, class... Policies>
+using TrainWith =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, Device, Policies...>;
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "P1 frozen layers in replicas, with state that is sharded, and with updates that "
+    "wait for no other device",
+    Policy, gpipe::Replicas<2>, gpipe::Replicas<3, gpipe::shard::OptimizerState>,
+    gpipe::update::Immediate) {
+    constexpr bool immediate = std::is_same_v<Policy, gpipe::update::Immediate>;
+    constexpr bool shards =
+        std::is_same_v<Policy, gpipe::Replicas<3, gpipe::shard::OptimizerState>>;
+    using Device = std::conditional_t<immediate, Deferred, Host>;
+    using T = TrainWith<Device, Policy>;
+    for (Layers const& frozen : std::vector<Layers>{{0, 4}, {4}, {9}, {0, 4, 6}})
+        for (std::size_t cells : {1, 2, 3}) {
+            INFO("K = ", cells, ", first of ", frozen.size(), " frozen: ", frozen[0]);
+            auto o = options<T>(cells, frozen);
+            o.schedule = gpipe::schedule::OneForwardOneBackward{};
+            toy::Watch watch;
+            T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+            CHECK(differs(train, frozen, immediate ? 1 : shards ? 3 : 2, shards) == "");
+            CHECK(train.used_bytes() == train.planned_bytes());
+        }
+}
+
+TEST_CASE("frozen by type is frozen by number, and known to constants") {
+    using First = toy::Linear<Real, 5, 6>;
+    using Last = toy::Linear<Real, 6, 3>;
+    using Open = gpipe::Pipeline<First, toy::Tanh<Real, 6>, toy::Linear<Real, 6, 6>, Last>;
+    using Closed = gpipe::Pipeline<gpipe::Frozen<First>, toy::Tanh<Real, 6>,
+                                   gpipe::Frozen<toy::Linear<Real, 6, 6>>, Last>;
+    static_assert(gpipe::is_frozen<gpipe::Frozen<First>> && !gpipe::is_frozen<First>);
+    // Gradients and two states of Adam for each, in slots of 256 bytes.
+    using Of = gpipe::Cells<1>;
+    using M = gpipe::MicroBatches<2>;
+    constexpr std::size_t saved =
+        gpipe::Training<Open, Of, M, gpipe::Loss<Loss>, gpipe::Optimizer<Adam>>::peak_bytes(0, 4) -
+        gpipe::Training<Closed, Of, M, gpipe::Loss<Loss>, gpipe::Optimizer<Adam>>::peak_bytes(0, 4);
+    static_assert(saved >= 4 * 3 * 256);
+    using A = toy::Training<Open, Loss, Adam, Host>;
+    using B = toy::Training<Closed, Loss, Adam, Host>;
+    for (std::size_t cells = 1; cells <= 4; ++cells) {
+        A a({}, {}, Adam{1e-2f}, options<A>(cells, {0, 2}));
+        B b({}, {}, Adam{1e-2f}, options<B>(cells, {}));
+        toy::Data<Real> const data(13);
+        for (int step = 0; step < 3; ++step)
+            CHECK(a.step(data.inputs, data.targets).loss == b.step(data.inputs, data.targets).loss);
+        CHECK(a.planned_bytes() == b.planned_bytes());
+        CHECK(std::ranges::equal(a.parameter<Real>(3, 0), b.parameter<Real>(3, 0)));
+        CHECK(b.summary().find("; frozen") != std::string::npos);
+        CHECK(a.summary().find("; frozen") != std::string::npos);
+    }
+    // Cuts balance what there is to do: forwards alone below.
+    using Deep = gpipe::Pipeline<gpipe::Repeat<6, gpipe::Frozen<toy::Linear<Real, 3, 3>>>,
+                                 gpipe::Repeat<6, toy::Linear<Real, 3, 3>>>;
+    using T = gpipe::Training<Deep, gpipe::Cells<2>, gpipe::MicroBatches<2>,
+                              gpipe::Loss<toy::MeanSquare<Real, 3>>>;
+    T deep({}, {}, {}, {.samples = 4});
+    CHECK(deep.plan().first[1] == 8); // 6 + 2 * 3 of 24 thirds
+}
+
+TEST_CASE("what is asked of frozen layers in vain is refused") {
+    using T = Train<Host>;
+    toy::Watch watch;
+    auto const says = [](auto f) {
+        try {
+            f();
+        } catch (std::exception const& error) {
+            return std::string(error.what());
+        }
+        return std::string("nothing");
+    };
+    auto const make = [&](Layers frozen) {
+        return std::make_unique<T>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f},
+                                   options<T>(2, std::move(frozen)));
+    };
+    CHECK(says([&] {
+              make({1, 10});
+          }) == "gpipe: Options::frozen names layer 10: the layers of the pipeline are 0 to 9");
+    auto const train = make({0, 6});
+    std::vector<Real> values(30);
+    for (auto const& said : {says([&] { train->read_gradient(0, 0, std::span(values)); }),
+                             says([&] { (void)train->gradient<Real>(0, 0); }),
+                             says([&] { (void)train->gradients<0>(); })})
+        CHECK(said.find("gpipe: layer 0 (") == 0);
+    CHECK(says([&] { (void)train->gradients<0>(); }).find(") is frozen: it has no gradients") !=
+          std::string::npos);
+    train->read_parameter(0, 0, std::span(values));
+    train->write_parameter(0, 0, std::span<Real const>(values));
+    using OfTies = toy::Training<TiedNet, toy::MeanSquare<Real, 5>, Adam, Host>;
+    CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {1})); }) ==
+          "gpipe: layer 1 is frozen, but its parameter tensor 0 is tied to others");
+}
+
+TEST_CASE("all layers frozen: losses and nothing else") {
+    using T = Train<Host>;
+    toy::Watch watch;
+    for (std::size_t cells : {1, 3}) {
+        T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options<T>(cells, {0, 4, 6, 9}));
+        toy::Data<Real> const data(13);
+        std::vector<Real> before(30), after(30);
+        train.read_parameter(0, 0, std::span(before));
+        (void)train.step(data.inputs, data.targets);
+        (void)train.step(data.inputs, data.targets);
+        train.read_parameter(0, 0, std::span(after));
+        CHECK(before == after);
+        CHECK(train.steps() == 2);
+    }
+}
+
+TEST_CASE("gradients of what learns are checked, and those of frozen layers' inputs") {
+    using Exact = toy::BufferNet<double>;
+    using T = toy::Training<Exact, toy::MeanSquare<double, 3>, Adam, Host>;
+    T train({}, {}, Adam{1e-2f}, options<T>(2, {0, 4}));
+    toy::Data<double> const data(12, 3);
+    auto const report = gpipe::check_gradients(train, data.inputs, data.targets);
+    INFO(to_string(report));
+    CHECK(report.passed());
+    for (auto const& row : report.rows)
+        if (row.layer == 0 || row.layer == 4) CHECK(row.tensor.find("parameter") != 0);
+}
+
+TEST_CASE("fine-tuning: all but the head is loaded and frozen, and goes on from a saved state") {
+    using T = Train<Host>;
+    toy::Folder const folder;
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    auto const make = [&](Layers frozen, std::uint64_t seed, std::size_t cells) {
+        auto o = options<T>(cells, std::move(frozen));
+        o.seed = seed;
+        o.snapshot = true;
+        return std::make_unique<T>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+    };
+    auto const trained = make({}, 7, 2);
+    (void)trained->step(data.inputs, data.targets);
+    gpipe::save(*trained, folder / "trained");
+    std::vector<Real> body(30), head(18), now(30), tuned(18);
+    trained->read_parameter(0, 0, std::span(body));
+    std::vector<double> losses;
+    for (std::size_t cells : {1, 3}) {
+        auto const tunes = make({0, 4, 6}, 9, cells);
+        tunes->read_parameter(9, 0, std::span(head));
+        gpipe::load(*tunes, folder / "trained", {.only = {"layer."}, .except = {"layer.0009."}});
+        tunes->read_parameter(9, 0, std::span(tuned));
+        CHECK(tuned == head);
+        for (int step = 0; step < 2; ++step) (void)tunes->step(data.inputs, data.targets);
+        tunes->read_parameter(0, 0, std::span(now));
+        CHECK(now == body);
+        gpipe::save(*tunes, folder / "tuned");
+        gpipe::start_save(*tunes, folder / "copy").wait();
+        CHECK(folder.content("tuned") == folder.content("copy"));
+        CHECK(folder.content("tuned").find("optimizer.0.layer.0009.0") != std::string::npos);
+        CHECK(folder.content("tuned").find("optimizer.0.layer.0000.0") == std::string::npos);
+        auto const goes_on = make({0, 4, 6}, 1, 4 - cells);
+        gpipe::load(*goes_on, folder / "tuned");
+        losses.push_back(tunes->step(data.inputs, data.targets).loss);
+        CHECK(goes_on->step(data.inputs, data.targets).loss == losses.back());
+    }
+    CHECK(losses[0] == losses[1]);
+}
