@@ -35,7 +35,7 @@ template <class Shape, class Operations = HostOperations> struct Relu {
     using Output = Shape;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::output;
     static constexpr bool recompute_is_cheap = true;
-    static constexpr double cost = 4.0 * Shape::size;
+    static constexpr double cost = 22.0 * Shape::size;
 
     void forward(auto& ctx, auto x, auto y) const {
         Operations::on(ctx).for_each_index(x.size(), detail::Rectify<T>{x.data(), y.data()});

@@ -59,7 +59,9 @@ template <class Tag, class Shape, class Operations = HostOperations> struct Fork
     using Output = Shape;
     using Stash = gpipe::Skip<Tag, Shape>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
-    static constexpr double cost = 4.0 * Shape::size;
+    /// Memory's traffic, as of the other layers without a product: as long as so many operations of
+    /// a convolution (gpipe::profile).
+    static constexpr double cost = 24.0 * Shape::size;
 
     void forward(auto& ctx, auto x, auto y) const {
         Operations::on(ctx).for_each_index(
@@ -83,7 +85,7 @@ struct Exchange {
     using Stash = gpipe::Skip<StashTag, From>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
     static constexpr bool backward_reads_pops = false;
-    static constexpr double cost = 2.0 * (From::size + To::size);
+    static constexpr double cost = 16.0 * (From::size + To::size);
 
     void forward(auto& ctx, auto x, auto y) const {
         auto const on = Operations::on(ctx);
@@ -108,7 +110,7 @@ template <class Tag, class Shape, class Operations = HostOperations> struct Join
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::output;
     static constexpr bool backward_reads_pops = false;
     static constexpr bool recompute_is_cheap = true;
-    static constexpr double cost = 4.0 * Shape::size;
+    static constexpr double cost = 30.0 * Shape::size;
 
     void forward(auto& ctx, auto x, auto y) const {
         Operations::on(ctx).for_each_index(
