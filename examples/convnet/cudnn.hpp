@@ -195,7 +195,11 @@ class Cudnn {
 /// Whether the workspaces of layers are large enough, on the current GPU.
 class CudnnWorkspaceCheck {
   public:
-    CudnnWorkspaceCheck() { check_cudnn("cudnnCreate", cudnnCreate(&handle_)); }
+    /// Throws gpipe::cuda::Error, if there is no GPU, and std::runtime_error.
+    CudnnWorkspaceCheck() {
+        static_cast<void>(gpipe::cuda::device_count()); // which has better words for that
+        check_cudnn("cudnnCreate", cudnnCreate(&handle_));
+    }
     CudnnWorkspaceCheck(CudnnWorkspaceCheck const&) = delete;
     CudnnWorkspaceCheck& operator=(CudnnWorkspaceCheck const&) = delete;
     ~CudnnWorkspaceCheck() { static_cast<void>(cudnnDestroy(handle_)); }

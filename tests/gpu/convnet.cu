@@ -37,6 +37,7 @@ struct Way {
     gpipe::schedule::Dynamic schedule = gpipe::schedule::GPipeAscending{};
     gpipe::checkpoint::Dynamic checkpointing = gpipe::checkpoint::Never{};
     float learning_rate = 0.05f;
+    std::size_t graphs = 0; // kept
 };
 
 // Pictures, and which quarter of the brightest numbers is theirs.
@@ -68,7 +69,7 @@ template <class T, class Operations, class Device> struct Trained {
         options.schedule = way.schedule;
         options.checkpointing = way.checkpointing;
         if constexpr (requires { options.device.gpus; })
-            options.device.gpus = std::vector<int>(way.cells, 0);
+            options.device = {.gpus = std::vector<int>(way.cells, 0), .graphs = way.graphs};
         return options;
     }
     explicit Trained(Way const& way = {}, int steps = 5)
@@ -100,6 +101,7 @@ TEST_CASE("the convolution network has the same bits on a GPU for every cut, sch
                .checkpointing = gpipe::checkpoint::Always{}})
               .losses == expected);
     CHECK(Gpu({.cells = 3, .schedule = gpipe::schedule::ZeroBubbleV{}}).losses == expected);
+    CHECK(Gpu({.cells = 2, .graphs = 1}).losses == expected);
 }
 
 TEST_CASE("the gradients of the convolution network on a GPU are those of the host") {
