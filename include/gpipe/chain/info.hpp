@@ -57,8 +57,9 @@ struct LayerInfo {
 
     /// Whether it has parameters that are trained.
     constexpr bool learns() const { return parameters.count > 0 && !frozen; }
-    /// The bytes of its slots of parameters that are, or are not.
+    /// The bytes of its slots of parameters that are.
     constexpr std::size_t learned_slots() const { return frozen ? 0 : parameters.slots(1); }
+    /// Of those that are not.
     constexpr std::size_t frozen_slots() const { return frozen ? parameters.slots(1) : 0; }
     /// Those of gradients that it adds to all the same, unless no backward reaches it.
     constexpr std::size_t unwanted_slots() const { return has_whole ? frozen_slots() : 0; }

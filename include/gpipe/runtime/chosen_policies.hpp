@@ -99,9 +99,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return {};
         }
         static constexpr Value value = [] {
-            Array<LayerInfo> const layers = Net::layers();
+            Array<LayerInfo> const infos = Net::layers();
             Array<std::size_t> const found =
-                cut(cell_count, cut_costs(layers.data(), layers.size()), weighed());
+                cut(cell_count, cut_costs(infos.data(), infos.size()), weighed());
             Value result;
             for (std::size_t c = 0; c < found.size(); ++c) result.first[c] = found[c];
             return result;
