@@ -214,8 +214,8 @@ TEST_CASE("a summary says what a training consists of") {
               "       in all" +
               std::string(wide - 6, ' ') +
               "                                                          27    216");
-    CHECK(text.find("\nbytes planned  layers  parameters  gradients  optimizer  boundaries  "
-                    "activations  staging  handles  in all\n") != std::string::npos);
+    CHECK(text.find("\nbytes planned  layers  parameters  gradients  optimizer  buffers  "
+                    "boundaries  activations  staging  handles  in all\n") != std::string::npos);
     CHECK(text.find("\n2 devices, 2 cells, M = 3, 3 samples at most in a micro-batch\n") !=
           std::string::npos);
 }
@@ -244,20 +244,21 @@ TEST_CASE("the totals of a summary are those of the plan") {
         for (std::size_t d = 0; d < train.devices(); ++d) {
             gpipe::DeviceBytes const& device = train.plan().devices[d];
             auto const row = numbers(lines[L + 4 + d]);
-            REQUIRE(row.size() == 10);
+            REQUIRE(row.size() == 11);
             CHECK(row[0] == d);
-            CHECK(row[2] == device.parameters);
-            CHECK(row[5] == device.boundary);
-            CHECK(row[6] == device.activations);
-            CHECK(row[9] == device.total());
+            CHECK(row[2] == device.parameters + device.frozen);
+            CHECK(row[5] == device.buffers);
+            CHECK(row[6] == device.boundary);
+            CHECK(row[7] == device.activations);
+            CHECK(row[10] == device.total());
             all.gradients += device.gradients;
             all.optimizer += device.optimizer;
         }
         auto const row = numbers(lines[L + 4 + train.devices()]);
-        REQUIRE(row.size() == 9);
+        REQUIRE(row.size() == 10);
         CHECK(row[0] == L);
         CHECK(row[2] == all.gradients);
         CHECK(row[3] == all.optimizer);
-        CHECK(row[8] == train.planned_bytes());
+        CHECK(row[9] == train.planned_bytes());
     });
 }

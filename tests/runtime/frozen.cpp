@@ -163,7 +163,7 @@ TEST_CASE_TEMPLATE(
         });
     }
     MESSAGE(trained << " trainings");
-    CHECK(trained > 30);
+    CHECK(trained > 3); // under sanitizers, too
 }
 
 namespace {
