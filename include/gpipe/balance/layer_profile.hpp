@@ -52,7 +52,8 @@ GPIPE_INLINE constexpr std::string_view name_without_arguments(std::string_view 
 } // namespace detail
 
 /// A number for a chain of layers: of their types' names (not of template arguments, which
-/// compilers spell in several ways), shapes and bytes, in their order.
+/// compilers spell in several ways), shapes and bytes, and which of them are frozen, in their
+/// order.
 GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::size_t size) {
     std::uint64_t number = type_number({});
     auto const add = [&](std::uint64_t value) {
@@ -63,11 +64,12 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         LayerInfo const& layer = layers[i];
         add(type_number(detail::name_without_arguments(layer.name)));
         add(std::bit_cast<std::uint64_t>(layer.cost));
-        add(layer.splits * 2u + layer.accepts_none);
+        add(layer.frozen * 4u + layer.splits * 2u + layer.accepts_none);
         add(layer.skips.stashes);
         for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
-        for (GroupSizes const* group : {&layer.input, &layer.output, &layer.saved, &layer.scratch,
-                                        &layer.parameters, &layer.deferred}) {
+        for (GroupSizes const* group :
+             {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.parameters,
+              &layer.deferred, &layer.buffers, &layer.statistics}) {
             add(group->count);
             for (std::size_t t = 0; t < group->count; ++t) add(group->bytes[t]);
         }
