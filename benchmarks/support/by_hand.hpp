@@ -61,8 +61,8 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             call.parameters = parameters_[i];
             call.gradients = gradients_[i];
             call.index = static_cast<std::uint32_t>(i);
-            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters, 1, i,
-                                                                  size);
+            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters,
+                                                                  nullptr, 1, i, size);
             scratch = std::max(scratch, info.scratch.slots(capacity_));
             deferred = std::max(deferred, info.deferred.slots(capacity_));
             gradient = std::max({gradient, info.output_gradient.slots(capacity_),

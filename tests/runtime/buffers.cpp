@@ -146,7 +146,10 @@ TEST_CASE_TEMPLATE("P6 buffers: a step that fails, wherever it does, leaves them
         for (int step = 0; step < 3; ++step) {
             if (step == 1) {
                 counting.throws = function;
+                int const updates = counting.updates;
                 CHECK_THROWS_AS(train.step(data.inputs, data.targets), std::range_error);
+                // Nobody looks at statistics that may be missing.
+                CHECK(counting.updates == updates + (function == Counting::update));
                 CHECK(train.steps() == 1);
                 CHECK(train.failure()->layer == counter);
                 bool const at_end = function != Counting::forward;

@@ -19,6 +19,7 @@ namespace toy {
 struct Counting {
     enum Function { nothing, forward, merge, update };
     std::atomic<Function> throws = nothing;
+    std::atomic<int> updates = 0; ///< calls of update_buffers
 };
 
 /// The identity, which counts: samples and micro-batches that it has seen in training, by
@@ -56,6 +57,7 @@ template <class T, std::size_t N> struct Counter {
         for (std::size_t i = 0; i < 2; ++i) sum[i] = 3 * sum[i] + part[i]; // not commutative
     }
     void update_buffers(auto&, auto statistics, auto buffers) const {
+        if (counting) ++counting->updates;
         auto [steps, seen] = buffers;
         ++steps[0];
         for (std::size_t i = 0; i < 2; ++i) seen[i] = (seen[i] + statistics[i]) % 97;

@@ -66,7 +66,7 @@ template <class L> struct Driven {
           scratch(slots<typename Traits::Scratch>(samples + 1)), x(samples * L::Input::size),
           y(samples * L::Output::size), dy(y.size()), dx(x.size()) {
         parameters.clear();
-        detail::initialize_thunk<L>(&layer, parameters.data(), 7, 3, layers);
+        detail::initialize_thunk<L>(&layer, parameters.data(), nullptr, 7, 3, layers);
         call.layer = &layer;
         call.parameters = parameters.data();
         call.gradients = gradients.data();
@@ -661,7 +661,7 @@ TEST_CASE(
     Driven<L> same{L{}, 1};
     auto const bytes = slots<L::Parameters>(1);
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) == 0);
-    detail::initialize_thunk<L>(&one.layer, same.parameters.data(), 7, 4, 10);
+    detail::initialize_thunk<L>(&one.layer, same.parameters.data(), nullptr, 7, 4, 10);
     CHECK(std::memcmp(one.parameters.data(), same.parameters.data(), bytes) != 0);
 }
 

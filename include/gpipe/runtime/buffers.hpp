@@ -71,8 +71,9 @@ template <class Device> class BufferMoves {
     // may be missing.
     template <class F> void each_row(Run& run, Step const& step, F f) {
         DeviceBuffers const& own = tables_.buffers.devices[step.device];
-        for (std::size_t i = own.first; i < own.last && !run.failed(); ++i) {
+        for (std::size_t i = own.first; i < own.last; ++i) {
             auto const work = [&run, &tables = tables_, i, f, on = &device_.stream(step.stream)] {
+                if (run.failed()) return;
                 BufferRow const& row = tables.buffers.rows[i];
                 Work::attempt([&] { f(row, tables.layers[row.layer].buffers, on); },
                               [&](std::exception_ptr error) {

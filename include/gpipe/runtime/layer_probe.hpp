@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
+#include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/probe_inputs.hpp>
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/info.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/probe_memory.hpp>
 
