@@ -68,8 +68,10 @@ template <class T, class Operations, class Device> struct Trained {
         options.micro_batches = 4;
         options.schedule = way.schedule;
         options.checkpointing = way.checkpointing;
-        if constexpr (requires { options.device.gpus; }) options.device.gpus.assign(way.cells, 0);
-        options.device.graphs = way.graphs;
+        if constexpr (requires { options.device.gpus; }) {
+            options.device.gpus.assign(way.cells, 0);
+            options.device.graphs = way.graphs;
+        }
         return options;
     }
     explicit Trained(Way const& way = {}, int steps = 5)
