@@ -171,7 +171,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// failed.
     template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            learning(settled(), index).layer(index).gradients);
+            not_frozen(settled(), index).layer(index).gradients);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
@@ -185,7 +185,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// Its mean gradient in the last step.
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
-        auto const at = parameter_at<T>(learning(settled(), layer), layer, tensor);
+        auto const at = parameter_at<T>(not_frozen(settled(), layer), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
@@ -204,7 +204,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
     /// From the mean gradient in the last step.
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(learning(settled(), layer), layer, tensor, to);
+        auto const at = parameter_for(not_frozen(settled(), layer), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
     /// How many parameter tensors a layer has. Throws std::out_of_range.

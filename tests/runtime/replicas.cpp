@@ -352,6 +352,57 @@ TEST_CASE("P6 what throws in any replica is told in all, changes nothing, and tr
     MESSAGE(faults << " faults");
 }
 
+TEST_CASE(
+    "P6 where a layer cannot merge or move its buffers on one rank, all hear, and nothing has "
+    "moved anywhere") {
+    using Net = toy::BufferNet<Real>;
+    using T = Train<Net, gpipe::shard::Nothing>;
+    constexpr std::size_t counter = 3;
+    toy::Data<Real> const data(12);
+    auto const make = [] { return Net{}; };
+    for (std::size_t const replicas : {1, 2})
+        for (Sizes const& devices : {Sizes{1, 1}, Sizes{1, 1, 1}})
+            for (std::size_t const replica : {std::size_t{0}, replicas - 1})
+                for (auto const function : {toy::Counting::merge, toy::Counting::update}) {
+                    CAPTURE(replicas);
+                    CAPTURE(devices.size());
+                    CAPTURE(replica);
+                    auto o = options<T>(devices.size(), 3);
+                    o.samples = 12;
+                    o.schedule = gpipe::schedule::OneForwardOneBackward{};
+                    auto all = crew<T>(replicas, devices, replica == 0, 1, o, make);
+                    toy::Reference<Net, Loss, Adam> plain(Net{}, {}, Adam{1e-2f}, 7, 3,
+                                                          Backward::ascending, replicas);
+                    toy::Counting counting;
+                    for (std::size_t d = 0; d < devices.size(); ++d)
+                        all[replica * devices.size() + d].change_layer<counter>(
+                            [&](auto& layer) { layer.counting = &counting; });
+                    for (int step = 0; step < 3; ++step) {
+                        if (step == 1) {
+                            counting.throws = function;
+                            all.each(
+                                [&](std::size_t r) { all[r].step(data.inputs, data.targets); });
+                            counting.throws = toy::Counting::nothing;
+                            std::size_t thrown = 0;
+                            for (std::size_t r = 0; r < all.ranks(); ++r) {
+                                REQUIRE(all.errors[r]);
+                                CHECK(all[r].failure()->layer == counter);
+                                try {
+                                    std::rethrow_exception(all.errors[r]);
+                                } catch (std::range_error const&) {
+                                    ++thrown;
+                                } catch (gpipe::RankError const&) {
+                                }
+                            }
+                            CHECK(thrown == 1);
+                        }
+                        CHECK(all.step(data.inputs, data.targets).loss ==
+                              plain.step(data.inputs, data.targets));
+                    }
+                    CHECK(differs(all, plain, replicas, false) == "");
+                }
+}
+
 TEST_CASE("what is not finite is named with its replica, everywhere; a weight of one replica is "
           "enough") {
     toy::Watch watch;

@@ -63,12 +63,12 @@ struct LayerInfo {
     constexpr std::size_t frozen_slots() const { return frozen ? parameters.slots(1) : 0; }
     /// Those of gradients that it adds to all the same, unless no backward reaches it.
     constexpr std::size_t unwanted_slots() const { return has_whole ? frozen_slots() : 0; }
-    /// From here on it is: of its backward there is what gives the input's gradient.
+    /// Makes it frozen: of its backward there is only what gives the input's gradient.
     constexpr void freeze() {
         frozen = true;
         if (splits) splits = has_whole = false;
     }
-    /// Whether it has any.
+    /// Whether it has buffers.
     constexpr bool has_buffers() const { return buffers.count > 0; }
 };
 

@@ -10,9 +10,9 @@ namespace gpipe {
 
 /// Whether the bytes of a plan can be counted at all. The bound is generous, so that no sum or
 /// product on the way to a plan is larger: of parameters, their gradients and the optimizer's
-/// states once each; of buffers two, of statistics
-/// one for each replica and micro-batch and one more; of every other tensor of every layer sixteen
-/// for each micro-batch and two more; of what is staged all.
+/// states once each; of buffers two, of statistics one for each replica and micro-batch and one
+/// more; of every other tensor of every layer sixteen for each micro-batch and two more; of what is
+/// staged all.
 GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t micro_batches) {
     ChainShape const& chain = request.chain;
     Staging const& staging = request.staging;

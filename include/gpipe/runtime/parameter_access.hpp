@@ -53,8 +53,9 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
     return {row.parameters + offset, row.gradients + offset, sizes.bytes[tensor]};
 }
 
-/// The machine, if the layer has gradients. Throws std::invalid_argument if it is frozen.
-template <class Device> Machine<Device>& learning(Machine<Device>& machine, std::size_t layer) {
+/// The machine, if the layer is not frozen, and so has gradients; else throws
+/// std::invalid_argument.
+template <class Device> Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer) {
     check_layer(machine, layer);
     LayerInfo const& info = machine.model().infos[layer];
     if (info.frozen)
