@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <span>
@@ -581,6 +583,32 @@ TEST_CASE("what is written in the first replica is given to all, and what is pre
     CHECK(differs(*lent) == expected);
     CHECK(differs(*named) == expected);
     CHECK(differs(*loaded) == expected);
+}
+
+TEST_CASE("buffers and frozen parameters that are written in the first replica are given to all") {
+    using T = OfThreads<toy::BufferNet<Real>, gpipe::shard::Nothing>;
+    using One = toy::Training<toy::BufferNet<Real>, Loss, Adam, gpipe::device::Host>;
+    auto const values = toy::numbers<Real>(30, 5);
+    std::vector<std::int32_t> const steps{90};
+    toy::Data<Real> const data(12);
+    auto const evaluated = [&](auto&& train) {
+        double const before = train.evaluate(data.inputs, data.targets).loss;
+        train.write_buffer(6, 0, std::span<std::int32_t const>(steps));
+        double const between = train.evaluate(data.inputs, data.targets).loss;
+        train.write_parameter(0, 0, std::span<Real const>(values));
+        double const after = train.evaluate(data.inputs, data.targets).loss;
+        CHECK(std::abs(before - between) > 1e-3);
+        CHECK(std::abs(between - after) > 1e-3);
+        return std::vector<double>{before, between, after};
+    };
+    auto o = options<T>(2, 2);
+    o.replicas = 2;
+    o.frozen = {0};
+    auto one = options<One>(1, 4);
+    one.samples = 12;
+    auto const two = evaluated(T(toy::BufferNet<Real>{}, Loss{}, Adam{}, o));
+    auto const expected = evaluated(One(toy::BufferNet<Real>{}, Loss{}, Adam{}, one));
+    for (std::size_t i = 0; i < 3; ++i) CHECK(two[i] == doctest::Approx(expected[i]).epsilon(1e-6));
 }
 
 namespace {
