@@ -117,6 +117,8 @@ set(GPIPE_HEADERS
     include/gpipe/layer/view.hpp
     include/gpipe/layers/batch_norm.hpp
     include/gpipe/layers/moments.hpp
+    include/gpipe/layers/norm_loops.hpp
+    include/gpipe/layers/running_statistics.hpp
     include/gpipe/loader.hpp
     include/gpipe/memory/byte_planner.hpp
     include/gpipe/memory/cell_call.hpp

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <gpipe/core/host_device.hpp>
 #include <gpipe/layer/tensor.hpp>
 #include <gpipe/layer/traits.hpp>
-#include <gpipe/layers/moments.hpp>
+#include <gpipe/layers/norm_loops.hpp>
 
 #include <cstddef>
 #include <cstdint>
