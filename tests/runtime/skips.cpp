@@ -71,24 +71,20 @@ TEST_CASE_TEMPLATE("P1 skips: every schedule, checkpointing, number of devices a
     std::vector<std::size_t> const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
     Expected descending(8, Backward::descending, sizes);
     Expected ascending(8, Backward::ascending, sizes);
-    std::size_t point = 0;
     std::size_t trained = 0;
-    toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-            for (auto const& run : toy::runs<Device>()) {
-                if (point++ % toy::one_of(31) != 0) continue;
-                auto o = options<Device>(k);
-                o.schedule = schedule;
-                o.checkpointing = checkpointing.policy;
-                o.device = run;
-                INFO(schedule.name(), " of ", schedule.cells_per_device(), " cells per device, ",
-                     checkpointing.name, ", K = ", k, ", ", toy::describe(run));
-                Train<Device> train(Net{}, {}, Adam{1e-2f}, o);
-                bool const descends = schedule.name() == "GPipe";
-                CHECK((descends ? descending : ascending).differs(train) == "");
-                ++trained;
-            }
-    });
+    toy::each_way<Device>(L, L, 8, 31,
+                          [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
+                              std::string const& words) {
+                              auto o = options<Device>(k);
+                              o.schedule = schedule;
+                              o.checkpointing = checkpointing;
+                              o.device = run;
+                              INFO(words);
+                              Train<Device> train(Net{}, {}, Adam{1e-2f}, o);
+                              bool const descends = schedule.name() == "GPipe";
+                              CHECK((descends ? descending : ascending).differs(train) == "");
+                              ++trained;
+                          });
     MESSAGE(trained << " trainings");
     CHECK(trained > 10);
 }

@@ -185,6 +185,25 @@ inline std::string describe(Deferred::Options o) {
 }
 inline std::string describe(Remote::Options o) { return "remote, seed " + std::to_string(o.seed); }
 
+/// Calls f(schedule, devices, checkpointing, run, words) for the whole catalogue with every
+/// checkpointing and every way to run on Device, or one in `one_in` of these.
+template <class Device, class F>
+void each_way(std::size_t most, std::size_t layers, std::size_t micro_batches, std::size_t one_in,
+              F f) {
+    std::size_t point = 0;
+    each_of_catalogue(
+        most, layers, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (NamedCheckpointing const& checkpointing : every_checkpointing())
+                for (auto const& run : runs<Device>()) {
+                    if (point++ % one_of(one_in) != 0) continue;
+                    f(schedule, k, checkpointing.policy, run,
+                      std::string(schedule.name()) + " of " +
+                          std::to_string(schedule.cells_per_device()) + " cells per device, " +
+                          checkpointing.name + ", K = " + std::to_string(k) + ", " + describe(run));
+                }
+        });
+}
+
 /// Numbers in [-1, 1), the same everywhere.
 template <class T> std::vector<T> numbers(std::size_t count, std::uint32_t seed) {
     std::vector<T> values(count);
