@@ -17,6 +17,7 @@ set(GPIPE_HEADERS
     include/gpipe/call/call.hpp
     include/gpipe/call/handle_set.hpp
     include/gpipe/call/handle_specs.hpp
+    include/gpipe/call/loss_scale.hpp
     include/gpipe/call/step_state.hpp
     include/gpipe/chain/chain.hpp
     include/gpipe/chain/chain_skips.hpp
@@ -174,6 +175,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/walk_order.hpp
     include/gpipe/profile.hpp
     include/gpipe/replicas.hpp
+    include/gpipe/runtime/accumulation.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/buffer_access.hpp
@@ -190,9 +192,11 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/debug_calls.hpp
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
+    include/gpipe/runtime/engine_steps.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp
+    include/gpipe/runtime/immediate_checks.hpp
     include/gpipe/runtime/joined.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
@@ -201,6 +205,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_check.hpp
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
+    include/gpipe/runtime/loss_scaling.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/machine_of.hpp

@@ -168,7 +168,8 @@ template <class Chosen, class Net> class ReplicaTeam {
                 other.copy(other.arena(d).data() + rest, machine.arena(d).data() + rest,
                            machine.plan().next_at[d] - rest);
             }
-            other.engine().go_on(machine.engine().seed(), machine.engine().steps());
+            other.engine().go_on(machine.engine().seed(), machine.engine().steps(),
+                                 machine.engine().runs().scale());
         }
     }
     void stop() {

@@ -3,9 +3,11 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/runtime/accumulation.hpp>
 #include <gpipe/runtime/buffer_access.hpp>
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
+#include <gpipe/runtime/loss_scaling.hpp>
 #include <gpipe/runtime/machine_of.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
@@ -43,7 +45,9 @@ namespace gpipe {
 template <class Net, class... Policies>
 class Training : public ConstantPlan<Net, Policies...>,
                  public Timed<Training<Net, Policies...>>,
-                 public Buffered<Training<Net, Policies...>, Net> {
+                 public Buffered<Training<Net, Policies...>, Net>,
+                 public Accumulating<Training<Net, Policies...>, Net, Policies...>,
+                 public LossScaling<Training<Net, Policies...>> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
     using LossFunctor = typename Chosen::LossFunctor;
@@ -159,21 +163,19 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
 
     /// The parameters of layer `index` as its context gives them, writable between steps; where the
-    /// host can read the device's memory. What is written to tied ones is what all ends have when
-    /// this, or any other call, is called next.
+    /// host can read the device's memory. What is written to tied ones all ends have at any call.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
         settled().engine().tied().lend(index);
         team_.lend();
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             machine_.layer(index).parameters);
     }
-    /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
-    /// failed.
+    /// The mean gradients of the last step, or compute_gradients(), if that did not fail.
     template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
             not_frozen(settled(), index).layer(index).gradients);
     }
-    /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
+    /// Tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
@@ -188,8 +190,7 @@ class Training : public ConstantPlan<Net, Policies...>,
         auto const at = parameter_at<T>(not_frozen(settled(), layer), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
-    /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
-    /// the sizes differ.
+    /// The same by copies, from and to any device's memory. The sizes must not differ, either.
     template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto const at = parameter_for(settled(), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
@@ -228,8 +229,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     std::size_t micro_batches() const { return programs().micro_batches(); } ///< M
     /// Walkers of a step: threads on the host.
     std::size_t lanes() const { return machine_.engine().lanes(); }
-    std::uint64_t seed() const { return machine_.engine().seed(); } ///< Options::seed
-    std::size_t samples() const { return machine_.samples(); }      ///< Options::samples
+    std::uint64_t seed() const { return machine_.engine().seed(); } ///< see Options
+    std::size_t samples() const { return machine_.samples(); }      ///< likewise
     /// The programs with their recomputes, as they run.
     Programs const& programs() const { return machine_.programs(); }
     MemoryPlan const& plan() const { return machine_.plan(); } ///< where everything lies
@@ -247,8 +248,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
     std::size_t planned_bytes() const { return plan().total(); }     ///< of all arenas
     std::size_t used_bytes() const { return machine_.used_bytes(); } ///< the same, as allocated
-    /// Bytes of the host's memory that copies go to or through: what is offloaded, tensors on their
-    /// way between devices that cannot reach each other, and the snapshot, if there is one.
+    /// Bytes of the host's memory for what is offloaded, tensors between devices that cannot reach
+    /// each other, and the snapshot.
     std::size_t host_bytes() const { return plan().host + plan().snapshot; }
     /// A device's memory.
     std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
@@ -270,14 +271,14 @@ class Training : public ConstantPlan<Net, Policies...>,
         });
         std::size_t const samples = checked_step(inputs, targets);
         team_.together(machine_, [&](Machine<Device>& machine, bool first) {
-            auto const start = [&](StepOutcome& outcome) {
+            auto const start = [&](StepOutcome* outcome) {
                 machine.engine().start(inputs.tensors(), targets.tensors(), samples, &optimizer_,
                                        outcome, stream...);
             };
-            if (first) return start(pending.outcome_);
+            if (first) return start(&pending.outcome_);
             std::array<double, 3 + metrics> totals;
             StepOutcome unheard(totals.data());
-            start(unheard);
+            start(&unheard);
         });
         return pending;
     }

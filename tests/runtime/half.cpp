@@ -70,9 +70,10 @@ using Net =
 constexpr std::size_t samples = 11;
 
 template <class Device>
-std::vector<float>
-trained(std::size_t cells, std::size_t micro_batches, toy::NamedSchedule const& schedule,
-        toy::NamedCheckpointing const& checkpointing, typename Device::Options device) {
+std::vector<float> trained(std::size_t cells, std::size_t micro_batches,
+                           toy::NamedSchedule const& schedule,
+                           toy::NamedCheckpointing const& checkpointing,
+                           typename Device::Options device, gpipe::LossScale scale = {}) {
     using Train = toy::Training<Net, Squares, gpipe::SGD, Device>;
     typename Train::Options o;
     o.samples = samples;
@@ -81,6 +82,7 @@ trained(std::size_t cells, std::size_t micro_batches, toy::NamedSchedule const& 
     o.schedule = schedule.policy;
     o.checkpointing = checkpointing.policy;
     o.device = device;
+    o.loss_scale = scale;
     Train train(Net{}, {}, {.learning_rate = 0.5f}, o);
     std::mt19937 random(3);
     std::uniform_real_distribution<float> uniform(-1, 1);
@@ -114,6 +116,8 @@ TEST_CASE("P1 M2 elements of 16 bits give the same for every cut, schedule and c
                          ", M = ", micro_batches);
                     CHECK(trained<Host>(cells, micro_batches, schedule, checkpointing, {2}) ==
                           expected);
+                    CHECK(trained<Host>(cells, micro_batches, schedule, checkpointing, {2},
+                                        gpipe::LossScale::dynamic(64, 2, 0.5, 2)) == expected);
                     CHECK(trained<toy::Deferred>(cells, micro_batches, schedule, checkpointing,
                                                  {cells}) == expected);
                 }

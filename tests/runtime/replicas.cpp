@@ -116,6 +116,11 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
                 // All that there is room for; not as many everywhere; none in the last replica.
                 for (std::size_t const size : {most, most - replicas - 1, replicas - 1, most}) {
                     toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                    if (size < replicas) { // a part of the next step's mini-batch
+                        all.accumulate(data.inputs, data.targets);
+                        plain.accumulate(data.inputs, data.targets);
+                        continue;
+                    }
                     CHECK(all.step(data.inputs, data.targets).loss ==
                           plain.step(data.inputs, data.targets));
                     CHECK(all.evaluate(data.inputs, data.targets).loss ==
@@ -169,6 +174,10 @@ void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
             for (std::size_t const size :
                  {most, most - replicas - 1, std::max<std::size_t>(replicas, 2) - 1}) {
                 toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                for (int part = 0; part < 2; ++part) {
+                    train.accumulate(data.inputs, data.targets);
+                    plain.accumulate(data.inputs, data.targets);
+                }
                 CHECK(train.step(data.inputs, data.targets).loss ==
                       plain.step(data.inputs, data.targets));
                 CHECK(train.evaluate(data.inputs, data.targets).loss ==

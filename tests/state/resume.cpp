@@ -14,9 +14,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -29,6 +32,21 @@ namespace {
 using gpipe::StateError;
 using Host = gpipe::device::Host;
 using toy::Folder;
+
+/// The identity, of whose gradients those above 50 overflow.
+struct Limit {
+    using Input = gpipe::Tensor<float, 6>;
+    using Output = Input;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    void forward(auto&, auto x, auto y) const { std::copy_n(x.data(), x.size(), y.data()); }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i)
+            dx.data()[i] =
+                std::abs(dy.data()[i]) < 50 ? dy.data()[i] : std::numeric_limits<float>::infinity();
+    }
+};
+using Overflows = gpipe::Pipeline<toy::Linear<float, 5, 6>, Limit, toy::Dropout<float, 6>,
+                                  toy::Linear<float, 6, 3>>;
 
 template <class T> using Train = toy::Train<T, Host>;
 template <class T> struct Trainer {
@@ -547,4 +565,70 @@ TEST_CASE("a save that fails is an error, and leaves the old state") {
     }
     gpipe::save(small.train, folder / "s");
     CHECK(folder.content("s") != before);
+}
+
+TEST_CASE("P1 a loss scale goes on as it would have, steps that are skipped included") {
+    // What overflows in backward, as it would in a type of smaller range, does not depend on time.
+    using Loss = toy::MeanSquare<float, 3>;
+    using T = toy::Training<Overflows, Loss, gpipe::Adam, Host>;
+    auto const options = [](std::size_t cells, gpipe::LossScale scale) {
+        T::Options o;
+        o.samples = 8;
+        o.cells = cells;
+        o.micro_batches = 4;
+        o.schedule = gpipe::schedule::GPipeAscending{};
+        o.loss_scale = scale;
+        return o;
+    };
+    auto const scale = gpipe::LossScale::dynamic(512, 4, 0.25, 2);
+    toy::Data<float> const data(8);
+    auto const step = [&](T& train) {
+        auto const result = train.step(data.inputs, data.targets);
+        return std::array<double, 4>{result.loss, static_cast<double>(result.skipped()),
+                                     train.loss_scale(), static_cast<double>(train.steps())};
+    };
+    Folder const folder;
+    T first({}, {}, {1e-3f}, options(1, scale));
+    std::size_t skipped = 0;
+    std::vector<std::array<double, 4>>
+        going; // what others did that were loaded from what was saved
+    for (int i = 0; i < 12; ++i) {
+        auto const now = step(first);
+        skipped += now[1] == 1;
+        if (!going.empty()) CHECK(going.back() == now);
+        gpipe::save(first, folder / ("s" + std::to_string(i)));
+        T other({}, {}, {1e-3f}, options(2, scale));
+        gpipe::load(other, folder / ("s" + std::to_string(i)));
+        CHECK(gpipe::saved_state(folder / ("s" + std::to_string(i))).loss_scale ==
+              first.loss_scale());
+        T same({}, {}, {1e-3f}, options(1, scale));
+        gpipe::load(same, folder / ("s" + std::to_string(i)));
+        going.push_back(step(other));
+        CHECK(step(same) == going.back());
+    }
+    CHECK(skipped > 2);
+    CHECK(skipped < 10);
+    // One that has none, or had none, takes its own.
+    T plain({}, {}, {1e-3f}, options(1, {}));
+    gpipe::load(plain, folder / "s3");
+    CHECK(plain.loss_scale() == 1);
+    CHECK(plain.steps() == gpipe::saved_state(folder / "s3").steps);
+    gpipe::save(plain, folder / "plain");
+    CHECK(gpipe::saved_state(folder / "plain").loss_scale == 0);
+    gpipe::load(first, folder / "plain");
+    CHECK(first.loss_scale() > 0);
+    // What is no scale is refused.
+    std::string const saved = folder.content("s0");
+    for (std::string bad : {"-1", "nan", "inf", "0", "x"}) {
+        std::string text = saved;
+        std::string const key = "\"gpipe.loss_scale\":\"";
+        std::size_t const at = text.find(key) + key.size(), end = text.find('"', at);
+        REQUIRE(at > key.size());
+        REQUIRE(end - at >= bad.size());
+        if (bad == "-1" || bad == "0") bad.resize(end - at, bad == "0" ? '0' : '1');
+        text.replace(at, end - at, bad);
+        text[0] = static_cast<char>(text[0] - static_cast<char>(end - at - bad.size()));
+        std::ofstream(folder / "bad", std::ios::binary) << text;
+        CHECK_THROWS_AS(gpipe::load(first, folder / "bad"), StateError);
+    }
 }

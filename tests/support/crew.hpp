@@ -53,7 +53,8 @@ template <class Member> class AnyCrew {
         rethrow();
         for (auto const& result : results)
             if (result.loss != results[0].loss || result.weight != results[0].weight ||
-                result.gradient_norm != results[0].gradient_norm)
+                result.skipped() != results[0].skipped() ||
+                (!result.skipped() && result.gradient_norm != results[0].gradient_norm))
                 throw std::logic_error("ranks return different losses");
         if (std::string const wrong = fault(); !wrong.empty()) throw std::logic_error(wrong);
         return results[0];
@@ -63,6 +64,10 @@ template <class Member> class AnyCrew {
     ///@{
     template <class X, class Y> auto step(X const& inputs, Y const& targets) {
         return all([&](Train& train) { return train.step(inputs, targets); });
+    }
+    template <class X, class Y> void accumulate(X const& inputs, Y const& targets) {
+        each([&](std::size_t r) { (*this)[r].accumulate(inputs, targets); });
+        rethrow();
     }
     template <class X, class Y> auto evaluate(X const& inputs, Y const& targets) {
         return all([&](Train& train) { return train.evaluate(inputs, targets); });

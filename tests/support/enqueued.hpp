@@ -274,6 +274,7 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         ranges.add(call.sums, call.micro_batches * call.count);
         ranges.add(call.totals, call.count + (call.squares ? 1 : 0));
         if (call.state) ranges.add(call.state, 1);
+        ranges.add(call.carried, call.continues || !call.last ? call.count : 0);
         ranges.add(call.squares, call.squares ? call.tensors : 0);
         ranges.add(call.order, call.squares ? call.tensors : 0);
         ranges.add(call.signs, call.ranks);
@@ -289,6 +290,15 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         toy::enqueue(
             *static_cast<Stream const*>(call.stream), [call] { gpipe::detail::revoke(call); },
             std::move(ranges), "the revocation");
+    }
+    template <class T> static void scale(gpipe::ScaleCall const& call) {
+        toy::Ranges ranges;
+        ranges.add(reinterpret_cast<T*>(call.gradient), call.elements);
+        ranges.add(call.state, 1);
+        toy::enqueue(
+            *static_cast<Stream const*>(call.stream),
+            [call] { gpipe::detail::scale_gradient<T>(call); }, std::move(ranges),
+            "what scales the loss");
     }
     static bool keep(gpipe::KeepCall const& call) {
         toy::Ranges ranges;

@@ -118,15 +118,25 @@ template <class Net, class Loss, class Optimizer> class Reference {
         return *static_cast<Layer*>(const_cast<void*>(net_.leaf_objects()[leaf_[index]]));
     }
 
-    /// The mean loss; parameters are updated.
+    /// The mean loss, with what was accumulated before; parameters are updated.
     double step(Inputs const& inputs, Targets const& targets) {
-        std::vector<MicroBatch> all;
-        std::vector<std::vector<std::byte>> sums;
+        accumulate(inputs, targets);
+        double const loss = mean(batches_);
+        add_replicas();
+        update_buffers();
+        ++steps_;
+        for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
+        batches_.clear();
+        before_ = 0;
+        return loss;
+    }
+    /// Forward and backward of a part of the next step's mini-batch.
+    void accumulate(Inputs const& inputs, Targets const& targets) {
         std::size_t first = 0;
-        for (std::size_t const part : deal(inputs.samples, replicas_)) {
-            for (auto* const sum : {&gradients_, &statistics_})
-                for (auto& memory : *sum)
-                    if (memory.size()) std::memset(memory.data(), 0, memory.size());
+        sums_.resize(replicas_);
+        for (std::size_t r = 0; r < replicas_; ++r) {
+            std::size_t const part = deal(inputs.samples, replicas_)[r];
+            give_sums(r);
             auto const sizes = deal(part, micro_batches_);
             std::vector<MicroBatch> batches(micro_batches_);
             for (std::size_t m = 0; m < micro_batches_; ++m) {
@@ -137,22 +147,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
                 std::size_t const m = order_ == Backward::ascending ? n : micro_batches_ - 1 - n;
                 if (sizes[m]) backward(batches[m], inputs, targets);
             }
-            reduce_ties();
-            gather();
-            for (auto& batch : batches) all.push_back(std::move(batch));
-            for (std::size_t i = 0; i < size && replicas_ > 1; ++i) {
-                std::byte* const own = gradients_[i].data();
-                std::size_t const bytes = gradients_[i].size();
-                if (sums.size() <= i)
-                    sums.emplace_back(own, own + bytes);
-                else
-                    add(gpipe::detail::as_tensors<typename Net::Output>{}, sums[i].data(), own,
-                        bytes);
-            }
+            keep_sums(r);
+            for (auto& batch : batches) batches_.push_back(std::move(batch));
         }
-        for (std::size_t i = 0; i < sums.size(); ++i)
-            std::copy(sums[i].begin(), sums[i].end(), gradients_[i].data());
-        return finish(all);
+        before_ += inputs.samples;
     }
     double evaluate(Inputs const& inputs, Targets const& targets) {
         double sum = 0;
@@ -211,7 +209,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     gpipe::OwnFrame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
                           gpipe::GroupAddress input, Memory const& scratch) {
         shared_ = {batch.samples, seed_, steps_, &stream_};
-        gpipe::OwnFrame frame(&shared_, batch.first, batch.samples, phase);
+        gpipe::OwnFrame frame(&shared_, before_ + batch.first, batch.samples, phase);
         // Behind what any layer has come the ends of its skips.
         constexpr std::uint32_t behind = static_cast<std::uint32_t>(gpipe::Region::scratch) + 1;
         auto const& ends = Net::leaf_info[leaf_[layer]].skips;
@@ -274,7 +272,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
         std::vector<std::byte*> table(Targets::count);
         for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
         shared_ = {batch.samples, seed_, steps_, &stream_};
-        gpipe::OwnFrame const f(&shared_, batch.first, batch.samples, gpipe::Phase::backward);
+        gpipe::OwnFrame const f(&shared_, before_ + batch.first, batch.samples,
+                                gpipe::Phase::backward);
         gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
         auto const value =
             loss_(context,
@@ -364,11 +363,43 @@ template <class Net, class Loss, class Optimizer> class Reference {
                 0,
                 0};
     }
-    // Keeps the statistics of a replica.
-    void gather() {
-        gathered_.emplace_back();
-        for (Memory const& memory : statistics_)
-            gathered_.back().emplace_back(memory.data(), memory.data() + memory.size());
+    // What a replica has of the mini-batch so far: gradients and statistics by layer.
+    using Bytes = std::vector<std::byte>;
+    struct Sums {
+        std::vector<Bytes> gradients, statistics;
+    };
+    static void give(std::vector<Bytes> const& from, std::vector<Memory> const& to, bool zero) {
+        for (std::size_t i = 0; i < size; ++i)
+            if (to[i].size() && zero)
+                std::memset(to[i].data(), 0, to[i].size());
+            else if (to[i].size())
+                std::memcpy(to[i].data(), from[i].data(), to[i].size());
+    }
+    static void keep(std::vector<Memory> const& from, std::vector<Bytes>& to) {
+        to.clear();
+        for (Memory const& memory : from)
+            to.emplace_back(memory.data(), memory.data() + memory.size());
+    }
+    void give_sums(std::size_t r) {
+        give(sums_[r].gradients, gradients_, before_ == 0);
+        give(sums_[r].statistics, statistics_, before_ == 0);
+    }
+    void keep_sums(std::size_t r) {
+        keep(gradients_, sums_[r].gradients);
+        keep(statistics_, sums_[r].statistics);
+    }
+    // Adds their gradients up, in their order.
+    void add_replicas() {
+        for (std::size_t r = 0; r < replicas_; ++r) {
+            give_sums(r);
+            reduce_ties();
+            keep_sums(r);
+        }
+        give_sums(0);
+        for (std::size_t r = 1; r < replicas_; ++r)
+            for (std::size_t i = 0; i < size; ++i)
+                add(gpipe::detail::as_tensors<typename Net::Output>{}, gradients_[i].data(),
+                    sums_[r].gradients[i].data(), gradients_[i].size());
     }
     // By the statistics of all replicas, merged in their order.
     void update_buffers() {
@@ -377,7 +408,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
             if (!functions.update_buffers) continue;
             gpipe::BufferMemory memory = memory_of(i);
             for (std::size_t r = 0; r < replicas_ && functions.merge_statistics; ++r) {
-                auto const& own = gathered_[r][i];
+                Bytes const& own = sums_[r].statistics[i];
                 std::memcpy(r == 0 ? memory.statistics : memory.part, own.data(), own.size());
                 if (r > 0) functions.merge_statistics(calls_[i].layer, memory, &stream_, i);
             }
@@ -385,14 +416,6 @@ template <class Net, class Loss, class Optimizer> class Reference {
             functions.update_buffers(calls_[i].layer, memory, &stream_, i);
             std::memcpy(memory.buffers, memory.next, buffers_[i].size());
         }
-        gathered_.clear();
-    }
-    double finish(std::vector<MicroBatch> const& batches) {
-        double const loss = mean(batches);
-        update_buffers();
-        ++steps_;
-        for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
-        return loss;
     }
 
     // The optimizer, tensor by tensor; each tensor's states stand behind one another.
@@ -471,7 +494,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
     std::vector<Memory> parameters_, gradients_, states_;
     std::vector<Memory> buffers_, next_, statistics_, part_;
-    std::vector<std::vector<std::vector<std::byte>>> gathered_; // by replica and layer
+    std::vector<Sums> sums_;          // by replica
+    std::vector<MicroBatch> batches_; // of the mini-batch so far
+    std::size_t before_ = 0;          // samples of these
 };
 
 } // namespace toy

@@ -29,7 +29,10 @@ struct StepState {
     StepFault fault = StepFault::nothing; ///< likewise
     /// Which rank, micro-batch (of all replicas, one after the other; or none), or which gradient.
     std::uint32_t fault_at = 0;
-    double fault_value = 0; ///< what it found there
+    double fault_value = 0;       ///< what it found there
+    double loss_scale = 1;        ///< what the loss's gradient is multiplied by, see LossScale
+    std::uint32_t good_steps = 0; ///< committed since that changed
+    std::uint32_t skipped = 0;    ///< whether the fault is one that a smaller scale may mend
 };
 
 } // namespace gpipe

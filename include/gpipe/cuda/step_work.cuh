@@ -55,17 +55,33 @@ template <class T> struct AddElement {
     __device__ void operator()(std::size_t i) const { gradient[i] += other[i]; }
 };
 
+// One element of a gradient of the loss.
+template <class T> struct ScaleElement {
+    T* gradient;
+    FactorOf<T> factor;
+
+    __device__ void operator()(std::size_t i) const { gradient[i] = scaled(gradient[i], factor); }
+};
+template <class T> struct PrepareScale {
+    ScaleCall call;
+
+    __device__ ScaleElement<T> operator()() const {
+        return {reinterpret_cast<T*>(call.gradient),
+                static_cast<FactorOf<T>>(call.state->loss_scale)};
+    }
+};
+
 // The update of one element.
 template <class T, class Optimizer> struct UpdateElement {
     UpdateTensor<T, Optimizer::states> tensor;
     T* gradient;
-    T factor;
+    FactorOf<T> factor;
     bool committed, updates;
     decltype(Optimizer{}.template rule<T>(UpdateContext{})) rule;
 
     __device__ void operator()(std::size_t i) const {
         if (!committed) return;
-        gradient[i] *= factor;
+        gradient[i] = scaled(gradient[i], factor);
         if (updates) apply_rule(rule, tensor, i);
     }
 };
@@ -77,7 +93,7 @@ template <class T, class Optimizer> struct PrepareUpdate {
         auto const& optimizer = *static_cast<Optimizer const*>(call.optimizer);
         return {row.template tensor<T, Optimizer::states>(),
                 reinterpret_cast<T*>(row.gradient),
-                static_cast<T>(call.state->scale),
+                static_cast<FactorOf<T>>(call.state->scale),
                 call.state->committed != 0,
                 call.updates,
                 optimizer.template rule<T>(row.context(call.state->step))};
@@ -101,6 +117,9 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
         cuda::for_each_index(stream(call.stream), call.bytes / sizeof(ulonglong2),
                              detail::PrepareKeep{call});
         return true;
+    }
+    template <class T> static void scale(ScaleCall const& call) {
+        cuda::for_each_index(stream(call.stream), call.elements, detail::PrepareScale<T>{call});
     }
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
         cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),

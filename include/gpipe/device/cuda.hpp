@@ -153,16 +153,16 @@ class Cuda : public OwnMemory {
         cuda::DeviceGuard const before;
         walk.feed();
         feeds_.join(hub_);
-        cuda::GraphKey const key{ticket.work, ticket.samples, ticket.slot};
+        cuda::GraphKey const key{ticket.work, ticket.part, ticket.slot};
         bool const keeps = ticket.repeats && graphs_;
         if (cuda::Graph const* const kept = keeps ? graphs_.find(key) : nullptr) {
             launch(*kept);
         } else {
             Captured const captured =
-                keeps && graphs_.captures(key.samples) ? capture(key, walk) : Captured::no;
+                keeps && graphs_.captures(key.part) ? capture(key, walk) : Captured::no;
             if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
                 return static_cast<void>(drain()), true;
-            if (keeps && !graphs_.has_met(key.samples)) meet(key.samples);
+            if (keeps && !graphs_.has_met(key.part)) meet(key.part);
         }
         done_[key.slot].record(hub_);
         return false;
@@ -218,9 +218,9 @@ class Cuda : public OwnMemory {
         }
         return true;
     }
-    void meet(std::size_t samples) {
+    void meet(MiniBatchPart const& part) {
         if (graphs_.is_full()) cuda::finish(hub_, peers_);
-        graphs_.meet(samples);
+        graphs_.meet(part);
     }
     // On its own GPU, as whatever is about graphs: no page of CUDA asks for that, but experience
     // does (ml-explore/mlx#2351).

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/device/cuda_stream.hpp>
+#include <gpipe/device/executor.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -181,13 +182,14 @@ class Capture {
 /// Which step a graph is of: the same numbers mean the very same calls.
 struct GraphKey {
     void const* work = nullptr; ///< the table that it walks
-    std::size_t samples = 0;    ///< of the mini-batch
+    MiniBatchPart part{};       ///< what it sees
     std::size_t slot = 0;       ///< of the steps that may be under way
 
     friend bool operator==(GraphKey const&, GraphKey const&) = default;
 };
 
-/// The graphs of the steps over the mini-batch sizes that were used last, at most `most` of them.
+/// The graphs of the steps over the mini-batch sizes, or parts of accumulated ones, that were used
+/// last: at most `most` of these.
 class Graphs {
   public:
     /// None is kept yet.
@@ -198,45 +200,44 @@ class Graphs {
 
     /// Null if it is not there.
     Graph const* find(GraphKey const& key) {
-        Size* const size = find(key.samples);
+        Size* const size = find(key.part);
         if (!size) return nullptr;
         for (auto const& [of, graph] : size->graphs)
             if (of == key) return &graph;
         return nullptr;
     }
-    /// Whether a step over so many samples has run before. The first one of a size is not captured:
+    /// Whether a step over such a part has run before. The first one of a size is not captured:
     /// whatever its work still has to load or to choose, it may do then.
-    bool has_met(std::size_t samples) { return find(samples) != nullptr; }
-    /// Whether a step over so many samples is to be captured.
-    bool captures(std::size_t samples) {
-        Size const* const size = find(samples);
+    bool has_met(MiniBatchPart const& part) { return find(part) != nullptr; }
+    /// Whether a step over such a part is to be captured.
+    bool captures(MiniBatchPart const& part) {
+        Size const* const size = find(part);
         return size && !size->given_up;
     }
-    /// No further step over so many samples is captured, as long as it knows of them, and this
+    /// No further step over such a part is captured, as long as it knows of them, and this
     /// one's graph, which did not run, is dropped.
     void give_up(GraphKey const& key) {
-        find(key.samples)->given_up = true;
+        find(key.part)->given_up = true;
         drop(key);
     }
     /// This one's graph, which did not run, is dropped.
     void drop(GraphKey const& key) {
-        std::erase_if(find(key.samples)->graphs,
-                      [&](auto const& kept) { return kept.first == key; });
+        std::erase_if(find(key.part)->graphs, [&](auto const& kept) { return kept.first == key; });
     }
     /// Whether to meet a new size is to forget another.
     bool is_full() const { return sizes_.size() == most_; }
     /// Takes note of a size; forgets the one that was not used for longest if there are too many.
     /// None of its graphs may run.
-    void meet(std::size_t samples) {
+    void meet(MiniBatchPart const& part) {
         if (is_full())
             sizes_.erase(
                 std::min_element(sizes_.begin(), sizes_.end(),
                                  [](Size const& a, Size const& b) { return a.used < b.used; }));
-        sizes_.push_back({samples, ++uses_, false, {}});
+        sizes_.push_back({part, ++uses_, false, {}});
     }
     /// Of a size that it has met.
     Graph const& add(GraphKey const& key, Graph graph) {
-        return find(key.samples)->graphs.emplace_back(key, std::move(graph)).second;
+        return find(key.part)->graphs.emplace_back(key, std::move(graph)).second;
     }
 
     /// Forgets all of them. None may run.
@@ -246,14 +247,14 @@ class Graphs {
 
   private:
     struct Size {
-        std::size_t samples = 0;
+        MiniBatchPart part{};
         std::uint64_t used = 0;
         bool given_up = false;
         std::vector<std::pair<GraphKey, Graph>> graphs;
     };
-    Size* find(std::size_t samples) {
+    Size* find(MiniBatchPart const& part) {
         for (Size& size : sizes_)
-            if (size.samples == samples) {
+            if (size.part == part) {
                 size.used = ++uses_;
                 return &size;
             }

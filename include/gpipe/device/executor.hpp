@@ -8,12 +8,22 @@
 
 namespace gpipe {
 
+/// What of a mini-batch a run sees.
+struct MiniBatchPart {
+    std::size_t samples = 0; ///< how many
+    std::size_t before = 0;  ///< that were seen by runs before
+    bool last = true;        ///< whether it ends with these
+
+    /// Whether they are the same.
+    friend bool operator==(MiniBatchPart const&, MiniBatchPart const&) = default;
+};
+
 /// A run, as an executor is told of it.
 struct Ticket {
     std::size_t slot = 0;  ///< of the runs that may be under way, less than the executor's depth
     std::size_t lanes = 1; ///< that are walked
-    void const* work = nullptr; ///< the same one over as many samples means the very same calls
-    std::size_t samples = 0;    ///< of the mini-batch
+    void const* work = nullptr; ///< the same one over the same part means the very same calls
+    MiniBatchPart part{};       ///< in numbers of the whole mini-batch
     bool repeats = false;       ///< whether it may be kept, and then run without being walked
     bool overlaps = false;      ///< whether another run of this work may begin before it has ended
     std::size_t reader = 0;     ///< the lane that reads the caller's arrays

@@ -30,16 +30,18 @@ template <class Device> class BufferMoves {
     template <class End> void find_next(End& end, Run& run, Step const& step) {
         DeviceBuffers const& own = tables_.buffers.devices[step.device];
         if (own.statistics_bytes > 0) {
-            device_.fill(step.stream, own.statistics, own.statistics_bytes);
+            if (run.arguments.before == 0)
+                device_.fill(step.stream, own.statistics, own.statistics_bytes);
             each_row(run, step,
                      [batches = run.filled()](BufferRow const& row, BufferMemory const& memory,
                                               auto stream) {
                          merge(row, memory, memory.part, 0, batches, stream);
                      });
             if constexpr (joins_ranks<Device>)
-                if (tables_.replicas.any())
+                if (tables_.replicas.any() && run.arguments.last)
                     ReplicaExchange<End>(end, tables_, run, step).all_gather(own);
         }
+        if (!run.arguments.last) return;
         device_.copy(step.stream, own.next, own.buffers, own.bytes);
         each_row(run, step,
                  [ranks = tables_.ranks](BufferRow const& row, BufferMemory memory, auto stream) {

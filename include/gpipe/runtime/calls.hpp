@@ -99,7 +99,9 @@ class CellCallMaker {
             std::size_t const layer = first_ + one.layer;
             call.index = static_cast<std::uint32_t>(layer);
             if (one.kind == CallKind::loss) {
-                call.function = evaluates ? model_.loss.evaluate : model_.loss.train;
+                call.function = evaluates            ? model_.loss.evaluate
+                                : model_.loss.scales ? model_.loss.scaled
+                                                     : model_.loss.train;
                 call.layer = model_.loss.object;
             } else {
                 call.function = function_of(layer, one.kind);

@@ -64,10 +64,26 @@ GPIPE_INLINE void check_optimizer(std::string_view chosen, std::string_view plan
             planned.data());
 }
 
+/// Throws std::invalid_argument for factors that are none.
+GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
+    if (scale.initial == 0) return;
+    if (immediate)
+        throw std::invalid_argument(
+            "gpipe: Options::loss_scale skips steps whose gradients are not finite, but with "
+            "update::Immediate devices update their parameters before all gradients are known");
+    if (!(scale.least > 0 && scale.least <= scale.initial && scale.initial <= scale.most &&
+          scale.backoff > 0 && scale.backoff <= 1 && scale.growth >= 1))
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::loss_scale begins at %g, within %g and %g, grows by %g and falls by "
+            "%g: a scale, and both of its bounds, are positive, it grows by a factor of 1 or more, "
+            "and falls by one between 0 and 1",
+            scale.initial, scale.least, scale.most, scale.growth, scale.backoff);
+}
+
 /// What is to be looked at before a commit. `norm`: the largest of the gradients, or 0;
 /// `immediate`: see update::Immediate. Throws std::invalid_argument where that could not be done.
 GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFinite not_finite,
-                                      bool immediate) {
+                                      LossScale const& scale, bool immediate) {
     if (!(norm >= 0))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
@@ -81,7 +97,8 @@ GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFin
             "gpipe: Options::finite_gradients with NotFinite::go_on drops steps whose gradients "
             "are not finite, but with update::Immediate devices update their parameters before "
             "all gradients are known");
-    return {norm, finite_gradients, not_finite};
+    check_scale(scale, immediate);
+    return {norm, finite_gradients, not_finite, scale};
 }
 
 /// What a cut that can weigh cells sees, see cut_for(): at so many micro-batches at most. None

@@ -33,10 +33,11 @@ struct DebugTensor {
 
 /// A call, with all that it may write. Another stands in its place, whose layer this is.
 struct DebugCall {
-    Call call;                   ///< as it would be
-    Part<DebugTensor> tensors{}; ///< that it may write
-    std::string_view layer{};    ///< its name
-    PoisonWork work{};           ///< of the device
+    Call call;                     ///< as it would be
+    CallFunction behind = nullptr; ///< called after it, if there is one
+    Part<DebugTensor> tensors{};   ///< that it may write
+    std::string_view layer{};      ///< its name
+    PoisonWork work{};             ///< of the device
 };
 
 /// What Calls point to in debug mode.
@@ -73,15 +74,21 @@ class DebugCallMaker {
                 for (CellCall const& one : plan_.parts.of(c, way).calls.calls) {
                     std::size_t const first = tensors_;
                     add_call(one.kind, *call, way != way_evaluates);
-                    if (writes) put_in_place_of(*call, first);
+                    bool const scales =
+                        one.kind == CallKind::loss && model_.loss.scales && way != way_evaluates;
+                    if (writes) put_in_place_of(*call, first, scales);
                     ++calls_;
                     ++call;
                 }
     }
     bool has(std::size_t cell) const { return ranks_.own(plan_.lowered.programs.device_of(cell)); }
-    void put_in_place_of(Call& call, std::size_t first) {
+    void put_in_place_of(Call& call, std::size_t first, bool scales) {
         DebugCall& debug = result_.calls[calls_];
         debug.call = call;
+        if (scales) { // what is unwritten would be so no longer
+            debug.call.function = model_.loss.train;
+            debug.behind = model_.loss.scale;
+        }
         debug.tensors = {result_.tensors.data() + first, tensors_ - first};
         debug.layer =
             call.index < model_.infos.size() ? model_.infos[call.index].name : model_.loss.name;
@@ -226,6 +233,7 @@ GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
         if (found.beyond > 0 || found.unwritten != PoisonFinding::none)
             throw_finding(debug, tensor, frame, found);
     }
+    if (debug.behind) debug.behind(debug.call, frame);
 }
 
 } // namespace detail

@@ -12,9 +12,9 @@ namespace gpipe {
 
 /// What the library itself does in a step, called in the order of a stream: host functions. For a
 /// device on which calls put work on a stream it is to be specialised, with EnqueuingWork as its
-/// base and commit(CommitCall), revoke(RevokeCall), keep(KeepCall), squares<T>(SquaresCall,
-/// UpdateRow), add<T>(AddCall, UpdateRow) and update<T, Optimizer>(UpdateCall, UpdateRow), which
-/// put that on the call's stream; and what PoisonWork has.
+/// base and commit(CommitCall), revoke(RevokeCall), keep(KeepCall), scale<T>(ScaleCall),
+/// squares<T>(SquaresCall, UpdateRow), add<T>(AddCall, UpdateRow) and update<T,
+/// Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream; and what PoisonWork has.
 template <class Device> struct StepWork {
     /// Whether the functions of layers put work on a stream, instead of doing it.
     static constexpr bool enqueues = false;
@@ -40,6 +40,7 @@ template <class Device> struct StepWork {
     static void commit(CommitCall const& call) noexcept { detail::commit(call); }
     static void revoke(RevokeCall const& call) noexcept { detail::revoke(call); }
     static bool keep(KeepCall const& call) noexcept { return detail::keep(call); }
+    template <class T> static void scale(ScaleCall const& call) { detail::scale_gradient<T>(call); }
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
         detail::sum_squares<T>(call, row);
     }

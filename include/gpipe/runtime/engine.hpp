@@ -39,12 +39,14 @@ template <DeviceRuntime Device> class Engine {
     /// weight nothing is updated and the step does not count. Throws what a layer threw. It may
     /// return before the step is done, see DeviceExecutor; then others wait for it, and one that
     /// failed unheard is heard of at the next.
+    /// Without an outcome they are a part of the next step's mini-batch: forward and backward
+    /// alone.
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
-               StepOutcome& outcome);
+               StepOutcome* outcome);
     /// The same for arrays that the caller's stream has written, and may write again after this.
     template <class CallersStream>
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
-               StepOutcome& outcome, CallersStream caller) {
+               StepOutcome* outcome, CallersStream caller) {
         auto feeding = device_.feeding(caller);
         start_fed(feeding, inputs, targets, samples, optimizer, outcome);
     }
@@ -79,12 +81,19 @@ template <DeviceRuntime Device> class Engine {
         finish();
         device_.forget();
     }
-    /// Goes on as if so many steps had been trained with this seed, once no step is under way.
-    void go_on(std::uint64_t seed, std::uint64_t steps) {
+    /// Goes on as if so many steps had been trained with this seed, and left that scale, once no
+    /// step is under way.
+    void go_on(std::uint64_t seed, std::uint64_t steps, LossScaleState scale) {
         seed_ = seed;
         steps_ = steps;
+        runs_.set_scale(scale);
         give_states();
     }
+    /// Samples of the next step's mini-batch that have been seen already; these are forgotten.
+    ///@{
+    std::size_t accumulated() const { return accumulated_; }
+    void forget_accumulated() { accumulated_ = 0; }
+    ///@}
     /// Waits for all steps, then throws if an update was interrupted.
     void check_whole() {
         finish();
@@ -93,6 +102,8 @@ template <DeviceRuntime Device> class Engine {
 
     /// What the walker looks at.
     Tables const& tables() const { return runs_.tables(); }
+    /// What steps have left.
+    Runs<Device> const& runs() const { return runs_; }
     /// Parameters of several layers.
     TiedParameters<Device>& tied() { return tied_; }
     /// See Options::seed.
@@ -127,15 +138,15 @@ template <DeviceRuntime Device> class Engine {
 
     template <class Feeding>
     void start_fed(Feeding& feeding, Pointers inputs, Pointers targets, std::size_t samples,
-                   void const* optimizer, StepOutcome& outcome);
+                   void const* optimizer, StepOutcome* outcome);
     // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
         Ticket const ticket{arguments.slot,
                             table.lanes(),
                             &table,
-                            arguments.samples,
-                            arguments.trains() && run.times.empty(),
+                            {arguments.samples, arguments.before, arguments.last},
+                            arguments.training() && arguments.updates && run.times.empty(),
                             arguments.trains() && runs_.immediate(),
                             table.stream_of_device[run.batch->reader()]};
         try {
@@ -165,7 +176,8 @@ template <DeviceRuntime Device> class Engine {
     // The number of the step that is started next.
     std::uint64_t next_step() const {
         std::uint64_t number = steps_;
-        for (bool const under_way : under_way_) number += under_way;
+        for (std::size_t slot = 0; slot < slots; ++slot)
+            number += under_way_[slot] && runs_[slot].arguments.last;
         return number;
     }
     // Of a step that is done.
@@ -182,6 +194,7 @@ template <DeviceRuntime Device> class Engine {
             finish_run(runs_[slot]);
             count(slot, outcome);
         } catch (...) {
+            if (!runs_[slot].arguments.last) accumulated_ = 0;
             if (!outcome) throw;
             outcome->tell(std::current_exception());
         }
@@ -212,89 +225,7 @@ template <DeviceRuntime Device> class Engine {
     StepOutcome* outcomes_[slots] = {}; ///< who is told
     std::size_t next_slot_ = 0;
     bool doubtful_ = false; ///< whether the devices may count other steps
+    std::size_t accumulated_ = 0;
 };
-
-// What a Training calls is defined here, not inline, so that it is not instantiated again where it
-// has been compiled.
-
-template <DeviceRuntime Device>
-Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
-                       Arenas<Device> const& arenas, std::byte* host,
-                       Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
-    : device_(device), planned_(planned),
-      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
-      runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
-            batches_[0].staged_bytes()),
-      tied_(arenas, planned.model, tables()),
-      plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
-                             arenas.begins(), host)),
-      lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
-                   planned.programs.size()),
-      seed_(seed) {
-    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
-    give_states();
-}
-
-template <DeviceRuntime Device> Engine<Device>::~Engine() {
-    for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
-    device_.abort(); // what it uses goes from here on
-}
-
-template <DeviceRuntime Device>
-void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
-                           void const* optimizer, StepOutcome& outcome) {
-    auto feeding = device_.feeding();
-    start_fed(feeding, inputs, targets, samples, optimizer, outcome);
-}
-
-template <DeviceRuntime Device>
-template <class Feeding>
-void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targets,
-                               std::size_t samples, void const* optimizer, StepOutcome& outcome) {
-    std::size_t const slot = next_slot_;
-    tied_.take_back();
-    finish_slot(slot);
-    SampleRange const part = planned_.own_part(samples);
-    batches_[slot].take(inputs, targets, part.first, part.count, true, slot);
-    if (doubtful_) give_states();
-    doubtful_ = true;
-    bool const timed = lane_choice_.trying();
-    double const begin = timed ? detail::seconds_now() : 0;
-    bool const done =
-        submit(lane_plan().training, {seed_, next_step(), optimizer, true, samples, part, slot});
-    feeding.end();
-    if (done) runs_.end(runs_[slot]);
-    doubtful_ = false;
-    lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
-    if (done) return count(slot, &outcome);
-    under_way_[slot] = true;
-    outcome.wait_at(outcomes_[slot]);
-    next_slot_ = (slot + 1) % slots;
-}
-
-template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& outcome) {
-    for (std::size_t n = 0; n < slots; ++n) // the oldest first
-        if (outcome.waits()) tell((next_slot_ + n) % slots);
-}
-
-template <DeviceRuntime Device> void Engine<Device>::finish() {
-    tied_.take_back();
-    for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
-}
-
-template <DeviceRuntime Device>
-std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targets,
-                                                  std::size_t samples, void const* optimizer) {
-    finish();
-    SampleRange const part = planned_.own_part(samples);
-    batches_[0].take(inputs, targets, part.first, part.count, true, 0);
-    if (doubtful_) give_states();
-    doubtful_ = true; // the device counts this for a step
-    run(lane_plan().training, {seed_, steps_, optimizer, true, samples, part, 0, false});
-    give_states();
-    return runs_.totals(0);
-}
-
-GPIPE_INSTANTIATE(class Engine<device::Host>);
 
 } // namespace gpipe

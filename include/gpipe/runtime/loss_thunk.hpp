@@ -19,6 +19,9 @@ template <std::size_t metrics> struct StepResult {
     /// What the loss gives beside its sum, as means.
     std::array<double, metrics> metric{};
 
+    /// Whether the step did not count, for the gradients were not finite, and nobody took that for
+    /// a fault: see Options::loss_scale, not_finite.
+    constexpr bool skipped() const { return !(gradient_norm <= 1.7976931348623157e308); }
     /// The loss, so that `float loss = train.step(...)` reads as it should.
     template <std::floating_point T> constexpr operator T() const { return static_cast<T>(loss); }
 };

@@ -3,7 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/runtime/arenas.hpp>
-#include <gpipe/runtime/engine.hpp>
+#include <gpipe/runtime/engine_steps.hpp>
 #include <gpipe/runtime/machine_plan.hpp>
 
 #include <cstddef>
@@ -225,6 +225,13 @@ struct MachineAccess {
     template <class Training> static auto& of(Training& train) {
         if constexpr (!std::is_const_v<Training>) train.team_.lend(); // it may be written
         return train.machine_;
+    }
+    // The same to be looked at only.
+    template <class Training> static auto& machine(Training& train) { return train.machine_; }
+    template <class Training, class Inputs, class Targets>
+    static std::size_t checked_step(Training const& train, Inputs const& inputs,
+                                    Targets const& targets) {
+        return train.checked_step(inputs, targets);
     }
     // f(machine, whether it is the first) with those of all replicas in this process.
     template <class Training, class F> static void together(Training& train, F f) {

@@ -109,8 +109,9 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     if constexpr (any || reverses_cells<Checkpointing>) work.choose = &choose_offloads;
 
     constexpr bool immediate = Chosen::Update::immediate;
-    StepChecks const checks =
-        chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite, immediate);
+    StepChecks const checks = chosen_checks(options.clip_norm, options.finite_gradients,
+                                            options.not_finite, options.loss_scale, immediate);
+    model.loss.scales = checks.scale.scales();
     if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
     if constexpr (joins_ranks<Device>) {
         if (calls_enqueue<Device> && options.debug) // it would wait in the midst of a step

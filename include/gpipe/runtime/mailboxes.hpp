@@ -106,10 +106,10 @@ template <DeviceMemory Device> class Mailboxes {
     }
     Mailbox<double> totals(std::size_t slot, bool norm) const {
         double* const here = totals(slot);
-        std::size_t const losses = tables_->ranks.replicas * tables_->micro_batches;
-        return {here, apart() ? tables_->loss_sums + losses * tables_->sums : here,
-                tables_->sums + norm};
+        return {here, apart() ? behind_losses() : here, tables_->sums + norm};
     }
+    /// Behind these: what the loss comes to in runs that are accumulated.
+    double* carried() const { return behind_losses() + tables_->sums + 1; }
     ///@}
     /// Memory of a device for sums of squares; null where there is no need.
     std::byte* workspace(std::size_t device) const {
@@ -117,6 +117,10 @@ template <DeviceMemory Device> class Mailboxes {
     }
 
   private:
+    double* behind_losses() const {
+        return tables_->loss_sums +
+               tables_->ranks.replicas * tables_->micro_batches * tables_->sums;
+    }
     // Whether the devices' side is elsewhere.
     static constexpr bool apart() {
         return Device::staged([] { return true; });

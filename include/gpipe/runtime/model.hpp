@@ -89,10 +89,13 @@ struct LayerParts {
 /// The loss as a layer on top of the chain, whose backward it begins.
 struct LossParts {
     CallFunction train = nullptr;    ///< writes the gradient of the chain's output
+    CallFunction scale = nullptr;    ///< scales that, see LossScale
+    CallFunction scaled = nullptr;   ///< both
     CallFunction evaluate = nullptr; ///< no gradient is wanted
     void const* object = nullptr;    ///< the functor
     std::string_view name;           ///< its type
     HandleSpecs handles;             ///< that it declares
+    bool scales = false;             ///< whether the gradient is to be scaled
 };
 
 /// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.

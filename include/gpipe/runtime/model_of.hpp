@@ -11,6 +11,29 @@
 
 namespace gpipe::detail {
 
+template <class Device, class... Ts>
+void scale_tensors(Tensors<Ts...>, Call const& call, Frame const& frame) {
+    std::byte* at = call.dy.in(frame);
+    auto const scale = [&]<class T>(T*) {
+        if constexpr (CarriesGradient<typename T::Element>::value) {
+            StepWork<Device>::template scale<typename T::Element>(
+                {at, T::size * frame.samples, frame.shared->state, frame.shared->stream});
+            at += slot_bytes(T::bytes * frame.shared->capacity);
+        }
+    };
+    (scale(static_cast<Ts*>(nullptr)), ...);
+}
+// Behind a loss: scales its gradient.
+template <class Net, class Device> void scale_thunk(Call const& call, Frame const& frame) {
+    scale_tensors<Device>(as_tensors<typename Net::Output>{}, call, frame);
+    check_call<typename Device::Stream>(frame);
+}
+template <class Loss, class Net, class Device>
+void scaled_loss_thunk(Call const& call, Frame const& frame) {
+    loss_thunk<Loss, Net, typename Device::Stream, true>(call, frame);
+    scale_thunk<Net, Device>(call, frame);
+}
+
 // A Pipeline as values, which must outlive them: no loss, and nothing that updates.
 template <class Device, class Net> Model layers_of(Net const& net) {
     auto const objects = net.leaf_objects();
@@ -44,8 +67,13 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
         model.layers[layer].updates = updates[leaf];
         if (model.infos[layer].frozen) freeze(model.layers[layer]);
     });
-    model.loss = {&loss_thunk<Loss, Net, Stream, true>, &loss_thunk<Loss, Net, Stream, false>,
-                  &loss, type_name<Loss>, handle_specs<Loss, Stream>()};
+    model.loss = {&loss_thunk<Loss, Net, Stream, true>,
+                  &scale_thunk<Net, Device>,
+                  &scaled_loss_thunk<Loss, Net, Device>,
+                  &loss_thunk<Loss, Net, Stream, false>,
+                  &loss,
+                  type_name<Loss>,
+                  handle_specs<Loss, Stream>()};
     model.loss_scratch = sizes_of<typename ScratchOf<Loss>::type>();
     model.loss_handles = handle_needs<Loss>();
     model.sums = 2 + loss_metrics<Loss, Net>;

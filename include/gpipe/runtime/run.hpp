@@ -21,11 +21,13 @@ struct RunArguments {
     SampleRange part{};              ///< of these: what is seen here
     std::size_t slot = 0;            ///< of the runs that are under way
     bool updates = true;             ///< of a training: whether parameters are updated
+    std::size_t before = 0;          ///< samples of the mini-batch that are accumulated already
+    bool last = true;                ///< whether it ends with these: else they are accumulated
 
     /// Whether there is a backward.
     bool training() const { return optimizer != nullptr; }
-    /// Whether it is a step.
-    bool trains() const { return training() && updates; }
+    /// Whether it is a step, or ends one.
+    bool trains() const { return training() && updates && last; }
 };
 
 /// When an action ran, in seconds since its run began, and on which lane.

@@ -30,10 +30,11 @@ template <DeviceRuntime Device> class Runs {
     /// device; `immediate`: see update::Immediate.
     Runs(Device& device, Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes)
         : device_(device), tables_(std::move(tables)),
-          host_sums_(device.allocate_host(tables_.loss_sums
-                                              ? 0
-                                              : tables_.ranks.replicas * tables_.micro_batches *
-                                                    tables_.sums * sizeof(double))),
+          host_sums_(device.allocate_host(
+              tables_.loss_sums
+                  ? 0
+                  : ((tables_.ranks.replicas * tables_.micro_batches + 2) * tables_.sums + 1) *
+                        sizeof(double))),
           mail_(device, tables_,
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.updates.size() : 0,
@@ -44,12 +45,16 @@ template <DeviceRuntime Device> class Runs {
             run.ranges = Array<SampleRange>(tables_.micro_batches);
             run.frames = Array<StepFrame>(tables_.gradients.size());
         }
+        if (checks.scale.scales()) scale_.factor = checks.scale.initial;
     }
     Runs(Runs const&) = delete;
     Runs& operator=(Runs const&) = delete;
 
     /// Of a slot.
+    ///@{
     Run& operator[](std::size_t slot) { return runs_[slot]; }
+    Run const& operator[](std::size_t slot) const { return runs_[slot]; }
+    ///@}
     /// What the walker looks at.
     Tables const& tables() const { return tables_; }
     /// Whether updates are immediate.
@@ -60,11 +65,11 @@ template <DeviceRuntime Device> class Runs {
         refuse_if_torn();
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
-        if (arguments.part != run.arguments.part) {
+        if (arguments.part != run.arguments.part || arguments.before != run.arguments.before) {
             Split const split(arguments.part.count, run.ranges.size());
             for (std::size_t m = 0; m < run.ranges.size(); ++m) {
                 run.ranges[m] = split[m];
-                run.ranges[m].first += arguments.part.first;
+                run.ranges[m].first += arguments.before + arguments.part.first;
             }
         }
         for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
@@ -80,7 +85,7 @@ template <DeviceRuntime Device> class Runs {
         run.begin(false);
         run.base = base_;
         base_ += table.longest;
-        mail_.state(arguments.slot) = {arguments.seed, arguments.step, 0, end_.checks.clip, 0};
+        mail_.state(arguments.slot) = state_before(arguments.seed, arguments.step);
         mail_.totals(arguments.slot)[tables_.sums] = 0;
         mail_.sign(arguments.slot) = no_failure;
         for (ActionTime& time : run.times) time = {};
@@ -101,11 +106,14 @@ template <DeviceRuntime Device> class Runs {
         if constexpr (joins_ranks<Device>) agree_on(run);
         StepState const& state = mail_.state(run.arguments.slot);
         bool const interrupted = run.failed(); // else what follows has kept it from updating
-        if (!interrupted && state.fault != StepFault::nothing) {
+        if (!interrupted && run.arguments.training())
+            skipped_ = state.skipped ? state : StepState{};
+        if (!interrupted && run.arguments.trains()) scale_ = {state.loss_scale, state.good_steps};
+        if (!interrupted && !state.skipped && state.fault != StepFault::nothing) {
             Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
-                end_.has_updated(run)) {
+                end_.immediately().has_updated(run)) {
                 torn_ = true;
                 failure.error = of_no_use();
                 for (Run& other : runs_) // that may be under way
@@ -119,6 +127,20 @@ template <DeviceRuntime Device> class Runs {
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
         std::rethrow_exception(last_failure_->error);
+    }
+
+    /// See LossScale; may be set where no step is under way, and then give_states() be called.
+    ///@{
+    bool scales() const { return end_.checks.scale.scales(); }
+    LossScaleState scale() const { return scale_; }
+    void set_scale(LossScaleState scale) {
+        if (scales()) scale_ = scale;
+    }
+    ///@}
+    /// Why the last step was skipped, if it was.
+    std::optional<Failure> skipped() const {
+        if (!skipped_.skipped) return {};
+        return detail::not_finite(tables_, skipped_);
     }
 
     /// Throws if an update was interrupted.
@@ -135,7 +157,7 @@ template <DeviceRuntime Device> class Runs {
     /// What devices with memory of their own have to know before the first step, and after one that
     /// may have been committed although it failed.
     [[gnu::cold]] void give_states(std::uint64_t seed, std::uint64_t steps) {
-        mail_.state(0) = {seed, steps, 0, end_.checks.clip, 0};
+        mail_.state(0) = state_before(seed, steps);
         device_.run([&] {
             Ranks const& ranks = tables_.ranks;
             for (std::size_t d = ranks.begin(); d < ranks.end() && !tables_.states.empty(); ++d)
@@ -155,6 +177,12 @@ template <DeviceRuntime Device> class Runs {
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
+    StepState state_before(std::uint64_t seed, std::uint64_t steps) const {
+        StepState state{seed, steps, 0, end_.checks.clip};
+        state.loss_scale = scale_.factor;
+        state.good_steps = scale_.good_steps;
+        return state;
+    }
     // Throws where a rank is gone, which may have updated its parameters or not.
     void agree_on(Run& run) {
         try {
@@ -185,6 +213,8 @@ template <DeviceRuntime Device> class Runs {
     Run runs_[Device::depth];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;
+    LossScaleState scale_;
+    StepState skipped_{};    ///< of the last step, if it was skipped
     bool torn_ = false;      ///< whether some parameters were updated, and others not
     std::uint64_t base_ = 0; ///< what positions count from in the next run
 };

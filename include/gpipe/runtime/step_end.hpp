@@ -3,6 +3,7 @@
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/buffers.hpp>
 #include <gpipe/runtime/device_work.hpp>
+#include <gpipe/runtime/immediate_checks.hpp>
 #include <gpipe/runtime/mailboxes.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_faults.hpp>
@@ -41,15 +42,18 @@ template <DeviceRuntime Device> class StepEnd {
         for (std::size_t d = ranks.begin(); d < ranks.end() && arguments.training(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
-            if (tables_.has_updates(d))
+            if (tables_.has_updates(d) && arguments.last)
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
-            if (tables_.gradients[d].size > 0)
+            if (tables_.gradients[d].size > 0 && arguments.before == 0)
                 device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
         }
     }
 
-    // Does what is an action behind the layers'.
+    // Does what is an action behind the layers'. Of a mini-batch of which more will come the sums
+    // alone.
     void end(Run& run, Step const& step) {
+        if (!run.arguments.last && step.kind != Kind::next_buffers && step.kind != Kind::commit)
+            return;
         switch (step.kind) {
         case Kind::reduce:
             return reduce(run, step);
@@ -60,12 +64,12 @@ template <DeviceRuntime Device> class StepEnd {
             return buffers().find_next(*this, run, step);
         case Kind::sum_squares:
             sum_squares(run, step.device, step.stream);
-            if (immediate) check_gradients(run, step.device, step.stream);
+            if (immediate) immediately().check(run, step.device, step.stream);
             return;
         case Kind::commit:
             return commit_with_others(run, step);
         case Kind::revoke:
-            return revoke(run, step.stream);
+            return immediately().revoke(run, step.stream);
         case Kind::take_state:
             return mail_.state(run.arguments.slot, step.device).put(device_, step.stream);
         default:
@@ -78,7 +82,7 @@ template <DeviceRuntime Device> class StepEnd {
     void commit(Run const& run, std::size_t stream, bool joined = false) {
         std::size_t const slot = run.arguments.slot;
         bool const trains = run.arguments.training();
-        bool const norm = trains && sums_squares();
+        bool const norm = trains && sums_squares(run);
         Mailbox<double> const squares = mail_.all_squares(slot);
         Mailbox<double> const totals = mail_.totals(slot, norm);
         Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
@@ -91,7 +95,13 @@ template <DeviceRuntime Device> class StepEnd {
         call.count = tables_.sums;
         call.totals = totals.there;
         call.stream = &device_.stream(stream);
-        if (trains) call.state = state.there;
+        if (trains) {
+            call.state = state.there;
+            call.carried = mail_.carried();
+            call.continues = run.arguments.before > 0;
+            call.last = run.arguments.last;
+            call.scale = checks.scale;
+        }
         call.fails = checks.not_finite == NotFinite::fail;
         if (norm) {
             call.squares = squares.there;
@@ -146,24 +156,15 @@ template <DeviceRuntime Device> class StepEnd {
         device_.launch(stream, [all]() noexcept(Work::catches) { all(); });
     }
 
-    // After a step that was revoked: whether a device has updated, for its own gradients are
-    // finite.
-    bool has_updated(Run const& run) const {
-        double const* const squares = mail_.squares(run.arguments.slot);
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
-            if (tables_.has_updates(d) &&
-                std::all_of(squares + tables_.updates_at[d], squares + tables_.updates_at[d + 1],
-                            detail::is_finite))
-                return true;
-        return false;
-    }
+    // Where updates are immediate.
+    ImmediateChecks<Device> immediately() const { return {device_, tables_, mail_}; }
 
   private:
     // With other ranks, which do so at the same place of their order.
     void commit_with_others(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>)
             RankCommit<StepEnd, Device>(*this, device_, tables_, mail_, run, step)
-                .commit(sums_squares());
+                .commit(sums_squares(run));
         else
             commit(run, step.stream);
     }
@@ -182,7 +183,9 @@ template <DeviceRuntime Device> class StepEnd {
 
     BufferMoves<Device> buffers() { return {device_, tables_}; }
     // Of all gradients, before the commit.
-    bool sums_squares() const { return checks.squares() && !immediate; }
+    bool sums_squares(Run const& run) const {
+        return checks.squares() && !immediate && run.arguments.last;
+    }
 
     // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all. Of
     // an end on another rank its gradient comes, and the sum goes, as a message.
@@ -237,37 +240,6 @@ template <DeviceRuntime Device> class StepEnd {
                     });
         squares.get(device_, stream);
     }
-    // Where updates are immediate: before those of a device.
-    void check_gradients(Run& run, std::size_t d, std::size_t stream) {
-        Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
-        RevokeCall call;
-        call.squares = squares.there;
-        call.tensors = squares.count;
-        call.state = mail_.state(run.arguments.slot, d).there;
-        call.stream = &device_.stream(stream);
-        auto const tell = [this, &run, first = tables_.updates_at[d]](std::size_t i, double value) {
-            fail(run, FailureOf::gradient, first + i,
-                 not_finite_gradient(tables_, first + i, value));
-        };
-        device_.launch(stream, [call, tell]() noexcept(noexcept(Work::check(call, tell))) {
-            Work::check(call, tell);
-        });
-    }
-    // Where updates are immediate, and were put on queues before gradients were known: each device
-    // has kept itself from updating by gradients of its own that are not finite; now one such takes
-    // the step back, before the next begins.
-    void revoke(Run const& run, std::size_t stream) {
-        std::size_t const slot = run.arguments.slot;
-        Mailbox<double> const squares = mail_.all_squares(slot);
-        Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
-        squares.put(device_, stream);
-        RevokeCall const call{squares.there, mail_.order().there,     tables_.order.size(),
-                              state.there,   &device_.stream(stream), true};
-        device_.launch(stream,
-                       [call]() noexcept(noexcept(Work::revoke(call))) { Work::revoke(call); });
-        state.get(device_, stream);
-    }
-
     void update(Run& run, std::size_t d, std::size_t stream) {
         RunArguments const& arguments = run.arguments;
         UpdateCall const call{mail_.optimizer(arguments.optimizer, d).there,

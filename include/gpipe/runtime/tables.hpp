@@ -59,7 +59,8 @@ struct Tables {
     HandleSet const* handles = nullptr;   ///< by device
     Array<StepState*> states;             ///< by device
     Array<std::byte*> optimizers;         ///< by device, where it is copied to
-    /// [replica][micro-batch][sums], the others' where it is decided; then a row for their totals.
+    /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
+    /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
     std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
     std::size_t micro_batches = 0;   ///< M

@@ -31,6 +31,11 @@ template <class Device> struct TrainingOptions {
     /// With update::Immediate each device looks at its own: those that find no fault update, and
     /// unless none did the object is then of no use, and says so.
     bool finite_gradients = false;
+    /// What gradients are scaled by on their way, see LossScale. It takes their norm. A step whose
+    /// gradients are not finite is then no error but skipped, see StepResult::skipped():
+    /// parameters, optimizer state, buffers and the number of steps stay as they are. Not with
+    /// update::Immediate.
+    LossScale loss_scale{};
     /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
     NotFinite not_finite = NotFinite::fail;
     /// How late another device may be with what it reads or writes before somebody waits for room,

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -53,6 +54,22 @@ struct UpdateRow {
 
 namespace detail {
 
+// What elements are multiplied in: half the digits of a number would not hold every factor.
+template <class T> using FactorOf = std::conditional_t<(sizeof(T) < sizeof(float)), float, T>;
+
+template <class T> GPIPE_HOST_DEVICE T scaled(T value, FactorOf<T> factor) {
+    if constexpr (std::is_same_v<FactorOf<T>, T>)
+        return value *= factor, value;
+    else
+        return static_cast<T>(static_cast<FactorOf<T>>(value) * factor);
+}
+
+template <class T> void scale_gradient(ScaleCall const& call) {
+    T* const gradient = reinterpret_cast<T*>(call.gradient);
+    auto const factor = static_cast<FactorOf<T>>(call.state->loss_scale);
+    for (std::size_t i = 0; i < call.elements; ++i) gradient[i] = scaled(gradient[i], factor);
+}
+
 template <class T> void sum_squares(SquaresCall const& call, UpdateRow const& row) {
     *call.result = ordered_sum_of_squares(reinterpret_cast<T const*>(row.gradient), row.elements);
 }
@@ -69,8 +86,8 @@ template <class T, class Optimizer>
 bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
     if (!call.state->committed) return false;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
-    T const factor = static_cast<T>(call.state->scale);
-    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] *= factor;
+    auto const factor = static_cast<FactorOf<T>>(call.state->scale);
+    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = scaled(gradient[i], factor);
     if (!call.updates) return false;
     (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());

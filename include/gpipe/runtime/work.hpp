@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/call/loss_scale.hpp>
 #include <gpipe/call/step_state.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
@@ -39,9 +40,10 @@ struct StepChecks {
     double clip = 0;                        ///< the largest norm of the mean gradients, or 0
     bool finite_gradients = false;          ///< see Options::finite_gradients
     NotFinite not_finite = NotFinite::fail; ///< see Options::not_finite
+    LossScale scale{};                      ///< see Options::loss_scale
 
     /// Whether it takes the squares of all gradients.
-    constexpr bool squares() const { return clip > 0 || finite_gradients; }
+    constexpr bool squares() const { return clip > 0 || finite_gradients || scale.scales(); }
 };
 
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
@@ -57,7 +59,8 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
     return {inputs,
             targets,
             samples,
-            checked_product(checked_sum(checked_sum(losses, sums), squares), sizeof(double)),
+            checked_product(checked_sum(losses, checked_sum(checked_product(2, sums), 1)),
+                            sizeof(double)),
             ranks > 1 ? sign_of(ranks) : sizeof(StepState),
             optimizer_bytes,
             squares ? squares_workspace : 0,
@@ -73,6 +76,10 @@ struct CommitCall {
     double* totals = nullptr;      ///< [count], and the gradients' norm if there are `squares`
     StepState* state = nullptr;    ///< null: nothing is to be committed
     void const* stream = nullptr;  ///< the device's
+    double* carried = nullptr;     ///< [count]: totals of a mini-batch of which more will come
+    bool continues = false;        ///< whether there are some
+    bool last = true;              ///< whether nothing more comes
+    LossScale scale{};             ///< see Options::loss_scale
     /// The gradients' sums of squares: [replica][tensor], each of a part; null where nobody asks.
     double const* squares = nullptr;
     std::size_t replicas = 1;             ///< how many have told theirs
@@ -94,6 +101,14 @@ struct RevokeCall {
     StepState* state = nullptr;           ///< of the device
     void const* stream = nullptr;         ///< the device's
     bool counts = false;                  ///< whether the state is the one that counts steps
+};
+
+/// A gradient of a loss, to be multiplied by StepState::loss_scale.
+struct ScaleCall {
+    std::byte* gradient = nullptr;    ///< its elements
+    std::size_t elements = 0;         ///< how many
+    StepState const* state = nullptr; ///< in memory that the work can read
+    void const* stream = nullptr;     ///< the device's
 };
 
 /// The sum of the squares of a gradient's elements.
@@ -135,23 +150,42 @@ GPIPE_INLINE bool keep(KeepCall const& call) noexcept {
 
 GPIPE_HOST_DEVICE constexpr bool is_finite(double x) { return x >= -DBL_MAX && x <= DBL_MAX; }
 
+/// Gradients are not finite: whether the next ones may be, see LossScale.
+GPIPE_HOST_DEVICE inline bool shrink(StepState& state, LossScale const& by) noexcept {
+    state.good_steps = 0;
+    if (by.backoff >= 1) return true;
+    if (state.loss_scale * by.backoff < by.least) return false;
+    state.loss_scale *= by.backoff;
+    return true;
+}
+/// They are finite.
+GPIPE_HOST_DEVICE inline void grow(StepState& state, LossScale const& by) noexcept {
+    if (by.interval == 0 || ++state.good_steps < by.interval) return;
+    state.good_steps = 0;
+    if (state.loss_scale * by.growth <= by.most) state.loss_scale *= by.growth;
+}
+
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
 /// the weight is positive, and what is asked for finite: then it counts.
 GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     for (std::size_t i = 0; i < call.count; ++i) {
-        call.totals[i] = 0;
+        call.totals[i] = call.continues ? call.carried[i] : 0;
         for (std::size_t m = 0; m < call.micro_batches; ++m)
             call.totals[i] += call.sums[m * call.count + i];
+        if (!call.last) call.carried[i] = call.totals[i];
     }
     if (!call.state) return;
     StepState& state = *call.state;
     double const weight = call.totals[1];
-    bool sound = weight > 0 && weight <= DBL_MAX;
-    double scale = sound ? 1 / weight : 0;
-    state.fault = StepFault::nothing;
+    // What is wrong with a part of a mini-batch is wrong with all of it.
+    bool const spoilt = call.continues && state.fault != StepFault::nothing;
+    bool sound = !spoilt && weight > 0 && weight <= DBL_MAX;
+    double scale = sound ? 1 / (weight * state.loss_scale) : 0;
+    if (!spoilt) state.fault = StepFault::nothing;
+    state.skipped = 0;
     // The first to be blamed; not where the weight is to blame.
     auto const blame = [&](StepFault fault, std::size_t at, double value) {
-        if (!sound || !call.fails) return;
+        if (!sound || !(call.fails || call.scale.scales())) return;
         state.fault = fault;
         state.fault_at = static_cast<std::uint32_t>(at);
         state.fault_value = value;
@@ -179,7 +213,9 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             std::size_t t = 0;
             while (t < call.tensors && is_finite(squares(t))) ++t;
             bool const one = t < call.tensors;
+            bool const overflows = sound && call.scale.scales();
             blame(one ? StepFault::gradient : StepFault::norm, t, one ? squares(t) : norm);
+            state.skipped = overflows && (shrink(state, call.scale) || !call.fails);
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;
@@ -192,6 +228,8 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
         state.fault_at = static_cast<std::uint32_t>(r);
         sound = false;
     }
+    sound = sound && call.last;
+    if (sound) grow(state, call.scale);
     state.scale = scale;
     state.committed = sound;
     state.step += sound;

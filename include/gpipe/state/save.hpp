@@ -6,6 +6,7 @@
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -33,6 +34,12 @@ inline std::string file_begin(TrainingState const& state,
     metadata["gpipe.seed"] = std::to_string(state.seed);
     metadata["gpipe.step"] = std::to_string(state.steps);
     metadata["gpipe.optimizer"] = state.optimizer;
+    if (state.scales) {
+        char factor[32] = {};
+        std::to_chars(factor, factor + sizeof factor - 1, state.scale.factor);
+        metadata["gpipe.loss_scale"] = factor;
+        metadata["gpipe.good_steps"] = std::to_string(state.scale.good_steps);
+    }
     std::string& layers = metadata["gpipe.layers"];
     for (std::string const& layer : state.layers) layers += layer + '\n';
     return safetensors::file_begin(tensors, metadata);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,9 +22,11 @@ namespace gpipe {
 
 /// What a saved state says beside its tensors.
 struct SavedState {
-    std::uint64_t seed = 0;  ///< of the training that was saved
-    std::uint64_t steps = 0; ///< that it had trained
-    StateMetadata metadata;  ///< of whoever saved it
+    std::uint64_t seed = 0;       ///< of the training that was saved
+    std::uint64_t steps = 0;      ///< that it had trained
+    double loss_scale = 0;        ///< see LossScale; 0: it had none
+    std::uint32_t good_steps = 0; ///< likewise
+    StateMetadata metadata;       ///< of whoever saved it
 };
 
 namespace detail {
@@ -59,9 +62,9 @@ struct StateFile {
                    "be loaded by name: LoadOptions::only");
         return found->second;
     }
-    std::uint64_t number(std::string const& key) const {
+    template <class T> T number(std::string const& key) const {
         std::string const& text = own(key);
-        std::uint64_t value = 0;
+        T value = 0;
         auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc{} || end != text.data() + text.size() || text.empty())
             refuse(": its " + key + " is " + in_quotes(text) + ", no number");
@@ -71,7 +74,16 @@ struct StateFile {
         if (own("gpipe.format") != "1")
             refuse(": its format is " + in_quotes(own("gpipe.format")) +
                    ", and this version reads 1");
-        SavedState state{number("gpipe.seed"), number("gpipe.step"), {}};
+        SavedState state;
+        state.seed = number<std::uint64_t>("gpipe.seed");
+        state.steps = number<std::uint64_t>("gpipe.step");
+        if (header.metadata.count("gpipe.loss_scale")) {
+            state.loss_scale = number<double>("gpipe.loss_scale");
+            state.good_steps = number<std::uint32_t>("gpipe.good_steps");
+            if (!(state.loss_scale > 0) || std::isinf(state.loss_scale))
+                refuse(": its gpipe.loss_scale is " + in_quotes(own("gpipe.loss_scale")) +
+                       ", no scale");
+        }
         for (auto const& [key, value] : header.metadata)
             if (key.rfind("gpipe.", 0) != 0) state.metadata[key] = value;
         return state;

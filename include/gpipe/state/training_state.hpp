@@ -33,6 +33,8 @@ struct TrainingState {
     std::string optimizer;                   ///< its type
     std::uint64_t seed = 0;                  ///< see Options::seed
     std::uint64_t steps = 0;                 ///< trained so far
+    bool scales = false;                     ///< whether there is a loss scale
+    LossScaleState scale{};                  ///< then that
 };
 
 namespace detail {
@@ -90,8 +92,12 @@ template <class Device>
 TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& layers,
                        std::string optimizer) {
     machine.engine().check_whole();
-    TrainingState state{
-        {}, {}, {}, std::move(optimizer), machine.engine().seed(), machine.engine().steps()};
+    TrainingState state;
+    state.optimizer = std::move(optimizer);
+    state.seed = machine.engine().seed();
+    state.steps = machine.engine().steps();
+    state.scales = machine.engine().runs().scales();
+    state.scale = machine.engine().runs().scale();
     Tables const& tables = machine.engine().tables();
     std::size_t const states = machine.model().states;
     for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <gpipe/core/clock.hpp>
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/device/host.hpp>
+#include <gpipe/runtime/engine.hpp>
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+namespace gpipe {
+
+// What a Training calls of an Engine: not inline, so that it is not instantiated again where it has
+// been compiled.
+
+template <DeviceRuntime Device>
+Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
+                       Arenas<Device> const& arenas, std::byte* host,
+                       Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
+    : device_(device), planned_(planned),
+      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks)),
+      runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
+            batches_[0].staged_bytes()),
+      tied_(arenas, planned.model, tables()),
+      plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
+                             arenas.begins(), host)),
+      lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
+                   planned.programs.size()),
+      seed_(seed) {
+    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
+    give_states();
+}
+
+template <DeviceRuntime Device> Engine<Device>::~Engine() {
+    for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
+    device_.abort(); // what it uses goes from here on
+}
+
+template <DeviceRuntime Device>
+void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
+                           void const* optimizer, StepOutcome* outcome) {
+    auto feeding = device_.feeding();
+    start_fed(feeding, inputs, targets, samples, optimizer, outcome);
+}
+
+template <DeviceRuntime Device>
+template <class Feeding>
+void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targets,
+                               std::size_t samples, void const* optimizer, StepOutcome* outcome) {
+    std::size_t const slot = next_slot_;
+    tied_.take_back();
+    finish_slot(slot);
+    if (accumulated_ > 0 && runs_.immediate()) finish(); // for nothing could be taken back
+    std::size_t const before = std::exchange(accumulated_, 0);
+    SampleRange const part = planned_.own_part(samples);
+    batches_[slot].take(inputs, targets, part.first, part.count, true, slot);
+    if (doubtful_) give_states();
+    doubtful_ = true;
+    bool const timed = lane_choice_.trying();
+    double const begin = timed ? detail::seconds_now() : 0;
+    bool const done = submit(lane_plan().training, {seed_, next_step(), optimizer, true, samples,
+                                                    part, slot, true, before, outcome != nullptr});
+    feeding.end();
+    if (done) runs_.end(runs_[slot]);
+    doubtful_ = false;
+    lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
+    if (!outcome) accumulated_ = before + samples;
+    if (done) return count(slot, outcome);
+    under_way_[slot] = true;
+    if (outcome) outcome->wait_at(outcomes_[slot]);
+    next_slot_ = (slot + 1) % slots;
+}
+
+template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& outcome) {
+    for (std::size_t n = 0; n < slots; ++n) // the oldest first
+        if (outcome.waits()) tell((next_slot_ + n) % slots);
+}
+
+template <DeviceRuntime Device> void Engine<Device>::finish() {
+    tied_.take_back();
+    for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
+}
+
+template <DeviceRuntime Device>
+std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targets,
+                                                  std::size_t samples, void const* optimizer) {
+    finish();
+    if (accumulated_ > 0)
+        detail::throw_error<std::logic_error>(
+            "gpipe: gradients of %zu samples are accumulated for the next step: train it, or "
+            "forget_accumulated(), first",
+            accumulated_);
+    SampleRange const part = planned_.own_part(samples);
+    batches_[0].take(inputs, targets, part.first, part.count, true, 0);
+    if (doubtful_) give_states();
+    doubtful_ = true; // the device counts this for a step
+    run(lane_plan().training, {seed_, steps_, optimizer, true, samples, part, 0, false});
+    give_states();
+    return runs_.totals(0);
+}
+
+GPIPE_INSTANTIATE(class Engine<device::Host>);
+
+} // namespace gpipe

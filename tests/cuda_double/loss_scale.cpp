@@ -1,0 +1,117 @@
+// A loss scale on streams, over the double of the CUDA runtime: what is skipped, and how the scale
+// moves, is found by the device, while the next step may be under way.
+#include "support/enqueued.hpp"
+#include "support/net.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using gpipe::device::Host;
+
+using Real = float;
+
+/// The identity, of whose gradients those above 50 overflow.
+struct Limit {
+    using Input = gpipe::Tensor<Real, 6>;
+    using Output = Input;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i];
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i)
+            dx.data()[i] =
+                std::fabs(dy.data()[i]) < 50 ? dy.data()[i] : std::numeric_limits<Real>::infinity();
+    }
+};
+template <template <class> class W>
+using NetOf = gpipe::Pipeline<W<toy::Linear<Real, 5, 6>>, W<toy::Tanh<Real, 6>>, W<Limit>,
+                              W<toy::Dropout<Real, 6>>, W<toy::Linear<Real, 6, 3>>>;
+template <class L> using Itself = L;
+using HostNet = NetOf<Itself>;
+using Net = NetOf<toy::Enqueued>;
+using Loss = toy::MeanSquare<Real, 3>;
+using Train = toy::Training<Net, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
+using OnHost = toy::Training<HostNet, Loss, Adam, Host>;
+constexpr std::size_t micro_batches = 4;
+
+template <class T>
+typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule) {
+    typename T::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    o.schedule = schedule;
+    o.loss_scale = gpipe::LossScale::dynamic(512, 4, 0.25, 2);
+    return o;
+}
+// Losses, which of them were skipped, scales, parameters; two steps at a time are under way.
+template <class T> std::vector<double> run(T& train) {
+    std::vector<double> result;
+    std::vector<typename T::Pending> pending;
+    for (std::size_t step = 0; step < 14; ++step) {
+        toy::Data<Real> const data(step % 5 == 4 ? 3 : 8, static_cast<std::uint32_t>(step % 5));
+        if (step % 7 == 3) train.accumulate(data.inputs, data.targets);
+        pending.push_back(train.start(data.inputs, data.targets));
+        if (step == 6) {
+            result.push_back(train.compute_gradients(data.inputs, data.targets).skipped());
+            result.push_back(train.loss_scale());
+        }
+    }
+    for (auto& step : pending) {
+        auto const r = step.result();
+        result.push_back(r.loss);
+        result.push_back(r.skipped());
+    }
+    result.push_back(train.loss_scale());
+    result.push_back(static_cast<double>(train.steps()));
+    result.push_back(train.skipped() ? static_cast<double>(train.skipped()->layer) : -1);
+    std::vector<Real> weights(36);
+    train.template read_parameter<Real>(0, 0, std::span(weights).first(30));
+    result.insert(result.end(), weights.begin(), weights.end());
+    return result;
+}
+
+} // namespace
+
+TEST_CASE("P1 steps that are skipped, and the scale, are on streams what they are on the host") {
+    OnHost host(HostNet{}, {}, Adam{1e-2f}, options<OnHost>(1, gpipe::schedule::GPipe{}));
+    OnHost up(HostNet{}, {}, Adam{1e-2f}, options<OnHost>(1, gpipe::schedule::GPipeAscending{}));
+    auto const descending = run(host), ascending = run(up);
+    CHECK(host.steps() > 4);
+    CHECK(host.steps() < 11);
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(
+        3, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+                for (std::size_t const gpus : {std::size_t{1}, k}) {
+                    if (point++ % toy::one_of(17) != 0) continue;
+                    cuda_double::Session session(
+                        {.devices = static_cast<int>(gpus), .seed = point % 4});
+                    auto o = options<Train>(k, schedule);
+                    o.checkpointing = checkpointing.policy;
+                    for (std::size_t d = 0; d < k; ++d)
+                        o.device.gpus.push_back(static_cast<int>(d % gpus));
+                    o.device.graphs = trained % 3 * 2;
+                    INFO(schedule.name(), ", ", checkpointing.name, ", K = ", k, ", ", gpus,
+                         " GPUs, graphs ", o.device.graphs);
+                    Train train(Net{}, {}, Adam{1e-2f}, o);
+                    CHECK(run(train) == (schedule.name() == "GPipe" ? descending : ascending));
+                    CHECK(cuda_double::races() == std::vector<std::string>{});
+                    CHECK(train.used_bytes() == train.planned_bytes());
+                    ++trained;
+                }
+        });
+    MESSAGE(trained << " trainings");
+    CHECK(trained > 2);
+}
