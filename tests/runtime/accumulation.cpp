@@ -6,11 +6,15 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -121,15 +125,18 @@ template <class Net, class Device> void sweep(std::size_t one_in) {
     CHECK(trained > 2); // under sanitizers, too
 }
 
-/// A layer that throws when it is told to.
+/// A layer that throws when it is told to, after a while.
 struct Throws {
     using Input = gpipe::Tensor<Real, 6>;
     using Output = Input;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
-    bool* now = nullptr;
+    std::atomic<bool>* now = nullptr;
 
     void forward(auto&, auto x, auto y) const {
-        if (now && *now) throw std::range_error("now");
+        if (now && *now) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(3));
+            throw std::range_error("now");
+        }
         for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i];
     }
     void backward(auto&, auto dy, auto dx) const {
@@ -216,7 +223,7 @@ TEST_CASE_TEMPLATE("P6 what fails in a part surfaces, and all parts are forgotte
             CAPTURE(fails);
             T train(Net{}, {}, Adam{1e-2f}, options<T>(3));
             Plain<Net> plain(Net{}, {}, Adam{1e-2f}, 7, micro_batches, Backward::descending);
-            bool now = false;
+            std::atomic<bool> now = false;
             train.template change_layer<1>([&](Throws& layer) { layer.now = &now; });
             toy::Data<Real> broken = last;
             broken.targets[3] = std::numeric_limits<Real>::quiet_NaN();
@@ -243,6 +250,47 @@ TEST_CASE_TEMPLATE("P6 what fails in a part surfaces, and all parts are forgotte
                 CHECK(toy::difference(train, plain) == "");
             }
         }
+}
+
+TEST_CASE(
+    "P6 likewise where updates wait for no other device, and a part may be under way when the "
+    "next begins") {
+    using Net = gpipe::Pipeline<toy::Linear<Real, 5, 6>, Throws, toy::Linear<Real, 6, 3>>;
+    using Immediate =
+        gpipe::Training<Net, gpipe::Cells<3>, gpipe::MicroBatches<micro_batches>, gpipe::Loss<Loss>,
+                        gpipe::Optimizer<Adam>, gpipe::schedule::OneForwardOneBackward,
+                        gpipe::update::Immediate>;
+    auto const& parts = mini_batches()[0];
+    Immediate::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.device.threads = 3;
+    for (std::size_t const fails : {0, 1}) {
+        Immediate train(Net{}, {}, Adam{1e-2f}, o);
+        Plain<Net> plain(Net{}, {}, Adam{1e-2f}, 7, micro_batches, Backward::ascending);
+        std::atomic<bool> now = false;
+        train.change_layer<1>([&](Throws& layer) { layer.now = &now; });
+        for (int step = 0; step < 2; ++step) {
+            std::size_t failed = 0;
+            for (std::size_t p = 0; p < 3; ++p) try {
+                    now = p == fails;
+                    auto const& data = parts.parts[p];
+                    if (p < 2)
+                        train.accumulate(data.inputs, data.targets);
+                    else
+                        (void)train.step(data.inputs, data.targets);
+                } catch (std::range_error const&) {
+                    ++failed;
+                    now = false;
+                    CHECK(train.accumulated() == 0);
+                    break;
+                }
+            CHECK(failed == 1);
+            CHECK(train.steps() == static_cast<std::size_t>(step));
+            CHECK(parts.train(train) == parts.train(plain));
+            CHECK(toy::difference(train, plain) == "");
+        }
+    }
 }
 
 TEST_CASE("what has been accumulated is not lost in silence") {

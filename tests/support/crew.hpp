@@ -69,6 +69,9 @@ template <class Member> class AnyCrew {
         each([&](std::size_t r) { (*this)[r].accumulate(inputs, targets); });
         rethrow();
     }
+    template <class X, class Y> auto compute_gradients(X const& inputs, Y const& targets) {
+        return all([&](Train& train) { return train.compute_gradients(inputs, targets); });
+    }
     template <class X, class Y> auto evaluate(X const& inputs, Y const& targets) {
         return all([&](Train& train) { return train.evaluate(inputs, targets); });
     }

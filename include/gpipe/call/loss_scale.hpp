@@ -14,7 +14,7 @@ namespace gpipe {
 struct LossScale {
     double initial = 0;         ///< before the first step; 0: gradients are not scaled
     double growth = 1;          ///< factor, after `interval` steps
-    double backoff = 1;         ///< factor, after a step that was skipped; 1: the scale is fixed
+    double backoff = 1;         ///< factor, after a step that was skipped
     std::uint32_t interval = 0; ///< steps that counted, one after the other; 0: it never grows
     double least =
         1; ///< below this it does not fall: gradients that are not finite then are a fault

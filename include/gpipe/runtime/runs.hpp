@@ -64,6 +64,7 @@ template <DeviceRuntime Device> class Runs {
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         refuse_if_torn();
         last_failure_.reset();
+        if (arguments.training() && arguments.before == 0) spoilt_.reset();
         Run& run = runs_[arguments.slot];
         if (arguments.part != run.arguments.part || arguments.before != run.arguments.before) {
             Split const split(arguments.part.count, run.ranges.size());
@@ -104,6 +105,10 @@ template <DeviceRuntime Device> class Runs {
     void end(Run& run) {
         last_slot_ = run.arguments.slot;
         if constexpr (joins_ranks<Device>) agree_on(run);
+        if (spoilt_ && run.arguments.before > 0) {
+            last_failure_ = spoilt_;
+            std::rethrow_exception(spoilt_->error);
+        }
         StepState const& state = mail_.state(run.arguments.slot);
         bool const interrupted = run.failed(); // else what follows has kept it from updating
         if (!interrupted && run.arguments.training())
@@ -126,6 +131,7 @@ template <DeviceRuntime Device> class Runs {
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
+        if (!run.arguments.last) spoilt_ = last_failure_;
         std::rethrow_exception(last_failure_->error);
     }
 
@@ -213,6 +219,7 @@ template <DeviceRuntime Device> class Runs {
     Run runs_[Device::depth];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;
+    std::optional<Failure> spoilt_; ///< of a part of the mini-batch that is accumulated
     LossScaleState scale_;
     StepState skipped_{};    ///< of the last step, if it was skipped
     bool torn_ = false;      ///< whether some parameters were updated, and others not

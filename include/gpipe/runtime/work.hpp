@@ -153,7 +153,6 @@ GPIPE_HOST_DEVICE constexpr bool is_finite(double x) { return x >= -DBL_MAX && x
 /// Gradients are not finite: whether the next ones may be, see LossScale.
 GPIPE_HOST_DEVICE inline bool shrink(StepState& state, LossScale const& by) noexcept {
     state.good_steps = 0;
-    if (by.backoff >= 1) return true;
     if (state.loss_scale * by.backoff < by.least) return false;
     state.loss_scale *= by.backoff;
     return true;
