@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -102,7 +103,7 @@ TEST_CASE("P1 steps that are skipped, and the scale, are on streams what they ar
                     o.checkpointing = checkpointing.policy;
                     for (std::size_t d = 0; d < k; ++d)
                         o.device.gpus.push_back(static_cast<int>(d % gpus));
-                    o.device.graphs = trained % 3 * 2;
+                    o.device.graphs = std::vector<std::size_t>{0, 2, 8}[trained % 3];
                     INFO(schedule.name(), ", ", checkpointing.name, ", K = ", k, ", ", gpus,
                          " GPUs, graphs ", o.device.graphs);
                     Train train(Net{}, {}, Adam{1e-2f}, o);
@@ -114,4 +115,39 @@ TEST_CASE("P1 steps that are skipped, and the scale, are on streams what they ar
         });
     MESSAGE(trained << " trainings");
     CHECK(trained > 2);
+}
+
+TEST_CASE("P6 a part whose loss is not finite is heard of late, and all parts are forgotten") {
+    for (std::size_t const graphs : {0, 8})
+        for (std::uint64_t seed = 0; seed < 4; ++seed) {
+            cuda_double::Session session({.devices = 1, .seed = seed});
+            auto o = options<Train>(2, gpipe::schedule::OneForwardOneBackward{});
+            o.device.gpus = {0, 0};
+            o.device.graphs = graphs;
+            o.loss_scale = {};
+            Train train(Net{}, {}, Adam{1e-2f}, o);
+            toy::Reference<HostNet, Loss, Adam> plain(HostNet{}, {}, Adam{1e-2f}, 7, micro_batches,
+                                                      toy::Backward::ascending);
+            toy::Data<Real> const data(8);
+            toy::Data<Real> broken = data;
+            broken.targets[4] = std::numeric_limits<Real>::quiet_NaN();
+            for (std::uint64_t step = 0; step < 4; ++step) {
+                train.accumulate(broken.inputs, broken.targets);
+                CHECK_THROWS_AS(train.evaluate(data.inputs, data.targets), std::domain_error);
+                CHECK(train.accumulated() == 0);
+                auto const late = [&] {
+                    train.accumulate(broken.inputs, broken.targets);
+                    (void)train.start(data.inputs, data.targets).result();
+                };
+                CHECK_THROWS_AS(late(), std::domain_error);
+                REQUIRE(train.failure().has_value());
+                CHECK(train.failure()->micro_batch == 0);
+                CHECK(train.steps() == step);
+                train.accumulate(data.inputs, data.targets);
+                plain.accumulate(data.inputs, data.targets);
+                CHECK(train.step(data.inputs, data.targets).loss ==
+                      plain.step(data.inputs, data.targets));
+                CHECK(toy::difference(train, plain) == "");
+            }
+        }
 }
