@@ -208,7 +208,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
 
     gpipe::OwnFrame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
                           gpipe::GroupAddress input, Memory const& scratch) {
-        shared_ = {batch.samples, seed_, steps_, &stream_};
+        shared_ = {batch.samples, seed_, steps_, &stream_, &state_};
         gpipe::OwnFrame frame(&shared_, before_ + batch.first, batch.samples, phase);
         // Behind what any layer has come the ends of its skips.
         constexpr std::uint32_t behind = static_cast<std::uint32_t>(gpipe::Region::scratch) + 1;
@@ -489,6 +489,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     double weight_ = 0;
     Stream stream_;
     gpipe::StepFrame shared_;
+    gpipe::StepState state_; // no loss scale
     std::size_t leaf_[size] = {};
     gpipe::Call calls_[size];
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called

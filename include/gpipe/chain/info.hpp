@@ -54,9 +54,10 @@ struct LayerInfo {
     TieEnds ties{};                       ///< which of its parameters are one with others
     GroupSizes buffers{};                 ///< whole tensors, see LayerTraits::Buffers
     GroupSizes statistics{};              ///< likewise
+    bool wants_gradient = false;          ///< see gpipe::wants_gradient
 
-    /// Whether it has parameters that are trained.
-    constexpr bool learns() const { return parameters.count > 0 && !frozen; }
+    /// Whether the gradient of its output is wanted: for parameters that are trained, or by itself.
+    constexpr bool learns() const { return (parameters.count > 0 && !frozen) || wants_gradient; }
     /// The bytes of its slots of parameters that are.
     constexpr std::size_t learned_slots() const { return frozen ? 0 : parameters.slots(1); }
     /// Of those that are not.
@@ -117,6 +118,7 @@ template <class L> constexpr LayerInfo layer_info() {
                    tie_ends<L>(),
                    sizes_of<typename Traits::Buffers>(),
                    sizes_of<typename Traits::Statistics>()};
+    info.wants_gradient = wants_gradient<L>;
     if (is_frozen<L>) info.freeze();
     return info;
 }

@@ -134,6 +134,13 @@ template <class L>
     requires requires { L::recompute_is_cheap; }
 inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);
 
+/// Whether layer L is to have the gradient of its output in every step, although neither it nor
+/// anything below it may learn: declared as `static constexpr bool wants_gradient = true`.
+template <class L> inline constexpr bool wants_gradient = false;
+template <class L>
+    requires(static_cast<bool>(L::wants_gradient))
+inline constexpr bool wants_gradient<L> = true;
+
 /// Whether layer L keeps its parameters as they are: declared as `static constexpr bool frozen =
 /// true`, or by gpipe::Frozen. They have no gradients and no optimizer state; nothing flows
 /// backward below the lowest layer that learns. Of the halves of its backward the second never

@@ -1,0 +1,111 @@
+// Taps on streams, over the double of the CUDA runtime.
+#include "support/enqueued.hpp"
+#include "support/net.hpp"
+
+#include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/layers/gradient_tap.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+/// In place of kernels: what the layers do is enqueued as a whole.
+template <>
+struct gpipe::detail::TapWork<gpipe::device::Cuda::Stream> : gpipe::detail::TapWork<int> {
+    explicit TapWork(gpipe::device::Cuda::Stream const&) : TapWork<int>(0) {}
+};
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using gpipe::device::Host;
+using Real = float;
+
+/// What a tap touches beside its tensors.
+struct Tap : gpipe::GradientTap<gpipe::Tensor<Real, 5>> {
+    void forward(auto& context, auto x, auto y) const {
+        auto const call = [](auto const& layer, auto& c, auto... all) {
+            layer.gpipe::template GradientTap<gpipe::Tensor<Real, 5>>::forward(c, all...);
+        };
+        enqueue(context, toy::of_layer(context, x, y), call, x, y);
+    }
+    void backward(auto& context, auto dy, auto dx) const {
+        auto const call = [](auto const& layer, auto& c, auto... all) {
+            layer.gpipe::template GradientTap<gpipe::Tensor<Real, 5>>::backward(c, all...);
+        };
+        toy::Ranges ranges = toy::of_layer(context, dy, dx);
+        ranges.add(to + context.first_sample() * 5, dy.size());
+        enqueue(context, ranges, call, dy, dx);
+    }
+
+  private:
+    template <class Context, class Call, class... Tensors>
+    void enqueue(Context& context, toy::Ranges ranges, Call call, Tensors... tensors) const {
+        toy::enqueue(
+            context.stream(),
+            [kept = toy::KeptLayer<Context>(context), layer = *this, call, tensors...]() mutable {
+                call(layer, kept, tensors...);
+            },
+            std::move(ranges), "a tap");
+    }
+};
+template <class T, template <class> class W>
+using NetOf = gpipe::Pipeline<T, W<toy::Linear<Real, 5, 6>>, W<toy::Tanh<Real, 6>>,
+                              W<toy::Dropout<Real, 6>>, W<toy::Linear<Real, 6, 3>>>;
+template <class L> using Itself = L;
+using Loss = toy::MeanSquare<Real, 3>;
+using OnHost =
+    toy::Training<NetOf<gpipe::GradientTap<gpipe::Tensor<Real, 5>>, Itself>, Loss, Adam, Host>;
+using Train = toy::Training<NetOf<Tap, toy::Enqueued>, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
+
+template <class T> typename T::Options options(std::size_t cells) {
+    typename T::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = 4;
+    o.schedule = gpipe::schedule::OneForwardOneBackward{};
+    return o;
+}
+// The gradient of the inputs after each of some steps; read(): what is there.
+template <class T> std::vector<std::vector<Real>> flown(T& train, auto read) {
+    std::vector<std::vector<Real>> all;
+    for (std::size_t step = 0; step < 5; ++step) {
+        toy::Data<Real> const data(8, static_cast<std::uint32_t>(step));
+        (void)train.step(data.inputs, data.targets);
+        all.push_back(read());
+    }
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("P1 the gradient of the inputs is on streams what it is on the host, in graphs, too") {
+    OnHost host({}, {}, Adam{1e-2f}, options<OnHost>(2));
+    std::vector<Real> gradient(8 * 5);
+    host.change_layer<0>([&](auto& tap) { tap.to = gradient.data(); });
+    auto const expected = flown(host, [&] { return gradient; });
+    for (std::size_t const graphs : {0, 2})
+        for (std::uint64_t seed = 0; seed < 4; ++seed) {
+            cuda_double::Session session({.devices = 2, .seed = seed});
+            auto o = options<Train>(2);
+            o.device.gpus = {0, 1};
+            o.device.graphs = graphs;
+            if (seed % 2) o.loss_scale = gpipe::LossScale::fixed(1024);
+            Train train({}, {}, Adam{1e-2f}, o);
+            gpipe::cuda::Buffer const there(0, gradient.size() * sizeof(Real));
+            train.change_layer<0>(
+                [&](auto& tap) { tap.to = static_cast<Real*>(static_cast<void*>(there.data())); });
+            auto const read = [&] {
+                std::vector<Real> values(gradient.size());
+                cuda_double::peek(values.data(), there.data(), values.size() * sizeof(Real));
+                return values;
+            };
+            CHECK(flown(train, read) == expected);
+            CHECK(cuda_double::races() == std::vector<std::string>{});
+        }
+}
