@@ -86,6 +86,7 @@ set(GPIPE_HEADERS
     include/gpipe/cuda/poison_work.cuh
     include/gpipe/cuda/reduce.cuh
     include/gpipe/cuda/step_work.cuh
+    include/gpipe/cuda/tap_work.cuh
     include/gpipe/cuda/thrust.cuh
     include/gpipe/device/bell.hpp
     include/gpipe/device/cuda.hpp
@@ -117,6 +118,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
     include/gpipe/layers/batch_norm.hpp
+    include/gpipe/layers/gradient_tap.hpp
     include/gpipe/layers/moments.hpp
     include/gpipe/layers/norm_loops.hpp
     include/gpipe/layers/running_statistics.hpp

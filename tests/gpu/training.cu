@@ -87,6 +87,7 @@ TEST_CASE_TEMPLATE("P1 on one GPU or several a training gives what it gives on t
                             auto o = options<Train<T>>(cells, micro_batches, gpus, ways[w]);
                             o.schedule = schedule.policy;
                             o.checkpointing = checkpointing.policy;
+                            if (w % 2) o.loss_scale = gpipe::LossScale::dynamic(64, 2, 0.5, 2);
                             toy::Watch watch;
                             auto const train = made<Train<T>>(o, watch);
                             INFO(schedule.name, ", ", checkpointing.name, ", K = ", cells,
