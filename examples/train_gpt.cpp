@@ -78,6 +78,7 @@ struct Settings {
     std::uint64_t save_every = 0;
     bool resume = false;
     std::uint64_t batch = 8;
+    std::uint64_t parts = 1;
     support::PipelineOptions pipeline;
     std::string balance = "cost";
     bool tie = false;
@@ -109,6 +110,7 @@ struct Settings {
                        10'000'000);
         options.flag("resume", "go on from what is saved there, if anything is", resume);
         options.number("batch", "samples in a mini-batch", batch, 1, 1024);
+        options.number("parts", "of so many samples that a mini-batch consists of", parts, 1, 1024);
         pipeline.declare(options);
         options.choice("balance",
                        "cut by what layers declare, or by what they take here: time, or bytes",
@@ -234,8 +236,9 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
     support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
-    gpipe::Loader loader(train, gpt::Windows{text.training(), Model::context},
-                         {.batch = settings.batch, .seed = train.seed()}); // as saved
+    gpipe::Loader loader(
+        train, gpt::Windows{text.training(), Model::context},
+        {.batch = settings.batch, .seed = train.seed(), .parts = settings.parts}); // as saved
     support::BubbleMeter bubble(train.cells(), train.lanes());
     support::Progress progress(settings.steps);
     std::vector<double> losses;
@@ -247,15 +250,20 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
     auto const tokens_per_second = [&] {
-        return static_cast<double>(losses.size() * settings.batch * Model::context) /
+        return static_cast<double>(losses.size() * settings.parts * settings.batch *
+                                   Model::context) /
                training_seconds;
     };
     for (std::uint64_t step = train.steps(); step < settings.steps; ++step) {
         double const started = seconds();
-        auto const batch = loader.next();
         train.optimizer().visit(
             [&](auto& own) { own.learning_rate = settings.rates(progressed.curve()).rate(step); });
         try {
+            for (std::uint64_t part = 1; part < settings.parts; ++part) {
+                auto const batch = loader.next();
+                train.accumulate(batch.inputs, batch.targets);
+            }
+            auto const batch = loader.next();
             losses.push_back(train.step(batch.inputs, batch.targets));
         } catch (std::domain_error const& error) { // not finite
             throw std::runtime_error(format("%s after %zu steps; try a lower --learning-rate",
@@ -320,6 +328,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         support::JsonObject object;
         object.add("steps", settings.steps)
             .add("batch", settings.batch)
+            .add("parts", settings.parts)
             .add("context", Model::context)
             .add("devices", train.devices())
             .add("cells", train.cells())

@@ -83,6 +83,7 @@ struct LoaderOptions {
     std::uint64_t seed = 0; ///< of the order
     bool shuffled = true;   ///< anew in each epoch; else in the order of the source
     std::size_t ahead = 2;  ///< mini-batches that are read beforehand, by a thread; 0: none
+    std::size_t parts = 1;  ///< that a step consists of, each loaded as one: see accumulate()
 };
 
 /// The mini-batches of a Training, from a source of samples that has
@@ -113,7 +114,8 @@ template <class Train, class Source> class Loader {
     Loader(Train& train, Source source, LoaderOptions const& options = {})
         : source_(std::move(source)), options_(options),
           samples_(checked_batch(train, options.batch)), size_(checked_size(source_)),
-          parts_(detail::loader_parts(train, samples_)), next_(train.steps()), read_(next_) {
+          parts_(detail::loader_parts(train, samples_)), next_(train.steps() * options.parts),
+          read_(next_) {
         for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
         if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
     }

@@ -161,8 +161,8 @@ struct ThrowsLate : toy::Linear<Real, 6, 3> {
 
 TEST_CASE_TEMPLATE("P1 parts of a mini-batch train as the plain loop over them", Device, Host,
                    Deferred, Remote) {
-    sweep<toy::BufferNet<Real>, Device>(61);
-    sweep<toy::SkipNet<Real>, Device>(97);
+    sweep<toy::BufferNet<Real>, Device>(157);
+    sweep<toy::SkipNet<Real>, Device>(263);
 }
 
 TEST_CASE("P1 parts are one step of all their micro-batches, whatever is done with gradients") {

@@ -91,7 +91,7 @@ TEST_CASE_TEMPLATE("P1 what flows through taps is the same for every schedule, c
         in_parts[descends] = flown(other, set_plain, true);
     }
     std::size_t trained = 0;
-    toy::each_way<Device>(4, Net::size, micro_batches, 61,
+    toy::each_way<Device>(4, Net::size, micro_batches, 157,
                           [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
                               std::string const& words) {
                               auto o = options<Train<Device>>(k);

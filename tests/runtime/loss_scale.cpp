@@ -130,7 +130,7 @@ struct Lazy {
 TEST_CASE_TEMPLATE("P1 with a loss scale of powers of two every bit of the steps that count is "
                    "that without",
                    Device, Host, Deferred, Remote) {
-    sweep<Device>(53);
+    sweep<Device>(157);
 }
 
 TEST_CASE_TEMPLATE("a step whose gradients overflow is skipped, and says where", Device, Host,

@@ -766,6 +766,29 @@ TEST_CASE("train_gpt that is stopped and goes on elsewhere ends as if it had not
     std::filesystem::remove_all(folder.path() + "/whole");
 }
 
+TEST_CASE("train_gpt with mini-batches in parts ends as with whole ones, and goes on in parts") {
+    Folder folder;
+    std::string const text = folder.file("text", counting);
+    auto const run = [&](std::string const& arguments) {
+        Ran const ran = train_gpt(folder, "--text " + text +
+                                              " --dropout 0.1 --rate-steps 7 --schedule "
+                                              "OneForwardOneBackward --sample 0 --json " +
+                                              arguments);
+        CAPTURE(ran.err);
+        CHECK(ran.status == 0);
+        return ran;
+    };
+    Ran const whole = run("--steps 4 --batch 12 --micro-batches 6");
+    std::string const parts =
+        "--batch 4 --micro-batches 2 --parts 3 --save " + folder.path() + "/s ";
+    run("--steps 1 " + parts);
+    Ran const resumed = run("--steps 4 --resume --cells 3 " + parts);
+    CHECK(resumed.member("parts") == "3");
+    for (char const* member : {"final_loss", "held_out_loss"})
+        CHECK(resumed.member(member) == whole.member(member));
+    std::filesystem::remove_all(folder.path() + "/s");
+}
+
 TEST_CASE("train_gpt learns, and writes what it learnt") {
     Folder folder;
     std::string words;
