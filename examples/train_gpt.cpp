@@ -181,8 +181,8 @@ struct Settings {
             devices() * pipeline.chosen_schedule(Net::size).cells_per_device();
         gpipe::Array<std::size_t> sizes(count);
         if (company.speaks()) {
-            std::uint64_t const parts = replicas * pipeline.micro_batches;
-            gpipe::ProfileOptions<Device> where{.samples = (batch + parts - 1) / parts,
+            std::uint64_t const pieces = replicas * pipeline.micro_batches;
+            gpipe::ProfileOptions<Device> where{.samples = (batch + pieces - 1) / pieces,
                                                 .seed = seed};
 #ifdef __CUDACC__
             if constexpr (requires { where.device.gpus; }) {
