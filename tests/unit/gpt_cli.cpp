@@ -782,7 +782,7 @@ TEST_CASE("train_gpt with mini-batches in parts ends as with whole ones, and goe
     std::string const parts =
         "--batch 4 --micro-batches 2 --parts 3 --save " + folder.path() + "/s ";
     run("--steps 1 " + parts);
-    Ran const resumed = run("--steps 4 --resume --cells 3 " + parts);
+    Ran const resumed = run("--steps 4 --resume --cells 4 " + parts);
     CHECK(resumed.member("parts") == "3");
     for (char const* member : {"final_loss", "held_out_loss"})
         CHECK(resumed.member(member) == whole.member(member));
