@@ -143,6 +143,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/value_placer.hpp
     include/gpipe/optimizer/adam.hpp
     include/gpipe/optimizer/groups.hpp
+    include/gpipe/optimizer/hooked.hpp
     include/gpipe/optimizer/one_of.hpp
     include/gpipe/optimizer/optimizer.hpp
     include/gpipe/optimizer/optimizer_catalogue.hpp

@@ -10,6 +10,7 @@
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/hooked.hpp>
 #include <gpipe/optimizer/one_of.hpp>
 #include <gpipe/optimizer/rates.hpp>
 #include <gpipe/pipeline.hpp>

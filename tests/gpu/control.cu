@@ -160,3 +160,54 @@ TEST_CASE("an optimizer that is chosen trains bit by bit as the same one in the 
     check(gpipe::Adam{.weight_decay = 1e-2f});
     check(gpipe::AdamW{});
 }
+
+namespace control {
+
+// Changes nothing; and what a user would write without hooks, as the rule of an optimizer.
+struct Leaves {
+    template <class T> struct Rule {
+        GPIPE_HOST_DEVICE T operator()(T gradient) const { return gradient; }
+    };
+    template <class T> GPIPE_HOST_DEVICE Rule<T> rule(gpipe::UpdateContext) const { return {}; }
+};
+template <class T, class Inner> struct ClippedRule {
+    Inner inner;
+    T limit;
+    template <class... States>
+    GPIPE_HOST_DEVICE void operator()(T& parameter, T gradient, States&... states) const {
+        if (gradient > limit) gradient = limit;
+        if (gradient < -limit) gradient = -limit;
+        inner(parameter, gradient, states...);
+    }
+};
+template <class O> struct ClipsItself : O {
+    template <class T> GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext context) const {
+        auto const inner = O::template rule<T>(context);
+        return ClippedRule<T, decltype(O::template rule<T>(context))>{inner, T(0.02)};
+    }
+    template <class T>
+    void operator()(gpipe::UpdateContext context,
+                    gpipe::UpdateTensor<T, O::states> tensor) const noexcept {
+        gpipe::apply_to_all(*this, context, tensor);
+    }
+};
+
+} // namespace control
+
+TEST_CASE(
+    "a hook of gradients within the kernel of the update changes no bit if it changes nothing, and "
+    "clips as a rule that does so itself") {
+    auto const check = [](auto const& one) {
+        using O = std::remove_cvref_t<decltype(one)>;
+        for (std::size_t graphs : {0, 1}) {
+            auto const plain = trained(one, graphs);
+            CHECK(trained(gpipe::Hooked<O, control::Leaves>{one, {}}, graphs) == plain);
+            auto const clipped =
+                trained(gpipe::Hooked<O, gpipe::ClipByValue>{one, {0.02f}}, graphs);
+            CHECK(clipped == trained(control::ClipsItself<O>{one}, graphs));
+            CHECK(clipped != plain);
+        }
+    };
+    check(gpipe::SGD{1e-2f, 0.9f, 1e-2f});
+    check(gpipe::AdamW{});
+}

@@ -117,6 +117,8 @@ namespace detail {
 template <class O> constexpr std::string_view chosen_name(O const& optimizer) {
     if constexpr (requires { optimizer.chosen_name(); })
         return optimizer.chosen_name();
+    else if constexpr (requires { typename O::hooked; })
+        return chosen_name<typename O::hooked>(optimizer);
     else
         return type_name<O>;
 }
