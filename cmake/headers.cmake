@@ -179,6 +179,7 @@ set(GPIPE_HEADERS
     include/gpipe/profile.hpp
     include/gpipe/replicas.hpp
     include/gpipe/runtime/accumulation.hpp
+    include/gpipe/runtime/action_hook.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
     include/gpipe/runtime/buffer_access.hpp

@@ -3,7 +3,7 @@
 // expect GPIPE_HOOK_THROWS: gpipe: a hook of gradients \(F\) may not throw, for updates run after the commit
 // expect GPIPE_HOOK_RETURNS: gpipe: a hook of gradients \(F\) may not throw, for updates run after the commit
 // expect GPIPE_HOOK_RULE: gpipe: the rule of a hook of gradients \(F\) must return a functor that takes the gr
-// expect GPIPE_HOOK_NOT_COPYABLE: gpipe: a hook of gradients must be copyable
+// expect GPIPE_HOOK_NOT_COPYABLE: gpipe: an optimizer must be copyable
 // expect GPIPE_HOOK_NO_RULE: gpipe: a hook of gradients by element stands in the rule of its optimizer, but
 // expect GPIPE_HOOK_NO_RULE: CheckHook<(Mistake, Own>|.*O=Own)
 #include <gpipe/optimizer/hooked.hpp>

@@ -99,6 +99,54 @@ TEST_CASE("a step that is kept is launched by one call, and its layers are not c
     CHECK(parameters(train) == expected.values);
 }
 
+TEST_CASE(
+    "with a hook of actions a step is not kept, nor one that was launched: it hears each action "
+    "when its work is put on the stream, which it gets; without one steps are kept again") {
+    std::vector<std::size_t> const sizes(9, 8);
+    Expected const expected(sizes);
+    cuda_double::Session session({.devices = 2});
+    Train train(Net{}, {}, Adam{1e-2f}, options(1));
+    std::size_t heard = 0, streams = 0, kernels = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        bool const hooked = i == 1 || i == 5; // before steps are kept, and then
+        std::size_t inside = 0;
+        if (hooked)
+            train.on_action([&](gpipe::ActionEvent const& event, Cuda::Stream const& stream) {
+                ++heard;
+                streams += static_cast<cudaStream_t>(stream) != nullptr;
+                std::size_t const launched = count(cuda_double::call_log(), "cudaLaunchKernel");
+                if (event.begins) inside = launched;
+                if (!event.begins && computes(event.action.kind)) kernels += launched - inside;
+            });
+        std::size_t const before = cuda_double::calls();
+        auto const d = data(8, static_cast<std::uint32_t>(i));
+        CHECK(train.step(d.inputs, d.targets).loss == expected.losses[i]);
+        auto const log = cuda_double::call_log();
+        if (hooked) CHECK(count(log, "cudaGraphLaunch", before) == 0);
+        if (i == 4 || i == 8) CHECK(count(log, "cudaGraphLaunch", before) == 1);
+        if (hooked) {
+            CHECK(heard >= 2 * train.programs().size()); // and copies
+            CHECK(heard == streams);
+            CHECK(kernels >= train.programs().size()); // between begin and end
+            heard = streams = kernels = 0;
+            train.on_action(nullptr);
+        }
+    }
+    CHECK(heard == 0);
+    CHECK(parameters(train) == expected.values);
+    // What it throws fails the step.
+    train.on_action([](gpipe::ActionEvent const& event) {
+        if (event.action == gpipe::backward(1, 1)) throw std::length_error("mine");
+    });
+    auto const d = data(8, 0);
+    CHECK_THROWS_AS(train.step(d.inputs, d.targets), std::length_error);
+    CHECK(train.failure()->cell == 1);
+    train.on_action(nullptr);
+    CHECK(parameters(train) == expected.values);
+    CHECK(train.steps() == sizes.size());
+    CHECK(std::isfinite(train.step(d.inputs, d.targets).loss));
+}
+
 TEST_CASE("graphs are kept of the sizes that were used last, and of no more than were asked for") {
     std::vector<std::size_t> const sizes{8, 7, 8, 7, 5, 5, 8, 8, 7, 8, 5, 8};
     Expected const expected(sizes);

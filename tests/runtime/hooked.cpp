@@ -302,7 +302,7 @@ TEST_CASE("replicas with parts of the state are hooked by parts, and train as a 
     };
     using Parts = gpipe::shard::OptimizerState;
     using Whole = gpipe::shard::Nothing;
-    for (std::size_t const replicas : {1, 2, 3}) {
+    for (std::size_t const replicas : {1u, 2u, 3u}) {
         auto const expected = run(Whole{}, ClipsFirst<gpipe::Adam>{}, replicas);
         Hooked<gpipe::Adam, ClipByValue> const clips{{}, {limit}};
         CHECK(run(Whole{}, clips, replicas) == expected);

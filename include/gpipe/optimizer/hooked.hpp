@@ -47,30 +47,28 @@ template <class T, class Rule, class Change> struct HookedRule {
 /// What a type must offer to be a hook of gradients, for optimizer O.
 template <class F, class O> struct CheckHook {
     static consteval bool ok() {
-        constexpr bool copyable = std::copyable<F>;
         constexpr bool by_element = detail::HooksElements<F, float>;
         constexpr bool by_tensor = detail::HooksTensors<F, float>;
         constexpr bool other_rule = detail::NamesRule<F, float> && !by_element;
         constexpr bool other_call = detail::CallsHook<F, float> && !by_tensor && !by_element;
         constexpr bool meets = !by_element || HasRule<O, float>;
         constexpr bool any = by_element || by_tensor || other_rule || other_call;
-        static_assert(copyable, "gpipe: a hook of gradients must be copyable");
-        static_assert(any || !copyable,
+        static_assert(any,
                       "gpipe: a hook of gradients (F) has neither template <class T> "
                       "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns a "
                       "functor T(T gradient) for one element, nor template <class T> void "
                       "operator()(gpipe::UpdateContext, std::span<T> gradient) const noexcept");
-        static_assert(!other_rule || !copyable,
+        static_assert(!other_rule,
                       "gpipe: the rule of a hook of gradients (F) must return a functor that takes "
                       "the gradient of one element, T, and returns what is to stand for it, T");
-        static_assert(!other_call || other_rule || !copyable,
+        static_assert(!other_call || other_rule,
                       "gpipe: a hook of gradients (F) may not throw, for updates run after the "
                       "commit of a step, and returns nothing: declare its operator() void and "
                       "noexcept");
         static_assert(meets, "gpipe: a hook of gradients by element stands in the rule of its "
                              "optimizer, but this one (O) has none: template <class T> auto "
                              "rule(gpipe::UpdateContext) const");
-        return copyable && meets && (by_element || by_tensor) && !other_rule;
+        return meets && (by_element || by_tensor) && !other_rule;
     }
 };
 

@@ -102,8 +102,11 @@ template <DeviceRuntime Device> class Engine {
 
     /// What the walker looks at.
     Tables const& tables() const { return runs_.tables(); }
-    /// What steps have left.
+    /// What steps have left, and who observes them.
+    ///@{
     Runs<Device> const& runs() const { return runs_; }
+    Runs<Device>& runs() { return runs_; }
+    ///@}
     /// Parameters of several layers.
     TiedParameters<Device>& tied() { return tied_; }
     /// See Options::seed.
@@ -146,7 +149,7 @@ template <DeviceRuntime Device> class Engine {
                             table.lanes(),
                             &table,
                             {arguments.samples, arguments.before, arguments.last},
-                            arguments.training() && arguments.updates && run.times.empty(),
+                            arguments.training() && arguments.updates && !run.observed(),
                             arguments.trains() && runs_.immediate(),
                             table.stream_of_device[run.batch->reader()]};
         try {

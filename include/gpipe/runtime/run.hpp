@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
+#include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
@@ -53,6 +54,11 @@ struct Run {
     Array<ActionTime> times;           ///< by action; empty where nobody wants to know
     double origin = 0;                 ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
+    detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one
+
+    /// Whether anybody wants to know of its actions. Decided before it begins: one that nobody
+    /// observes is walked by other code.
+    bool observed() const { return hook || !times.empty(); }
 
     /// Nothing has happened in it yet.
     void begin(bool may_follow) {

@@ -179,6 +179,12 @@ template <DeviceRuntime Device> class Runs {
     void time_actions(std::size_t actions) {
         for (Run& run : runs_) run.times = Array<ActionTime>(actions);
     }
+    /// From the next run on, calls this around each action; an empty one: no more. None is under
+    /// way.
+    void on_action(detail::ActionHook hook) {
+        hook_ = std::move(hook);
+        for (Run& run : runs_) run.hook = hook_ ? &hook_ : nullptr;
+    }
     /// That run.
     Run const& last() const { return runs_[last_slot_]; }
 
@@ -216,6 +222,7 @@ template <DeviceRuntime Device> class Runs {
     Mailboxes<Device> mail_;
     detail::StepEnd<Device> end_;
     Walker<Device> walker_{device_, tables_, mail_, end_};
+    detail::ActionHook hook_;
     Run runs_[Device::depth];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;

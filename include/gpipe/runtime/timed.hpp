@@ -1,12 +1,17 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/machine_timeline.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/trace/timeline.hpp>
 
+#include <concepts>
+#include <cstddef>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -29,6 +34,31 @@ template <class Training> class Timed {
         return detail::timeline_of(machine(), title);
     }
 
+    /// From the next run on, calls f(ActionEvent), or f(ActionEvent, the device's stream), when an
+    /// action of a cell and a micro-batch begins and when it has ended: forwards, backwards, their
+    /// halves, recomputes, and copies, of steps, gradients alone, evaluations and predictions; not
+    /// what ends a step, nor where a micro-batch has no samples. On a device that enqueues that is
+    /// when its work is put on the stream, to which f may add; steps are then not kept as graphs.
+    ///
+    /// It is called by all threads that walk lanes, for several devices at once, but for one device
+    /// never twice at a time, and in the order of its program. What it throws fails the run as if a
+    /// layer had thrown it there, and an action that is failed has no end. Each replica in this
+    /// process has a copy of it. Without one nothing is asked: runs are walked by other code.
+    /// Waits for steps under way, and throws what was wrong with one that nobody listens to.
+    template <class F> void on_action(F f) {
+        using Stream = typename std::remove_cvref_t<decltype(machine().device())>::Stream;
+        if constexpr (CheckActionHook<F, Stream>::ok())
+            set_hook([f = std::move(f)](ActionEvent const& event,
+                                        [[maybe_unused]] void const* stream) mutable {
+                if constexpr (std::invocable<F&, ActionEvent const&, Stream const&>)
+                    f(event, *static_cast<Stream const*>(stream));
+                else
+                    f(event);
+            });
+    }
+    /// No more.
+    void on_action(std::nullptr_t) { set_hook({}); }
+
     /// The timeline of a step in which actions take cost(action) and every device runs by itself,
     /// by simulation, with the bytes in use; copies, and the waits for their room, take no time.
     template <class Cost>
@@ -43,6 +73,12 @@ template <class Training> class Timed {
     }
 
   private:
+    void set_hook(detail::ActionHook const& hook) {
+        detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
+            of.finish();
+            of.engine().runs().on_action(hook);
+        });
+    }
     auto& machine() { return detail::MachineAccess::of(static_cast<Training&>(*this)); }
     auto const& machine() const {
         return detail::MachineAccess::of(static_cast<Training const&>(*this));

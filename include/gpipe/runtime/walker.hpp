@@ -36,8 +36,8 @@ template <DeviceRuntime Device> class Walker {
         void begin(bool follows) const { run->begin(follows); }
         /// Walks a lane on; false before its end.
         bool go_on(std::size_t lane, Progress& progress) const noexcept {
-            return run->times.empty() ? walker->template walk<false>(*run, *table, lane, progress)
-                                      : walker->template walk<true>(*run, *table, lane, progress);
+            return run->observed() ? walker->template walk<true>(*run, *table, lane, progress)
+                                   : walker->template walk<false>(*run, *table, lane, progress);
         }
         /// A lane of it; false if something in it has failed by then.
         bool operator()(std::size_t lane) const noexcept {
@@ -57,7 +57,7 @@ template <DeviceRuntime Device> class Walker {
                          mail_.batch(run.arguments.slot) + copy.pinned);
     }
 
-    template <bool timed>
+    template <bool observed>
     bool walk(Run& run, StepTable const& table, std::size_t lane, Progress& progress) noexcept {
         Step const* const first = table.steps.data() + table.begin[lane];
         Step const* step = first + progress.at;
@@ -65,7 +65,7 @@ template <DeviceRuntime Device> class Walker {
         RunArguments const& arguments = run.arguments;
         Tables const& tables = tables_; // in a register
         std::size_t const walker = progress.walker;
-        [[maybe_unused]] std::uint64_t const preempted = timed ? detail::preemptions() : 0;
+        [[maybe_unused]] std::uint64_t const preempted = observed ? detail::preemptions() : 0;
         Step const* near = step; // for the handler, so that `step` may stay in a register
         bool ended = true;
         try {
@@ -79,11 +79,11 @@ template <DeviceRuntime Device> class Walker {
                     break;
                 }
                 if (!computes(step->kind)) [[unlikely]]
-                    put_other<timed>(run, table, *step, walker);
+                    put_other<observed>(run, table, *step, walker);
                 else if (run.ranges[step->micro_batch].count > 0)
                     device_.launch(step->stream,
                                    [this, &run, &table, &tables, step, walker]() noexcept {
-                                       execute<timed>(run, table, tables, *step, walker);
+                                       execute<observed>(run, table, tables, *step, walker);
                                    });
                 if (step->more) do_more(run, table, *step);
             }
@@ -95,7 +95,7 @@ template <DeviceRuntime Device> class Walker {
             fail(run, *near, tables_.cells[near->cell].first, near->kind);
             if constexpr (joins_ranks<Device>) device_.cut_short();
         }
-        if constexpr (timed)
+        if constexpr (observed)
             run.preemptions.fetch_add(detail::preemptions() - preempted, std::memory_order_relaxed);
         return ended;
     }
@@ -118,12 +118,12 @@ template <DeviceRuntime Device> class Walker {
     }
 
     // What is no call of layers: a copy, or what ends a step.
-    template <bool timed>
+    template <bool observed>
     [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
                                      std::size_t walker) {
         if (!ends_step(step.kind)) {
             if (run.ranges[step.micro_batch].count > 0 || is_message(step))
-                copy<timed>(run, table, step, walker);
+                copy<observed>(run, table, step, walker);
         } else if (!StepWork<Device>::stops(run.failed())) {
             end_.end(run, step);
         }
@@ -135,21 +135,31 @@ template <DeviceRuntime Device> class Walker {
             return is_transfer(step.kind) && tables_.edges[step.calls].channel != no_channel;
         return false;
     }
-    template <bool timed>
+    template <bool observed>
     void copy(Run& run, StepTable const& table, Step const& step, std::size_t walker) {
-        [[maybe_unused]] auto const note = [&](double ActionTime::*when) {
-            device_.launch(step.stream, [&run, &step, walker, when]() noexcept {
-                ActionTime& time = run.times[step.action];
-                time.action = {step.kind, step.cell, step.micro_batch,
-                               is_transfer(step.kind) ? step.calls : 0};
-                time.lane = walker;
-                time.*when = seconds_in(run);
-                time.ran = true;
-            });
-        };
-        if constexpr (timed) note(&ActionTime::start);
+        if constexpr (observed) observe_copy(run, step, walker, true);
         put_copies(run, table, step);
-        if constexpr (timed) note(&ActionTime::end);
+        if constexpr (observed) observe_copy(run, step, walker, false);
+    }
+    // A copy is observed where the stream does it.
+    void observe_copy(Run& run, Step const& step, std::size_t walker, bool begins) {
+        device_.launch(step.stream, [this, &run, &step, walker, begins]() noexcept {
+            bool const sound = run.failure.place() > step.place;
+            if (begins && sound && run.ranges[step.micro_batch].count > 0)
+                tell_hook(run, step, walker, true);
+            if (!run.times.empty()) {
+                ActionTime& time = run.times[step.action];
+                time.action = action_of(step);
+                time.lane = walker;
+                (begins ? time.start : time.end) = seconds_in(run);
+                time.ran = true;
+            }
+            if (!begins && sound && run.ranges[step.micro_batch].count > 0)
+                tell_hook(run, step, walker, false);
+        });
+    }
+    static Action action_of(Step const& step) {
+        return {step.kind, step.cell, step.micro_batch, is_transfer(step.kind) ? step.calls : 0};
     }
     void put_copies(Run& run, StepTable const& table, Step const& step) {
         std::size_t const samples = run.ranges[step.micro_batch].count;
@@ -216,24 +226,43 @@ template <DeviceRuntime Device> class Walker {
     // Runs one action. After a failure the actions behind it in the linear order are skipped; those
     // before it, which cannot depend on it, still run, so that the first failure is found whatever
     // the timing.
-    template <bool timed>
+    template <bool observed>
     void execute(Run& run, StepTable const& table, Tables const& tables, Step const& step,
                  std::size_t walker) noexcept {
         if (run.failure.precedes(step.place)) return;
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
+        if constexpr (observed)
+            if (!tell_hook(run, step, walker, true)) return;
         Frame const frame = frame_of(run, table, tables, step);
-        double const start = timed ? seconds_in(run) : 0;
+        double const start = observed ? seconds_in(run) : 0;
         Calls::Range calls = tables.calls[step.calls];
         if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
         Call const* call = calls.first;
+        [[maybe_unused]] bool threw = false;
         try {
             for (; call != calls.last; ++call) call->function(*call, frame);
         } catch (...) {
+            threw = true;
             fail(run, step, call->index, call->again ? Kind::recompute : step.kind);
         }
-        if constexpr (timed)
-            run.times[step.action] = {
-                {step.kind, step.cell, step.micro_batch}, walker, start, seconds_in(run), true};
+        if constexpr (observed) {
+            if (!run.times.empty())
+                run.times[step.action] = {action_of(step), walker, start, seconds_in(run), true};
+            if (!threw) tell_hook(run, step, walker, false);
+        }
+    }
+    // Whether the hook, if there is one, has thrown nothing: that is as if a layer had.
+    bool tell_hook(Run& run, Step const& step, std::size_t walker, bool begins) noexcept {
+        if (!run.hook) return true;
+        try {
+            (*run.hook)({action_of(step), begins, !run.arguments.training(), step.device,
+                         tables_.ranks.replica, walker, run.arguments.step},
+                        &device_.stream(step.stream));
+            return true;
+        } catch (...) {
+            fail(run, step, tables_.cells[step.cell].first, step.kind);
+            return false;
+        }
     }
 
     void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
