@@ -359,3 +359,73 @@ TEST_CASE("moments that are merged are those of one pass, in any parts; none is 
         CHECK(sum.m2 == doctest::Approx(rows[2]).epsilon(1e-11));
     }
 }
+
+namespace {
+
+// The sum of f(element) over a channel as moments.hpp has it: in lanes, one by one, and these by
+// halves.
+template <class F> double lane_by_lane(gpipe::detail::Channels const& shape, std::size_t c, F f) {
+    std::vector<double> lanes(gpipe::detail::sum_lanes);
+    for (std::size_t e = 0; e < shape.elements(); ++e) lanes[e % lanes.size()] += f(shape.at(c, e));
+    for (std::size_t half = lanes.size() / 2; half > 0; half /= 2)
+        for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+    return lanes[0];
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "loops that take many elements at a time give what one by one gives, in every bit, for "
+    "any number of positions and samples",
+    T, float, double) {
+    using namespace gpipe::detail;
+    NormLoops const loops;
+    for (std::size_t const positions :
+         {1u, 2u, 3u, 4u, 7u, 15u, 16u, 17u, 49u, 127u, 128u, 130u, 300u})
+        for (std::size_t const samples : {1u, 2u, 5u, 130u}) {
+            CAPTURE(positions);
+            CAPTURE(samples);
+            Channels const shape{samples, 3, positions};
+            std::size_t const all = samples * 3 * positions;
+            auto x = toy::numbers<T>(all, 1), dy = toy::numbers<T>(all, 2);
+            for (T& v : x) v += T(100);
+            auto const scale = toy::numbers<T>(3, 3), shift = toy::numbers<T>(3, 4);
+            std::vector<T> y(all), dx(all), dscale(3), dshift(3);
+            std::vector<double> statistics(12);
+            StatisticsRows const rows{statistics.data(), 3};
+            loops.moments(shape, x.data(), rows);
+            loops.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
+                            OfMoments{rows, 1e-5});
+            loops.backward(shape, x.data(), dy.data(), dx.data(), scale.data(), dscale.data(),
+                           dshift.data(), 1e-5);
+            std::size_t wrong = 0;
+            for (std::size_t c = 0; c < 3; ++c) {
+                double const n = static_cast<double>(shape.elements());
+                double const mean =
+                    lane_by_lane(shape, c, [&](std::size_t i) { return double(x[i]); }) / n;
+                auto const distance = [&](std::size_t i) { return double(x[i]) - mean; };
+                double const b = lane_by_lane(shape, c, distance);
+                double const a = lane_by_lane(
+                    shape, c, [&](std::size_t i) { return distance(i) * distance(i); });
+                Moments const moments{n, mean + b / n, a - b * b / n};
+                CHECK(rows.moments(c).mean == moments.mean);
+                CHECK(rows.moments(c).m2 == moments.m2);
+                Normal const normal = normal_of(moments, 1e-5);
+                double const sum =
+                    lane_by_lane(shape, c, [&](std::size_t i) { return double(dy[i]); });
+                double const weighted = lane_by_lane(
+                    shape, c, [&](std::size_t i) { return double(dy[i]) * normal(double(x[i])); });
+                CHECK(dshift[c] == static_cast<T>(sum));
+                CHECK(dscale[c] == static_cast<T>(weighted));
+                auto const gradient = input_gradient<T>(nullptr, nullptr, nullptr, scale[c], normal,
+                                                        {sum, weighted}, n);
+                for (std::size_t e = 0; e < shape.elements(); ++e) {
+                    std::size_t const i = shape.at(c, e);
+                    wrong += y[i] != static_cast<T>(normal(double(x[i])) * double(scale[c]) +
+                                                    double(shift[c]));
+                    wrong += dx[i] != gradient.of(x[i], dy[i]);
+                }
+            }
+            CHECK(wrong == 0);
+        }
+}

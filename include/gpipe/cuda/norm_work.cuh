@@ -73,8 +73,7 @@ __global__ void norm_backward_kernel(Channels shape, T const* x, T const* dy, T*
         dscale[c] += static_cast<T>(sums.b);
     }
     if (!dx) return;
-    InputGradient<T> const gradient{
-        x, dy, dx, normal, sums, static_cast<double>(scale[c]) * normal.inverse, count};
+    auto const gradient = input_gradient(x, dy, dx, scale[c], normal, sums, count);
     for (std::size_t i = threadIdx.x; i < shape.elements(); i += blockDim.x)
         gradient(shape.at(c, i), i);
 }

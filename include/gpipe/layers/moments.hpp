@@ -46,19 +46,24 @@ GPIPE_HOST_DEVICE inline TwoSums operator+(TwoSums const& x, TwoSums const& y) {
     return {x.a + y.a, x.b + y.b};
 }
 
-// First pass, and second: what rounding has left in the mean goes.
+// First pass, and second: what rounding has left in the mean goes. Of an element, by its value or
+// by its place.
 template <class T> struct SumElements {
     T const* x;
+    GPIPE_HOST_DEVICE TwoSums of(T value, T) const { return {static_cast<double>(value), 0}; }
     GPIPE_HOST_DEVICE TwoSums operator()(std::size_t at, std::size_t) const {
-        return {static_cast<double>(x[at]), 0};
+        return of(x[at], T{});
     }
 };
 template <class T> struct SumDistances {
     T const* x;
     double mean;
-    GPIPE_HOST_DEVICE TwoSums operator()(std::size_t at, std::size_t) const {
-        double const distance = static_cast<double>(x[at]) - mean;
+    GPIPE_HOST_DEVICE TwoSums of(T value, T) const {
+        double const distance = static_cast<double>(value) - mean;
         return {distance * distance, distance};
+    }
+    GPIPE_HOST_DEVICE TwoSums operator()(std::size_t at, std::size_t) const {
+        return of(x[at], T{});
     }
 };
 GPIPE_HOST_DEVICE inline Moments moments_of(double count, double mean, TwoSums const& distances) {
@@ -84,9 +89,12 @@ template <class T> struct SumGradients {
     T const* x;
     T const* dy;
     Normal normal;
+    GPIPE_HOST_DEVICE TwoSums of(T value, T slope) const {
+        double const gradient = static_cast<double>(slope);
+        return {gradient, gradient * normal(static_cast<double>(value))};
+    }
     GPIPE_HOST_DEVICE TwoSums operator()(std::size_t at, std::size_t) const {
-        double const gradient = static_cast<double>(dy[at]);
-        return {gradient, gradient * normal(static_cast<double>(x[at]))};
+        return of(x[at], dy[at]);
     }
 };
 
@@ -96,13 +104,27 @@ template <class T> struct InputGradient {
     T const* dy;
     T* dx;
     Normal normal;
-    TwoSums sums;
+    TwoSums means; // these sums over the count
     double factor; // scale over deviation
-    double count;
+
+    GPIPE_HOST_DEVICE T of(T input, T gradient) const {
+        double const own = normal(static_cast<double>(input)) * means.b;
+        return static_cast<T>(factor * ((static_cast<double>(gradient) - means.a) - own));
+    }
     GPIPE_HOST_DEVICE void operator()(std::size_t at, std::size_t) const {
-        double const own = normal(static_cast<double>(x[at])) * sums.b;
-        dx[at] = static_cast<T>(factor * (static_cast<double>(dy[at]) - (sums.a + own) / count));
+        dx[at] = of(x[at], dy[at]);
     }
 };
+template <class T>
+GPIPE_HOST_DEVICE InputGradient<T> input_gradient(T const* x, T const* dy, T* dx, T scale,
+                                                  Normal const& normal, TwoSums const& sums,
+                                                  double count) {
+    return {x,
+            dy,
+            dx,
+            normal,
+            {sums.a / count, sums.b / count},
+            static_cast<double>(scale) * normal.inverse};
+}
 
 } // namespace gpipe::detail
