@@ -11,7 +11,7 @@ namespace convnet {
 template <class T, std::size_t channels, std::size_t side>
 struct Norm : gpipe::BatchNorm<gpipe::Tensor<T, channels, side, side>> {
     /// Its passes in double take as long as so many operations of a convolution (gpipe::profile).
-    static constexpr double cost = 200.0 * channels * side * side;
+    static constexpr double cost = 90.0 * channels * side * side;
 };
 
 } // namespace convnet

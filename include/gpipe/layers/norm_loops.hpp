@@ -65,9 +65,10 @@ struct NormLoops {
     template <class T, class F>
     static void compute_all(std::size_t count, T* to, T const* x, T const* y, F f) {
         std::size_t i = 0;
-        for (; i + 16 <= count; i += 16) compute<16>(to + i, x + i, y + i, f);
-        for (; i + 4 <= count; i += 4) compute<4>(to + i, x + i, y + i, f);
-        for (; i < count; ++i) compute<1>(to + i, x + i, y + i, f);
+        for (std::size_t n = count / 16; n > 0; --n, i += 16) compute<16>(to + i, x + i, y + i, f);
+        for (std::size_t n = count % 16 / 4; n > 0; --n, i += 4)
+            compute<4>(to + i, x + i, y + i, f);
+        for (std::size_t n = count % 4; n > 0; --n, ++i) compute<1>(to + i, x + i, y + i, f);
     }
     // What is written is read under no other name, so that these loops have one version.
     template <std::size_t n, class T, class F>
@@ -86,9 +87,12 @@ struct NormLoops {
     template <bool both, class T, class F>
     static void add_all(std::size_t count, double* a, double* b, T const* x, T const* y, F f) {
         std::size_t i = 0;
-        for (; i + 16 <= count; i += 16) add<16, both>(a + i, b + i, x + i, y + i, f);
-        for (; i + 4 <= count; i += 4) add<4, both>(a + i, b + i, x + i, y + i, f);
-        for (; i < count; ++i) add<1, both>(a + i, b + i, x + i, y + i, f);
+        for (std::size_t n = count / 16; n > 0; --n, i += 16)
+            add<16, both>(a + i, b + i, x + i, y + i, f);
+        for (std::size_t n = count % 16 / 4; n > 0; --n, i += 4)
+            add<4, both>(a + i, b + i, x + i, y + i, f);
+        for (std::size_t n = count % 4; n > 0; --n, ++i)
+            add<1, both>(a + i, b + i, x + i, y + i, f);
     }
     // The same lanes, and then these by halves, as TwoSums says. What no element falls into is 0,
     // and adds nothing. `both`: else the second sum is 0.
