@@ -182,8 +182,8 @@ template <class T, class Inner> struct ClippedRule {
 };
 template <class O> struct ClipsItself : O {
     template <class T> GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext context) const {
-        auto const inner = O::template rule<T>(context);
-        return ClippedRule<T, decltype(O::template rule<T>(context))>{inner, T(0.02)};
+        auto inner = O::template rule<T>(context);
+        return ClippedRule<T, decltype(inner)>{inner, T(0.02)};
     }
     template <class T>
     void operator()(gpipe::UpdateContext context,

@@ -155,6 +155,12 @@ TEST_CASE(
     train.on_action(first.hook());
     train.compute_gradients(data.inputs, data.targets);
     check_step(train, first.take(), 9, 0);
+    train.accumulate(data.inputs, data.targets); // the first part of a step
+    train.evaluate(data.inputs, data.targets);
+    auto part = first.take();
+    std::erase_if(part, [](ActionEvent const& event) { return event.evaluates; });
+    check_step(train, part, 9, 0);
+    train.forget_accumulated();
     train.on_action(second.hook());
     train.evaluate(data.inputs, data.targets);
     auto const evaluation = second.take();

@@ -258,6 +258,7 @@ TEST_CASE("a hook is called once for each tensor that learns in each step that c
         options.device.threads = 2;
         Train<O, Host> train(toy::make_net<float>(watch), {}, O{{}, {&told}}, options);
         toy::Data<float> const data(9);
+        train.accumulate(data.inputs, data.targets); // a step is one, in however many parts
         train.step(data.inputs, data.targets);
         train.compute_gradients(data.inputs, data.targets);
         train.evaluate(data.inputs, data.targets);

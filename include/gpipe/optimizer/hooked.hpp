@@ -103,10 +103,9 @@ template <class O, class F> struct Hooked : O {
     template <class T>
     GPIPE_HOST_DEVICE auto rule(UpdateContext context) const
         requires(HasRule<O, T>&& detail::HooksElements<F, T>) {
-        auto const own = O::template rule<T>(context);
-        auto const change = hook.template rule<T>(context);
-        return detail::HookedRule<T, decltype(O::template rule<T>(context)),
-                                  decltype(hook.template rule<T>(context))>{own, change};
+        auto own = O::template rule<T>(context);
+        auto change = hook.template rule<T>(context);
+        return detail::HookedRule<T, decltype(own), decltype(change)>{own, change};
     }
     /// Updates one tensor.
     template <class T>
