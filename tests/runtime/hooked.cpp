@@ -248,7 +248,7 @@ struct Tells {
 TEST_CASE("a hook is called once for each tensor that learns in each step that counts, and nowhere "
           "else") {
     using O = Hooked<gpipe::SGD, Tells>;
-    for (std::size_t cells : {1, 3}) {
+    for (std::size_t cells : {1u, 3u}) {
         Told told;
         toy::Watch watch;
         typename Train<O, Host>::Options options;
