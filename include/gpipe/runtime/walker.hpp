@@ -36,7 +36,7 @@ template <DeviceRuntime Device> class Walker {
         void begin(bool follows) const { run->begin(follows); }
         /// Walks a lane on; false before its end.
         bool go_on(std::size_t lane, Progress& progress) const noexcept {
-            return run->observed() ? walker->template walk<true>(*run, *table, lane, progress)
+            return run->observed() ? walker->walk_observed(*run, *table, lane, progress)
                                    : walker->template walk<false>(*run, *table, lane, progress);
         }
         /// A lane of it; false if something in it has failed by then.
@@ -57,6 +57,11 @@ template <DeviceRuntime Device> class Walker {
                          mail_.batch(run.arguments.slot) + copy.pinned);
     }
 
+    // Apart, so that compilers put the other, which has no time to lose, where it is called.
+    [[gnu::noinline, gnu::cold]] bool walk_observed(Run& run, StepTable const& table,
+                                                    std::size_t lane, Progress& progress) noexcept {
+        return walk<true>(run, table, lane, progress);
+    }
     template <bool observed>
     bool walk(Run& run, StepTable const& table, std::size_t lane, Progress& progress) noexcept {
         Step const* const first = table.steps.data() + table.begin[lane];
