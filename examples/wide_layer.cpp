@@ -1,5 +1,5 @@
-// A layer that is larger than one device (the GPipe paper, Huang et al., 2019, asks in a footnote
-// for its split): the matrix of a softmax over many classes in blocks, each a layer of its own.
+// A layer that is larger than one device, the matrix of a softmax over many classes, as the GPipe
+// paper (Huang et al., 2019) proposes in footnote 3: one product in smaller ones, each a layer.
 //
 //   wide_layer --cut rows --parts 4
 //   wide_layer --cut columns --parts 2 --cells 1
