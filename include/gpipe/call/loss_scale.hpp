@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/core/version.hpp>
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct LossScale {
         return {initial, growth, backoff, interval};
     }
     /// Whether there is one.
-    constexpr bool scales() const { return initial > 0; }
+    GPIPE_HOST_DEVICE constexpr bool scales() const { return initial > 0; }
 };
 
 /// What it is by now.

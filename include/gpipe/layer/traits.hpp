@@ -137,6 +137,7 @@ inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_
 /// Whether layer L is to have the gradient of its output in every step, although neither it nor
 /// anything below it may learn: declared as `static constexpr bool wants_gradient = true`.
 template <class L> inline constexpr bool wants_gradient = false;
+/// Where it is declared.
 template <class L>
     requires(static_cast<bool>(L::wants_gradient))
 inline constexpr bool wants_gradient<L> = true;
