@@ -104,6 +104,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/queue.hpp
     include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
+    include/gpipe/inference.hpp
     include/gpipe/layer/batch.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
@@ -201,6 +202,9 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/immediate_checks.hpp
+    include/gpipe/runtime/inference_plan.hpp
+    include/gpipe/runtime/inference_policies.hpp
+    include/gpipe/runtime/inspectable.hpp
     include/gpipe/runtime/joined.hpp
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
@@ -260,6 +264,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
     include/gpipe/schedule/fill_drain.hpp
+    include/gpipe/schedule/forwards.hpp
     include/gpipe/schedule/halves.hpp
     include/gpipe/schedule/interleaved.hpp
     include/gpipe/schedule/offloads.hpp

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything that a training needs of standard C++.
+/// Everything that a training or an inference needs of standard C++.
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
@@ -9,6 +9,7 @@
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/rotor.hpp>
 #include <gpipe/checkpoint/verify_reversal.hpp>
+#include <gpipe/inference.hpp>
 #include <gpipe/optimizer/groups.hpp>
 #include <gpipe/optimizer/hooked.hpp>
 #include <gpipe/optimizer/one_of.hpp>

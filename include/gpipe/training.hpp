@@ -1,18 +1,14 @@
 #pragma once
 
 #include <gpipe/layer/batch.hpp>
-#include <gpipe/layer/stash.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/accumulation.hpp>
-#include <gpipe/runtime/buffer_access.hpp>
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
+#include <gpipe/runtime/inspectable.hpp>
 #include <gpipe/runtime/loss_scaling.hpp>
 #include <gpipe/runtime/machine_of.hpp>
-#include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/pending_step.hpp>
-#include <gpipe/runtime/summary.hpp>
-#include <gpipe/runtime/timed.hpp>
 
 #include <array>
 #include <cstddef>
@@ -44,8 +40,8 @@ namespace gpipe {
 /// thread at a time; any number of them may exist.
 template <class Net, class... Policies>
 class Training : public ConstantPlan<Net, Policies...>,
-                 public Timed<Training<Net, Policies...>>,
-                 public Buffered<Training<Net, Policies...>, Net>,
+                 public Inspectable<Training<Net, Policies...>, Net,
+                                    typename detail::ChosenPolicies<Net, Policies...>::Device>,
                  public Accumulating<Training<Net, Policies...>, Net, Policies...>,
                  public LossScaling<Training<Net, Policies...>> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
@@ -143,132 +139,51 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// The same to be looked at.
     OptimizerFunctor const& optimizer() const { return optimizer_; }
 
-    /// Layer `index` as it is; all repetitions in a Repeat share one.
-    template <std::size_t index> typename Net::template Layer<index> const& layer() const {
-        return *static_cast<typename Net::template Layer<index> const*>(
-            net_.leaf_objects()[Net::leaf_of(index)]);
-    }
     LossFunctor const& loss() const { return loss_; } ///< as it is
-    /// Calls change(layer), which may set its run-time members, once no step is under way: from the
-    /// next step or evaluation on they hold. Steps that are kept as graphs are captured anew.
-    template <std::size_t index, class F> void change_layer(F&& change) {
-        machine_.engine().forget_steps();
-        using Layer = typename Net::template Layer<index>;
-        static_cast<F&&>(change)(const_cast<Layer&>(layer<index>())); // net_ is no constant
-    }
-    /// The same with the loss.
+    /// Calls change(loss), which may set its run-time members: see change_layer().
     template <class F> void change_loss(F&& change) {
         machine_.engine().forget_steps();
         static_cast<F&&>(change)(loss_);
     }
 
-    /// The parameters of layer `index` as its context gives them, writable between steps; where the
-    /// host can read the device's memory. What is written to tied ones all ends have at any call.
-    template <std::size_t index> auto parameters() requires HostReadable<Device> {
-        settled().engine().tied().lend(index);
-        team_.lend();
-        return tensor_views<ParametersOf<index>, detail::Access::write>(
-            machine_.layer(index).parameters);
-    }
-    /// The mean gradients of the last step, or compute_gradients(), if that did not fail.
+    /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
+    /// failed.
     template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return tensor_views<ParametersOf<index>, detail::Access::write>(
-            not_frozen(settled(), index).layer(index).gradients);
+            not_frozen(this->settled(), index).layer(index).gradients);
     }
-    /// Tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
-    /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
-    template <class T>
-    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
-        auto const at = parameter_at<T>(settled(), layer, tensor);
-        machine_.engine().tied().lend(layer);
-        team_.lend();
-        return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
-    }
-    /// Its mean gradient in the last step.
+    /// The mean gradient of a parameter tensor in the last step: see parameter().
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
-        auto const at = parameter_at<T>(not_frozen(settled(), layer), layer, tensor);
+        auto const at = parameter_at<T>(not_frozen(this->settled(), layer), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
-    /// The same by copies, from and to any device's memory. The sizes must not differ, either.
-    template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(settled(), layer, tensor, to);
-        machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
-    }
-    /// To the parameter.
-    template <class T>
-    void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
-        auto const at = parameter_for(settled(), layer, tensor, from);
-        machine_.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
-        machine_.engine().tied().spread(layer);
-        team_.lend();
-    }
-    /// From the mean gradient in the last step.
+    /// The same by copies: see read_parameter().
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(not_frozen(settled(), layer), layer, tensor, to);
+        auto const at = parameter_for(not_frozen(this->settled(), layer), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
-    /// How many parameter tensors a layer has. Throws std::out_of_range.
-    std::size_t tensors(std::size_t layer) const {
-        check_layer(machine_, layer);
-        return machine_.model().infos[layer].parameters.count;
-    }
-
-    /// Layers, shapes, parameters, cells and bytes as a text of two tables.
-    std::string summary() const {
-        return gpipe::summary(machine_.model().infos, elements_of<Net>(), machine_.model().ties,
-                              plan());
-    }
-
-    /// Where the last step, evaluate or predict failed, if it did.
-    std::optional<Failure> const& failure() const { return machine_.engine().failure(); }
-    /// Steps trained, and done by now.
-    std::uint64_t steps() const { return machine_.engine().steps(); }
-    std::size_t devices() const { return programs().devices(); }             ///< K
-    std::size_t cells() const { return programs().cells(); }                 ///< on all devices
-    std::size_t micro_batches() const { return programs().micro_batches(); } ///< M
-    /// Walkers of a step: threads on the host.
-    std::size_t lanes() const { return machine_.engine().lanes(); }
-    std::uint64_t seed() const { return machine_.engine().seed(); } ///< see Options
-    std::size_t samples() const { return machine_.samples(); }      ///< likewise
-    /// The programs with their recomputes, as they run.
-    Programs const& programs() const { return machine_.programs(); }
-    MemoryPlan const& plan() const { return machine_.plan(); } ///< where everything lies
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }
     /// What its actions take where layers take that, and the bytes that the plan has for what goes
     /// from cell to cell, for simulate() and predicted_bubble().
     ChainCosts<double> costs_of(LayerTimes const& times) const {
         return with_edges(reversed_costs(times, machine_.chain(), reversals()),
-                          plan().lowered.edges);
+                          this->plan().lowered.edges);
     }
     /// How often a step runs each layer again, by layer.
     Array<std::size_t> extra_forwards() const {
-        return gpipe::extra_forwards(programs(), machine_.chain(), reversals());
+        return gpipe::extra_forwards(this->programs(), machine_.chain(), reversals());
     }
-    std::size_t planned_bytes() const { return plan().total(); }     ///< of all arenas
-    std::size_t used_bytes() const { return machine_.used_bytes(); } ///< the same, as allocated
-    /// Bytes of the host's memory for what is offloaded, tensors between devices that cannot reach
-    /// each other, and the snapshot.
-    std::size_t host_bytes() const { return plan().host + plan().snapshot; }
-    /// A device's memory.
-    std::span<std::byte> arena(std::size_t device) { return machine_.arena(device); }
 
   private:
     friend struct detail::MachineAccess;
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
 
-    // Once no step is under way. Throws what was wrong with one that nobody listens to.
-    Machine<Device>& settled() {
-        machine_.finish();
-        return machine_;
-    }
     template <class... Stream>
     Pending started(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {
-        Pending pending(&machine_.engine(), [](void* engine, StepOutcome const& outcome) {
-            static_cast<Engine<Device>*>(engine)->finish(outcome);
-        });
+        Pending pending(machine_.engine());
         std::size_t const samples = checked_step(inputs, targets);
         team_.together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome* outcome) {

@@ -43,7 +43,7 @@ struct LayerInfo {
     double cost = 1;                      ///< of one sample's forward, see LayerTraits::cost
     bool reads_input = false;             ///< whether its backward does
     bool reads_output = false;            ///< likewise
-    bool output_carries_gradient = false; ///< whether any tensor of it does
+    bool output_carries_gradient = false; ///< whether any tensor of it does, and backward runs
     bool accepts_none = false;            ///< see gpipe::accepts_none
     bool splits = false;                  ///< whether its backward comes in two halves
     bool has_whole = false;               ///< and also as one function of its own
@@ -107,7 +107,7 @@ template <class L> constexpr LayerInfo layer_info() {
                    Traits::cost,
                    Traits::reads_input,
                    Traits::reads_output,
-                   TensorGroup<typename Traits::Output>::carries_gradient,
+                   TensorGroup<typename Traits::Output>::carries_gradient && !only_evaluates<L>,
                    accepts_none<L>,
                    splits_backward<L>,
                    names_backward<L>,
@@ -132,6 +132,13 @@ GPIPE_INLINE constexpr std::size_t lowest_learner(LayerInfo const* layers, std::
     for (std::size_t i = size; i-- > 0 && layers[i].output_carries_gradient;)
         if (layers[i].learns()) lowest = i;
     return lowest;
+}
+
+/// Has it that nobody wants a gradient of this chain: there is no loss on top.
+GPIPE_INLINE constexpr void only_evaluate(Array<LayerInfo>& layers) {
+    LayerInfo& last = layers[layers.size() - 1];
+    last.output_gradient = {};
+    last.output_carries_gradient = false;
 }
 
 /// By layer what cuts balance: its cost; where layers are frozen, what it does in a step, forwards,

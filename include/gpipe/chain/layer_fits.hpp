@@ -95,8 +95,8 @@ template <class L>
 inline constexpr bool has_boundaries = std::is_class_v<L>&& NamesInput<L>&& NamesOutput<L>;
 
 template <class L> consteval bool backward_fits() {
-    if constexpr (splits_backward<L> && !names_backward<L>)
-        return true; // its halves will do
+    if constexpr (only_evaluates<L> || (splits_backward<L> && !names_backward<L>))
+        return true; // it has none, or its halves will do
     else if constexpr (TensorGroup<typename L::Output>::carries_gradient)
         return has_backward<L, InputGradientViews<L>>() &&
                (!accepts_none<L> || has_backward<L, None>());

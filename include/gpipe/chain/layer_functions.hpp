@@ -45,7 +45,7 @@ template <class L, class Stream> constexpr LayerFunctions layer_functions() {
     functions.handles = handle_specs<L, Stream>();
     if constexpr (has_buffers<L>) functions.update_buffers = &buffers_thunk<L, Stream>;
     if constexpr (gathers<L>) functions.merge_statistics = &merge_thunk<L, Stream>;
-    if constexpr (TensorGroup<typename L::Output>::carries_gradient) {
+    if constexpr (TensorGroup<typename L::Output>::carries_gradient && !only_evaluates<L>) {
         constexpr bool unwanted = !accepts_none<L>; // it has to write that all the same
         if constexpr (!splits_backward<L> || names_backward<L>) {
             functions.backward = &backward_thunk<L, Stream, true>;

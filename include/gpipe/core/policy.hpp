@@ -51,6 +51,14 @@ template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
         return known;
     }
 };
+/// The same of an Inference.
+template <std::size_t Index, class Policy, bool known> struct CheckInferencePolicy {
+    static consteval bool ok() {
+        static_assert(known, "gpipe: policy Index is none that an Inference knows: Cells or "
+                             "Balance, MicroBatches, a transport, a device");
+        return known;
+    }
+};
 /// That policy `Index` is the first of its kind.
 template <std::size_t Index, class Policy, bool first> struct CheckPolicyOnce {
     static consteval bool ok() {
@@ -87,16 +95,21 @@ template <class... Policies, class... Kinds> struct PolicyChecks<List<Policies..
     }
 };
 
-template <class Policies, class... Kinds> consteval bool check_policies() {
+// Unknown says that one is of no such kind.
+template <template <std::size_t, class, bool> class Unknown, class Policies, class... Kinds>
+consteval bool check_policies_by() {
     constexpr auto verdict = PolicyChecks<Policies, Kinds...>::find();
     if constexpr (verdict.unknown < Policies::size)
-        return CheckPolicy<verdict.unknown, typename Policies::template at<verdict.unknown>,
-                           false>::ok();
+        return Unknown<verdict.unknown, typename Policies::template at<verdict.unknown>,
+                       false>::ok();
     else if constexpr (verdict.twice < Policies::size)
         return CheckPolicyOnce<verdict.twice, typename Policies::template at<verdict.twice>,
                                false>::ok();
     else
         return true;
+}
+template <class Policies, class... Kinds> consteval bool check_policies() {
+    return check_policies_by<CheckPolicy, Policies, Kinds...>();
 }
 
 } // namespace detail

@@ -142,6 +142,15 @@ template <class L>
     requires(static_cast<bool>(L::wants_gradient))
 inline constexpr bool wants_gradient<L> = true;
 
+/// Whether layer L has a forward and no backward: declared as `static constexpr bool only_evaluates
+/// = true`. It is for an Inference, or for the layers of a Training below which nothing learns: no
+/// gradient passes it.
+template <class L> inline constexpr bool only_evaluates = false;
+/// Where it is declared.
+template <class L>
+    requires(static_cast<bool>(L::only_evaluates))
+inline constexpr bool only_evaluates<L> = true;
+
 /// Whether layer L keeps its parameters as they are: declared as `static constexpr bool frozen =
 /// true`, or by gpipe::Frozen. They have no gradients and no optimizer state; nothing flows
 /// backward below the lowest layer that learns. Of the halves of its backward the second never

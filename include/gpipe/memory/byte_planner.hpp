@@ -216,6 +216,7 @@ class BytePlanner {
         Pools const numbers(plan_.lowered.edges.size(), cells_, 0);
         Array<Patience> patience(numbers.size());
         Patience const two{std::min<std::size_t>(2, micro_batches_)};
+        bool const evaluates = programs_.evaluates();
         // Two slots are enough for GPipe and 1F1B to copy while the device works.
         for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
@@ -223,6 +224,8 @@ class BytePlanner {
             Edge const& edge = plan_.lowered.edges[e];
             if (plan_.cells[edge.to].input_moves && !edge.is_skip())
                 patience[numbers.number(Holds::input, e)] = {0, 2};
+            // No gradient comes back that would say who is done.
+            if (evaluates) patience[numbers.number(Holds::input, e)] = two;
         }
         for (std::size_t c = 0; c < cells_; ++c) {
             if (!moves(c)) continue;

@@ -33,6 +33,7 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     Staging const& staging = request.staging;
     std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
+    bool const trains = !programs.evaluates();
     bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer :
@@ -67,7 +68,7 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
             return at - begin;
         };
         bytes.parameters = reserve(plan.parameters, 1);
-        bytes.gradients = reserve(plan.gradients, 1, request.guard);
+        bytes.gradients = reserve(plan.gradients, trains, trains ? request.guard : 0);
         bytes.optimizer = reserve(plan.optimizer, shards ? 0 : request.states);
         if (shards) {
             // A part may begin and end in the midst of a tensor, whose arrays are as long as it.
@@ -101,13 +102,16 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         plan.buffers_at[d] = at;
         reserve_whole(plan.buffers, [](LayerInfo const& layer) { return layer.buffers; });
         plan.next_at[d] = at;
-        at += at - plan.buffers_at[d];
+        if (trains) at += at - plan.buffers_at[d];
         plan.statistics_at[d] = at;
         reserve_whole(plan.statistics, [](LayerInfo const& layer) { return layer.statistics; });
         // One behind the other those of all replicas, of all micro-batches, and what nobody merges.
         std::size_t const statistics = at - plan.statistics_at[d];
-        plan.part_at[d] = plan.statistics_at[d] + request.replication.count * statistics;
-        at = plan.part_at[d] + (programs.micro_batches() + 1) * statistics;
+        plan.part_at[d] = plan.statistics_at[d];
+        if (trains) {
+            plan.part_at[d] += request.replication.count * statistics;
+            at = plan.part_at[d] + (programs.micro_batches() + 1) * statistics;
+        }
         bytes.buffers = at - before_buffers;
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {
@@ -165,8 +169,9 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }
-        stage(plan.tied_at[d],
-              staging.ties ? slot_bytes(detail::most_tied(chain.ties, first, programs, d)) : 0);
+        stage(plan.tied_at[d], staging.ties && trains
+                                   ? slot_bytes(detail::most_tied(chain.ties, first, programs, d))
+                                   : 0);
         stage(plan.replicas_at[d], request.replication.room(bytes.parameters));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         if (last) {

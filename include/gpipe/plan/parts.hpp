@@ -38,7 +38,8 @@ class Ways {
     constexpr Ways() = default;
     /// What the programs say.
     [[gnu::cold]] constexpr explicit Ways(Programs const& programs)
-        : micro_batches_(programs.micro_batches()), ways_(programs.cells() * micro_batches_) {
+        : micro_batches_(programs.micro_batches()),
+          ways_(programs.cells() * micro_batches_, programs.evaluates() ? way_evaluates : 0) {
         Action const* const actions = programs.actions();
         for (std::size_t i = 0; i < programs.size(); ++i) {
             Action const& a = actions[i];

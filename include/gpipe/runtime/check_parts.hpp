@@ -36,6 +36,17 @@ template <std::size_t count, std::size_t cells> struct CheckMicroBatches {
     }
 };
 
+// That the device's kernels have been included.
+template <class Device> struct CheckKernels {
+    static consteval bool ok() {
+        constexpr bool has_kernels = requires { sizeof(StepWork<Device>); };
+        static_assert(has_kernels,
+                      "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
+                      "nvcc");
+        return has_kernels;
+    }
+};
+
 // That there are a loss and an optimizer, and that the device can work with them.
 template <class Device, class Update, class Loss, class Net, class Optimizer> struct CheckParts {
     static consteval bool ok() {
@@ -46,25 +57,18 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
             return false;
         else if constexpr (!CheckLoss<Loss, Net>::ok() || !CheckOptimizer<Optimizer>::ok())
             return false;
+        else if constexpr (!CheckKernels<Device>::ok())
+            return false;
         else
             return fits_device();
     }
 
   private:
     static consteval bool fits_device() {
-        constexpr bool has_kernels = requires { sizeof(StepWork<Device>); };
-        constexpr bool loss_enqueues = [] {
-            if constexpr (has_kernels)
-                return !calls_enqueue<Device> || !returns_value<Loss, Net>;
-            else
-                return true;
-        }();
+        constexpr bool loss_enqueues = !calls_enqueue<Device> || !returns_value<Loss, Net>;
         constexpr bool is_copied = Device::staged([] { return true; });
         constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
-        static_assert(has_kernels,
-                      "gpipe: this device needs its kernels: include <gpipe/gpipe.cuh>, through "
-                      "nvcc");
-        static_assert(!has_kernels || loss_enqueues,
+        static_assert(loss_enqueues,
                       "gpipe: on this device a loss returns nothing: its work writes sum, weight "
                       "and metrics to context.value()");
         static_assert(!is_copied || trivial,
@@ -75,8 +79,7 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
         static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
                                 "commit a step together, before any of them updates");
-        return has_kernels && loss_enqueues && is_alone &&
-               (trivial || (!is_copied && !Update::immediate));
+        return loss_enqueues && is_alone && (trivial || (!is_copied && !Update::immediate));
     }
 };
 

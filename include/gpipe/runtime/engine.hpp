@@ -50,6 +50,19 @@ template <DeviceRuntime Device> class Engine {
         auto feeding = device_.feeding(caller);
         start_fed(feeding, inputs, targets, samples, optimizer, outcome);
     }
+    /// An inference, of which as many may be under way: writes the outputs.
+    ///@{
+    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome);
+    template <class CallersStream>
+    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome,
+               CallersStream caller) {
+        start(inputs, outputs, samples, nullptr, &outcome, caller);
+    }
+    ///@}
+    /// The same for any number of samples, and waits for it: part by part, each of which begins
+    /// while those before it are under way.
+    void infer(Pointers inputs, Pointers outputs, std::size_t samples);
+
     /// Waits for the step that tells this, and for those before it.
     void finish(StepOutcome const& outcome);
     /// Waits for all steps. Throws what was wrong with one that nobody listens to. Spreads what was
@@ -65,8 +78,7 @@ template <DeviceRuntime Device> class Engine {
     template <class Add>
     void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
         finish();
-        if (!measures)
-            for (TensorPointer const& output : others) device_.await_writers(output.data);
+        if (!measures) await_writers(others);
         std::size_t const most = planned_.samples * planned_.ranks.replicas;
         for (std::size_t first = 0; first < samples; first += most) {
             std::size_t const count = std::min(most, samples - first);
@@ -119,7 +131,7 @@ template <DeviceRuntime Device> class Engine {
     std::size_t lanes() const { return device_.walkers(); }
     /// That a device computes on.
     std::size_t stream_of(std::size_t device) const {
-        return plans_[0].training.stream_of_device[device];
+        return plans_[0].forward.stream_of_device[device];
     }
     /// Of the last run that has come to its end, if it failed.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
@@ -139,9 +151,13 @@ template <DeviceRuntime Device> class Engine {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
 
+    // Samples from `first` on; forward only without an optimizer, whose outputs are `others` then.
     template <class Feeding>
-    void start_fed(Feeding& feeding, Pointers inputs, Pointers targets, std::size_t samples,
-                   void const* optimizer, StepOutcome* outcome);
+    void start_fed(Feeding& feeding, Pointers inputs, Pointers others, std::size_t samples,
+                   void const* optimizer, StepOutcome* outcome, std::size_t first = 0);
+    void await_writers(Pointers outputs) {
+        for (TensorPointer const& output : outputs) device_.await_writers(output.data);
+    }
     // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
@@ -150,7 +166,7 @@ template <DeviceRuntime Device> class Engine {
                             &table,
                             {arguments.samples, arguments.before, arguments.last},
                             arguments.training() && arguments.updates && !run.observed(),
-                            arguments.trains() && runs_.immediate(),
+                            table.repeats && arguments.training() == arguments.trains(),
                             table.stream_of_device[run.batch->reader()]};
         try {
             return run.done = device_.submit(ticket, runs_.walk(run, table));

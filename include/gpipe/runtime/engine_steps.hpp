@@ -6,7 +6,9 @@
 #include <gpipe/device/host.hpp>
 #include <gpipe/runtime/engine.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -27,7 +29,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
                              arenas.begins(), host)),
-      lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !immediate,
+      lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !planned.overlaps,
                    planned.programs.size()),
       seed_(seed) {
     device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
@@ -47,31 +49,60 @@ void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t sample
 }
 
 template <DeviceRuntime Device>
+void Engine<Device>::start(Pointers inputs, Pointers outputs, std::size_t samples,
+                           StepOutcome& outcome) {
+    await_writers(outputs);
+    start(inputs, outputs, samples, nullptr, &outcome);
+}
+
+template <DeviceRuntime Device>
 template <class Feeding>
-void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers targets,
-                               std::size_t samples, void const* optimizer, StepOutcome* outcome) {
+void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers others,
+                               std::size_t samples, void const* optimizer, StepOutcome* outcome,
+                               std::size_t first) {
     std::size_t const slot = next_slot_;
+    bool const trains = optimizer != nullptr;
     tied_.take_back();
     finish_slot(slot);
     if (accumulated_ > 0 && runs_.immediate()) finish(); // for nothing could be taken back
     std::size_t const before = std::exchange(accumulated_, 0);
     SampleRange const part = planned_.own_part(samples);
-    batches_[slot].take(inputs, targets, part.first, part.count, true, slot);
+    batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
     if (doubtful_) give_states();
-    doubtful_ = true;
+    doubtful_ = trains;
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
-    bool const done = submit(lane_plan().training, {seed_, next_step(), optimizer, true, samples,
-                                                    part, slot, true, before, outcome != nullptr});
+    bool const done = submit(trains ? lane_plan().training : lane_plan().forward,
+                             {seed_, trains ? next_step() : steps_, optimizer, trains, samples,
+                              part, slot, true, before, !trains || outcome != nullptr});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
     lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
-    if (!outcome) accumulated_ = before + samples;
+    if (trains && !outcome) accumulated_ = before + samples;
     if (done) return count(slot, outcome);
     under_way_[slot] = true;
     if (outcome) outcome->wait_at(outcomes_[slot]);
     next_slot_ = (slot + 1) % slots;
+}
+
+template <DeviceRuntime Device>
+void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t samples) {
+    finish();
+    await_writers(outputs);
+    try {
+        for (std::size_t first = 0; first < samples; first += planned_.samples) {
+            auto feeding = device_.feeding();
+            start_fed(feeding, inputs, outputs, std::min(planned_.samples, samples - first),
+                      nullptr, nullptr, first);
+        }
+        finish();
+    } catch (...) { // of the first part that failed
+        std::optional<Failure> const failed = runs_.failure();
+        for (std::size_t n = 0; n < slots; ++n) tell((next_slot_ + n) % slots);
+        runs_.blame(failed);
+        throw;
+    }
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& outcome) {

@@ -15,7 +15,7 @@ namespace gpipe {
 
 /// The tables for one number of lanes.
 struct LanePlan {
-    StepTable training;     ///< of a step
+    StepTable training;     ///< of a step; none in an Inference
     StepTable forward;      ///< of an evaluation
     std::uint64_t hash = 0; ///< of both as they are for all ranks, if there are several
 };
@@ -81,7 +81,8 @@ template <class Device>
                                               Ending const& ending, std::size_t most,
                                               Array<std::byte*> const& arenas, std::byte* host) {
     MemoryPlan const& plan = machine.plan;
-    EndedStep const training = with_ending(plan.lowered, plan.operands, ending);
+    EndedStep training;
+    if (!machine.infers()) training = with_ending(plan.lowered, plan.operands, ending);
     Array<LanePlan> plans(most > 1 ? 2 : 1);
     for (std::size_t n = 0; n < plans.size(); ++n) {
         auto const table = [&](Lowered const& lowered, Operands const& of, bool evaluates) {
@@ -89,14 +90,15 @@ template <class Device>
             StepTable result =
                 step_table(plan, lowered, of, placement,
                            merge_lanes(lowered, placement, machine.cost), arenas, host, evaluates);
-            bool const repeats = ending.immediate && !evaluates;
-            if (repeats) add_waits_before(result, plan, of);
-            check_table(result, plan, lowered, of, repeats);
+            result.repeats = machine.overlaps && evaluates == machine.infers();
+            if (result.repeats) add_waits_before(result, plan, of);
+            check_table(result, plan, lowered, of, result.repeats);
             if constexpr (joins_ranks<Device>)
                 result = detail::own_part(result, lowered, placement, machine, plans[n].hash);
             return result;
         };
-        plans[n].training = table(training.lowered, training.operands, false);
+        if (!machine.infers())
+            plans[n].training = table(training.lowered, training.operands, false);
         plans[n].forward = table(machine.evaluation, machine.evaluation_operands, true);
     }
     return plans;

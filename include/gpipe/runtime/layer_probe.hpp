@@ -96,11 +96,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     LayerProbe& operator=(LayerProbe const&) = delete;
 
     bool is_loss() const { return layer_ == bench_.model().layers.size(); }
-    /// Whether it gives numbers that carry a gradient, and so has a backward.
+    /// Whether it has a backward: one gives numbers that carry a gradient.
     bool has_backward() const {
-        for (TensorType const& type : elements_.gives)
-            if (type.element.get) return true;
-        return is_loss();
+        return is_loss() || bench_.model().layers[layer_].functions.backward;
     }
 
     /// What the layer behind is given of a micro-batch, by a forward.

@@ -43,6 +43,21 @@ std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
     return chosen_number("cells", devices_of<Cut>(cells_per_device), option, 0);
 }
 
+// What a device is told beside what is chosen for it: of a Chosen with so many devices.
+template <class Chosen, class Device>
+void tell_device([[maybe_unused]] typename Device::Options& device,
+                 [[maybe_unused]] MachineWork const& work, [[maybe_unused]] std::size_t devices) {
+    if constexpr (requires { device.blocking; }) device.blocking |= work.debug;
+    if constexpr (joins_ranks<Device>) {
+        if (calls_enqueue<Device> && work.debug) // it would wait in the midst of a step
+            throw std::invalid_argument("gpipe: Options::debug is for devices of one rank where "
+                                        "messages go from GPU to GPU");
+        device.replicas = work.replication.count;
+        device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
+        if (device.devices == dynamic) device.devices = devices;
+    }
+}
+
 // The Machine of a Training, whose functors must outlive it: what Chosen, its ChosenPolicies,
 // leaves open is in its options. Throws std::invalid_argument where one does not fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
@@ -112,15 +127,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     StepChecks const checks = chosen_checks(options.clip_norm, options.finite_gradients,
                                             options.not_finite, options.loss_scale, immediate);
     model.loss.scales = checks.scale.scales();
-    if constexpr (requires { device.blocking; }) device.blocking |= options.debug;
-    if constexpr (joins_ranks<Device>) {
-        if (calls_enqueue<Device> && options.debug) // it would wait in the midst of a step
-            throw std::invalid_argument("gpipe: Options::debug is for devices of one rank where "
-                                        "messages go from GPU to GPU");
-        device.replicas = work.replication.count;
-        device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
-        if (device.devices == dynamic) device.devices = devices;
-    }
+    tell_device<Chosen, Device>(device, work, devices);
     return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
             options.seed,     checks,           immediate,       std::move(device)};
 }

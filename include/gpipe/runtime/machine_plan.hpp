@@ -64,6 +64,8 @@ template <DeviceRuntime Device> class MachinePlan {
                                       Located(plan, evaluation_operands, true));
     }
 
+    /// Whether there is nothing but evaluations.
+    bool infers() const { return programs.evaluates(); }
     /// Of a layer.
     ///@{
     std::size_t cell_of(std::size_t layer) const { return gpipe::cell_of(first, layer); }
@@ -96,8 +98,9 @@ template <DeviceRuntime Device> class MachinePlan {
                 capacity,
                 staging,
                 links(device),
-                // In a room a step would wait for all that the one before has there.
-                overlaps ? Tightness::quick : Tightness::full,
+                // In a room a step would wait for all that the one before has there, and without
+                // backwards a micro-batch for the one before.
+                overlaps || infers() ? Tightness::quick : Tightness::full,
                 guards ? slot_alignment : 0,
                 slack,
                 replication};

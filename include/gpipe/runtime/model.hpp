@@ -38,7 +38,7 @@ struct UpdateSpecs {
 namespace detail {
 
 // L: a layer that says something of its parameters, or void for all others, which share their
-// specs.
+// specs. Optimizer: void where nothing updates.
 template <class Optimizer, class Device, class L, class Group> struct SpecsOf;
 template <class Optimizer, class Device, class L, class... Ts>
 struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
@@ -51,11 +51,19 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
         else
             return nullptr;
     }
+    template <class T> static constexpr UpdateSpec spec() {
+        using Element = typename T::Element;
+        UpdateSpec result;
+        if constexpr (!std::is_void_v<Optimizer>)
+            result = {&Work::template update<Element, Optimizer>, &Work::template squares<Element>,
+                      add<Element>()};
+        result.elements = T::size;
+        result.bytes = slot_bytes(T::bytes);
+        result.type = type_name<Element>;
+        return result;
+    }
     static constexpr std::array<UpdateSpec, sizeof...(Ts)> make() {
-        std::array<UpdateSpec, sizeof...(Ts)> specs{
-            UpdateSpec{&Work::template update<typename Ts::Element, Optimizer>,
-                       &Work::template squares<typename Ts::Element>, add<typename Ts::Element>(),
-                       Ts::size, slot_bytes(Ts::bytes), 1, type_name<typename Ts::Element>}...};
+        std::array<UpdateSpec, sizeof...(Ts)> specs{spec<Ts>()...};
         if constexpr (!std::is_void_v<L>) {
             std::size_t t = 0;
             for (UpdateSpec& spec : specs) spec.decay = LayerTraits<L>::decay(t++);

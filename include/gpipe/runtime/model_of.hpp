@@ -55,18 +55,34 @@ template <class Device, class Net> Model layers_of(Net const& net) {
     return model;
 }
 
-// A Pipeline with its loss and optimizer as values, which must outlive them.
-template <class Device, class Net, class Loss, class Optimizer>
-Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
-    using Stream = typename Device::Stream;
-    if constexpr (requires { optimizer.check_layers(Net::size); })
-        optimizer.check_layers(Net::size);
+// The same with the parameters as tensors, which this Optimizer updates, or nobody.
+template <class Device, class Optimizer, class Net> Model parameters_of(Net const& net) {
     auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
     Model model = layers_of<Device>(net);
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
         model.layers[layer].updates = updates[leaf];
         if (model.infos[layer].frozen) freeze(model.layers[layer]);
     });
+    model.input_tensors = Batch<typename Net::Input>::count;
+    model.target_tensors = Batch<typename Net::Output, true>::count;
+    return model;
+}
+
+// A Pipeline that is only evaluated, as values, which it must outlive.
+template <class Device, class Net> Model inference_model(Net const& net) {
+    Model model = parameters_of<Device, void>(net);
+    only_evaluate(model.infos);
+    model.sums = 0;
+    return model;
+}
+
+// A Pipeline with its loss and optimizer as values, which must outlive them.
+template <class Device, class Net, class Loss, class Optimizer>
+Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
+    using Stream = typename Device::Stream;
+    if constexpr (requires { optimizer.check_layers(Net::size); })
+        optimizer.check_layers(Net::size);
+    Model model = parameters_of<Device, Optimizer>(net);
     model.loss = {&loss_thunk<Loss, Net, Stream, true>,
                   &scale_thunk<Net, Device>,
                   &scaled_loss_thunk<Loss, Net, Device>,
@@ -80,9 +96,7 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
     model.states = states_of(optimizer);
     model.targets = sizes_of<as_tensors<typename Loss::Target>>();
     model.optimizer_bytes = sizeof(Optimizer);
-    model.input_tensors = Batch<typename Net::Input>::count;
-    model.target_tensors =
-        std::max(Batch<typename Loss::Target>::count, Batch<typename Net::Output, true>::count);
+    model.target_tensors = std::max(Batch<typename Loss::Target>::count, model.target_tensors);
     return model;
 }
 

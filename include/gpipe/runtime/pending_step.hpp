@@ -90,16 +90,16 @@ template <std::size_t metrics> StepResult<metrics> mean(double const* sums) {
 
 } // namespace detail
 
-/// A training step that has been started, on a device that enqueues perhaps not more. May be
-/// dropped, and outlive its Training.
-template <std::size_t metrics> class PendingStep {
+/// A run that has been started, on a device that enqueues perhaps not more. May be dropped, and
+/// outlive who started it. `numbers`: what it leaves.
+template <std::size_t numbers> class PendingRun {
   public:
-    /// The other then has no step to wait for.
-    PendingStep(PendingStep&& other) noexcept
+    /// The other then has no run to wait for.
+    PendingRun(PendingRun&& other) noexcept
         : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
           engine_(other.engine_), finish_(other.finish_) {}
-    /// The other then has no step to wait for.
-    PendingStep& operator=(PendingStep&& other) noexcept {
+    /// The other then has no run to wait for.
+    PendingRun& operator=(PendingRun&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
         engine_ = other.engine_;
@@ -107,26 +107,48 @@ template <std::size_t metrics> class PendingStep {
         return *this;
     }
 
-    /// Whether result() will not wait. A step also gets done when later ones need its place.
+    /// Whether nobody would have to wait. A run also gets done when later ones need its place.
     bool ready() const { return !outcome_.waits(); }
-    /// Waits until the step is done. Throws what Training::step would have thrown.
-    StepResult<metrics> result() {
+    /// Waits until it is done. Throws what a call that waits for it would have thrown.
+    void wait() {
         if (outcome_.waits()) finish_(engine_, outcome_);
         outcome_.check();
-        return detail::mean<metrics>(totals_.data());
+    }
+
+  protected:
+    /// Of an Engine.
+    template <class Engine>
+    explicit PendingRun(Engine& engine)
+        : outcome_(totals_.data()), engine_(&engine),
+          finish_([](void* whose, StepOutcome const& outcome) {
+              static_cast<Engine*>(whose)->finish(outcome);
+          }) {}
+
+    std::array<double, numbers> totals_{}; ///< once it is done
+    StepOutcome outcome_;                  ///< what became of it
+
+  private:
+    template <class Net, class... Policies> friend class Inference;
+
+    void* engine_;
+    void (*finish_)(void*, StepOutcome const&);
+};
+
+/// A training step that has been started: sum, weight and metrics of the loss, and the norm of the
+/// gradients.
+template <std::size_t metrics> class PendingStep : public PendingRun<3 + metrics> {
+  public:
+    /// Waits until the step is done. Throws what Training::step would have thrown.
+    StepResult<metrics> result() {
+        this->wait();
+        return detail::mean<metrics>(this->totals_.data());
     }
     /// As result(), so that `float loss = pending` reads as it should.
     template <std::floating_point T> operator T() { return result(); }
 
   private:
     template <class Net, class... Policies> friend class Training;
-    PendingStep(void* engine, void (*finish)(void*, StepOutcome const&))
-        : outcome_(totals_.data()), engine_(engine), finish_(finish) {}
-
-    std::array<double, 3 + metrics> totals_{}; // sum, weight, metrics, norm of the gradients
-    StepOutcome outcome_;
-    void* engine_;
-    void (*finish_)(void*, StepOutcome const&);
+    using PendingRun<3 + metrics>::PendingRun;
 };
 
 } // namespace gpipe

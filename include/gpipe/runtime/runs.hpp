@@ -174,6 +174,8 @@ template <DeviceRuntime Device> class Runs {
     }
     /// Of the last run that has come to its end, if it failed.
     std::optional<Failure> const& failure() const { return last_failure_; }
+    /// Has it that this was it: of several runs that were under way the first that failed.
+    void blame(std::optional<Failure> first) { last_failure_ = std::move(first); }
     /// From the next run on, notes when every action runs; `actions` of the largest table. What
     /// last() has is then of the last that has come to its end.
     void time_actions(std::size_t actions) {

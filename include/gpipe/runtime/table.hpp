@@ -25,6 +25,7 @@ struct StepTable {
     Array<std::size_t> stream_of_device; ///< that computes
     Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
     bool evaluation = false;             ///< forwards alone
+    bool repeats = false;                ///< whether it may begin while a walk of it is under way
     /// Of an evaluation, the lane whose last action is behind all losses; else none.
     std::size_t sums_up = static_cast<std::size_t>(-1);
 

@@ -97,6 +97,12 @@ class Programs {
     constexpr Action const& operator[](std::size_t index) const { return actions_[index]; }
     /// The action at this place among all.
     constexpr Action& operator[](std::size_t index) { return actions_[index]; }
+    /// Whether nothing but forwards is there, which then are those of an evaluation.
+    constexpr bool evaluates() const {
+        for (std::size_t i = 0; i < size_; ++i)
+            if (actions_.data()[i].kind != Kind::forward) return false;
+        return true;
+    }
     /// All actions, device after device.
     constexpr Action const* actions() const { return actions_.data(); }
     /// The actions of a device, in order.

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/memory/plan.hpp>
+#include <gpipe/plan/links.hpp>
+#include <gpipe/runtime/inference_policies.hpp>
+#include <gpipe/runtime/machine_of.hpp>
+#include <gpipe/schedule/forwards.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe {
+
+/// What the type of an Inference says, without an object, as ConstantPlan of a Training.
+template <class Net, class... Policies> class InferencePlan {
+    using Chosen = detail::InferencePolicies<Net, Policies...>;
+    using Device = typename Chosen::Device;
+
+  public:
+    static constexpr std::size_t layer_count = Net::size;                       ///< L
+    static constexpr std::size_t device_count = Chosen::device_count;           ///< K, or dynamic
+    static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M, or dynamic
+    /// Whether everything but the number of samples is in the type.
+    static constexpr bool constant = Chosen::constant;
+
+    /// The layer that each cell begins with, then L: cut by the costs of forwards.
+    static constexpr Array<std::size_t> first_layers() requires(device_count != dynamic) {
+        return Chosen::cut(device_count, Net::costs());
+    }
+    /// The bytes that a device needs in all, for micro-batches of up to `samples` samples; where
+    /// tensors may have to be copied between devices, any two have such a `link`.
+    static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
+                                            Link link = Device::most_link) requires constant {
+        return plan_with(samples, plan_bytes, link).devices[device].total();
+    }
+    /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
+    /// have such a link.
+    static constexpr MemoryPlan plan_for(std::size_t samples,
+                                         Link link = Link::shared) requires constant {
+        return plan_with(samples, plan_memory, link);
+    }
+
+  private:
+    template <class Plan>
+    static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link) {
+        Array<LayerInfo> layers = Net::layers();
+        only_evaluate(layers);
+        Array<std::size_t> const first = first_layers();
+        Programs const programs = forwards(device_count, micro_batch_count);
+        Part<SkipPair> const skips{Net::skips.data(), Net::skips.size()};
+        Array<Link> links;
+        if (link != Link::shared)
+            links = links_between(programs, first, skips, [=](std::size_t from, std::size_t to) {
+                return from == to ? Link::shared : link;
+            });
+        Staging const staging = Device::staged([&] {
+            return step_staging(detail::sizes_of<detail::as_tensors<typename Net::Input>>(), {},
+                                checked_product(micro_batch_count, samples), micro_batch_count, 0,
+                                0, Device::depth, false, joins_ranks<Device> ? most_ranks : 1);
+        });
+        PlanRequest const request{{layers.data(),
+                                   layers.size(),
+                                   lowest_learner(layers.data(), layers.size()),
+                                   {},
+                                   {},
+                                   skips,
+                                   {Net::ties.data(), Net::ties.size()}},
+                                  first,
+                                  0,
+                                  samples,
+                                  staging,
+                                  links};
+        return plan(request, programs, {}, nullptr);
+    }
+};
+
+namespace detail {
+
+// The Machine of an Inference of `net`, which must outlive it: what Chosen, its InferencePolicies,
+// leaves open is in its options. Throws std::invalid_argument where one does not fit.
+template <class Chosen, class Net, class Device = typename Chosen::Device>
+Machine<Device> inference_machine(Net const& net, InferenceOptions<Device> const& options) {
+    using Cut = typename Chosen::Cut;
+    std::size_t const entries = options.balance.size();
+    if (entries > 0 && Chosen::device_count != dynamic)
+        throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
+                                    "says how the layers are cut");
+    std::size_t const devices =
+        chosen_devices<Cut, true>(1, options.cells == 0 ? entries : options.cells);
+    std::size_t const micro_batches =
+        chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
+                      checked_product(4, devices));
+    Model model = inference_model<Device>(net);
+    check_cells(Net::size, devices);
+    check_costs(model.costs.data(), model.costs.size());
+    Array<std::size_t> first(devices + 1);
+    if (entries > 0)
+        cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
+    else
+        first = Chosen::cut(devices, model.costs);
+    check_micro_batches(micro_batches, devices);
+    MachineWork work;
+    work.programs = forwards(devices, micro_batches);
+    work.debug = options.debug;
+    // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
+    work.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
+    typename Device::Options device = options.device;
+    tell_device<Chosen, Device>(device, work, devices);
+    return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
+            options.seed,     StepChecks{},     false,           std::move(device)};
+}
+
+} // namespace detail
+} // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <gpipe/layer/stash.hpp>
+#include <gpipe/runtime/buffer_access.hpp>
+#include <gpipe/runtime/parameter_access.hpp>
+#include <gpipe/runtime/summary.hpp>
+#include <gpipe/runtime/timed.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace gpipe {
+
+/// What can be looked at in a Training or an Inference of Net, and changed between its runs:
+/// layers, parameters, buffers, the plan, and when actions ran.
+template <class Self, class Net, class Device>
+class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
+  public:
+    /// Layer `index` as it is; all repetitions in a Repeat share one.
+    template <std::size_t index> typename Net::template Layer<index> const& layer() const {
+        return *static_cast<typename Net::template Layer<index> const*>(
+            machine().model().layers[index].object);
+    }
+    /// Calls change(layer), which may set its run-time members, once no run is under way: from the
+    /// next one on they hold. Steps that are kept as graphs are captured anew.
+    template <std::size_t index, class F> void change_layer(F&& change) {
+        settled().engine().forget_steps();
+        using Layer = typename Net::template Layer<index>;
+        static_cast<F&&>(change)(
+            const_cast<Layer&>(layer<index>())); // of a Net that is no constant
+    }
+
+    /// The parameters of layer `index` as its context gives them, writable between runs; where the
+    /// host can read the device's memory. What is written to tied ones is what all ends have when
+    /// this, or any other call, is called next.
+    template <std::size_t index> auto parameters() requires HostReadable<Device> {
+        return tensor_views<ParametersOf<index>, detail::Access::write>(
+            lent(index).layer(index).parameters);
+    }
+    /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
+    /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
+    template <class T>
+    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
+        auto const at = parameter_at<T>(settled(), layer, tensor);
+        lent(layer);
+        return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
+    }
+    /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
+    /// the sizes differ.
+    template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
+        auto& machine = settled();
+        auto const at = parameter_for(machine, layer, tensor, to);
+        machine.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
+    }
+    /// To the parameter.
+    template <class T>
+    void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
+        auto& machine = detail::MachineAccess::of(self());
+        machine.finish();
+        auto const at = parameter_for(machine, layer, tensor, from);
+        machine.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
+        machine.engine().tied().spread(layer);
+    }
+    /// How many parameter tensors a layer has. Throws std::out_of_range.
+    std::size_t tensors(std::size_t layer) const {
+        check_layer(machine(), layer);
+        return machine().model().infos[layer].parameters.count;
+    }
+
+    /// Layers, shapes, parameters, cells and bytes as a text of two tables.
+    std::string summary() const {
+        return gpipe::summary(machine().model().infos, elements_of<Net>(), machine().model().ties,
+                              plan());
+    }
+
+    /// Where the last run failed, if it did: a step, evaluation or prediction.
+    std::optional<Failure> const& failure() const { return machine().engine().failure(); }
+    std::size_t devices() const { return programs().devices(); }             ///< K
+    std::size_t cells() const { return programs().cells(); }                 ///< on all devices
+    std::size_t micro_batches() const { return programs().micro_batches(); } ///< M
+    /// Walkers of a run: threads on the host.
+    std::size_t lanes() const { return machine().engine().lanes(); }
+    std::uint64_t seed() const { return machine().engine().seed(); } ///< Options::seed
+    /// Steps trained, and done by now.
+    std::uint64_t steps() const { return machine().engine().steps(); }
+    std::size_t samples() const { return machine().samples(); } ///< Options::samples
+    /// The programs, with their recomputes, as they run.
+    Programs const& programs() const { return machine().programs(); }
+    MemoryPlan const& plan() const { return machine().plan(); }       ///< where everything lies
+    std::size_t planned_bytes() const { return plan().total(); }      ///< of all arenas
+    std::size_t used_bytes() const { return machine().used_bytes(); } ///< the same, as allocated
+    /// Bytes of the host's memory that copies go to or through: what is offloaded, tensors on their
+    /// way between devices that cannot reach each other, and the snapshot, if there is one.
+    std::size_t host_bytes() const { return plan().host + plan().snapshot; }
+    /// A device's memory.
+    std::span<std::byte> arena(std::size_t device) {
+        return detail::MachineAccess::machine(self()).arena(device);
+    }
+
+  protected:
+    /// Once no run is under way. Throws what was wrong with one that nobody listens to.
+    auto& settled() {
+        auto& machine = detail::MachineAccess::machine(self());
+        machine.finish();
+        return machine;
+    }
+
+  private:
+    template <std::size_t index>
+    using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
+
+    Self& self() { return static_cast<Self&>(*this); }
+    auto const& machine() const {
+        return detail::MachineAccess::of(static_cast<Self const&>(*this));
+    }
+    // Whose parameters of this layer may be written.
+    auto& lent(std::size_t layer) {
+        auto& machine = settled();
+        machine.engine().tied().lend(layer);
+        return detail::MachineAccess::of(self());
+    }
+};
+
+} // namespace gpipe
