@@ -83,7 +83,8 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
     std::string problems;
     std::map<std::string_view, std::vector<SavedPiece> const*> there;
     for (auto const& [name, pieces] : files.pieces())
-        if (filter.takes(name)) there[name] = &pieces;
+        if (filter.takes(name) && !(state.infers && name.rfind("optimizer.", 0) == 0))
+            there[name] = &pieces;
     std::vector<std::vector<SavedPiece> const*> found(state.tensors.size()); // by tensor
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
         safetensors::Entry const& here = state.tensors[i];
@@ -120,11 +121,13 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
         if (i != state.layers.size())
             problems += "\n  it had " + std::to_string(i) + " layers, not " +
                         std::to_string(state.layers.size());
-        if (saved.own("gpipe.optimizer") != state.optimizer)
+        if (!state.infers && saved.own("gpipe.optimizer") != state.optimizer)
             problems += "\n  its optimizer was " + in_quotes(saved.own("gpipe.optimizer")) +
                         ", not " + in_quotes(state.optimizer);
     }
-    if (!problems.empty()) saved.refuse(" does not fit this training:" + problems);
+    if (!problems.empty())
+        saved.refuse(" does not fit this " +
+                     std::string(state.infers ? "inference:" : "training:") + problems);
     return plan;
 }
 
@@ -194,6 +197,16 @@ SavedState load(Training<Net, Policies...>& train, std::string const& path,
         if (first) result = std::move(loaded);
     });
     return result;
+}
+
+/// The same for an Inference of the same Net: of what a training saved, under any policies, its
+/// parameters and buffers, and seed and step, by which layers may draw random numbers. Nothing is
+/// asked of the optimizer.
+template <class Net, class... Policies>
+SavedState load(Inference<Net, Policies...>& inference, std::string const& path,
+                LoadOptions const& options = {}) {
+    auto& machine = detail::MachineAccess::of(inference);
+    return detail::load(machine, detail::state_of(machine, inference), path, options);
 }
 
 /// What a file says beside its tensors, for who needs that to make a training. Throws as load().

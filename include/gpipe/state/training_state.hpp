@@ -14,6 +14,8 @@
 
 namespace gpipe {
 
+template <class Net, class... Policies> class Inference;
+
 /// What a rank has of a tensor of a state, in its memory.
 struct OwnPart {
     std::size_t tensor = 0;      ///< which of TrainingState::tensors
@@ -35,6 +37,7 @@ struct TrainingState {
     std::uint64_t steps = 0;                 ///< trained so far
     bool scales = false;                     ///< whether there is a loss scale
     LossScaleState scale{};                  ///< then that
+    bool infers = false;                     ///< whether there is no optimizer
 };
 
 namespace detail {
@@ -98,6 +101,7 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
     state.steps = machine.engine().steps();
     state.scales = machine.engine().runs().scales();
     state.scale = machine.engine().runs().scale();
+    state.infers = machine.programs().evaluates();
     Tables const& tables = machine.engine().tables();
     std::size_t const states = machine.model().states;
     for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
@@ -149,13 +153,20 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
     }
     return state;
 }
-// Of a machine of this training.
-template <class Device, class Net, class... Policies>
-TrainingState state_of(Machine<Device>& machine, Training<Net, Policies...> const& train) {
+template <class Net> std::vector<LayerState> layer_states() {
     auto const leaves = Net::template leaf_table<StateOfLayer>();
     std::vector<LayerState> layers(Net::size);
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) { layers[layer] = leaves[leaf]; });
-    return state_of(machine, layers, bare_name(chosen_name(train.optimizer())));
+    return layers;
+}
+// Of a machine of this training, or the machine of an inference.
+template <class Device, class Net, class... Policies>
+TrainingState state_of(Machine<Device>& machine, Training<Net, Policies...> const& train) {
+    return state_of(machine, layer_states<Net>(), bare_name(chosen_name(train.optimizer())));
+}
+template <class Device, class Net, class... Policies>
+TrainingState state_of(Machine<Device>& machine, Inference<Net, Policies...> const&) {
+    return state_of(machine, layer_states<Net>(), {});
 }
 
 } // namespace detail
