@@ -4,6 +4,8 @@
 #include "support/enqueued_net.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 
+#include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/nccl.hpp>
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -77,10 +80,13 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
             own.ranks = std::make_unique<Ranks>(*own.control, static_cast<int>(r));
             auto o = options;
             o.cells = cells;
-            o.replicas = replicas;
+            if constexpr (requires { o.replicas; }) o.replicas = replicas;
             o.device.device.gpus = {static_cast<int>(r)};
             o.device.transport = own.ranks.get();
-            own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
+            if constexpr (std::is_constructible_v<Train, Net, typename Train::Options const&>)
+                own.train = std::make_unique<Train>(make_net(watch), o);
+            else
+                own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
         });
     }
     ~CrewOf() {
@@ -119,6 +125,10 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
 };
 
 using Crew = CrewOf<Train, &make_net>;
+
+using Inference =
+    gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>, Cuda,
+                     gpipe::transport::Nccl<LocalRanks>>;
 
 // What a crew has trained other than the host; nothing if it is empty.
 template <class Crew, class Host>
@@ -549,4 +559,70 @@ TEST_CASE("behind a throw others are sent zeros, not what lay there before") {
     crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
     CHECK(!crew.good());
     CHECK(Sees::seen == 0);
+}
+
+TEST_CASE("ranks with a GPU each infer what the host predicts, several under way, and hear of what "
+          "throws on one") {
+    toy::Data<Real> const whole(8, 9), many(27, 11);
+    std::vector<Real> of_whole(8 * 3), of_many(27 * 3);
+    {
+        toy::Watch watch;
+        toy::Train<Real, gpipe::device::Host>::Options o;
+        o.samples = 8;
+        o.seed = 7;
+        o.cells = 1;
+        o.micro_batches = 4;
+        toy::Train<Real, gpipe::device::Host> host(toy::make_net<Real>(watch), {}, Adam{}, o);
+        host.predict(whole.inputs, of_whole);
+        host.predict(many.inputs, of_many);
+    }
+    for (std::size_t const m : {1, 3, 8})
+        for (std::size_t cells = 1; cells <= 3; ++cells) {
+            INFO("K = ", cells, ", M = ", m);
+            cuda_double::Session session({.devices = static_cast<int>(cells), .seed = m % 4});
+            {
+                toy::Watch watch;
+                Inference::Options o;
+                o.samples = 8;
+                o.seed = 7;
+                o.micro_batches = m;
+                CrewOf<Inference, &make_net> crew(cells, watch, o);
+                // Pinned: else the host would wait for a message in a copy.
+                gpipe::cuda::PinnedBuffer const pinned(cells * 43 * 3 * sizeof(Real));
+                auto const outputs = [&](std::size_t r, std::size_t at, std::size_t samples) {
+                    return std::span(reinterpret_cast<Real*>(pinned.data()) + (r * 43 + at) * 3,
+                                     samples * 3);
+                };
+                auto const is = [&](std::size_t at, std::vector<Real> const& expected) {
+                    auto const found = outputs(cells - 1, at, expected.size() / 3);
+                    return std::equal(found.begin(), found.end(), expected.begin());
+                };
+                auto const predict = [&] {
+                    crew.each([&](std::size_t r) {
+                        auto one = crew[r].start(whole.inputs, outputs(r, 0, 8));
+                        auto two = crew[r].start(whole.inputs, outputs(r, 8, 8));
+                        one.wait();
+                        two.wait();
+                        crew[r].predict(many.inputs, outputs(r, 16, 27));
+                    });
+                };
+                predict();
+                crew.rethrow();
+                CHECK(is(0, of_whole));
+                CHECK(is(8, of_whole));
+                CHECK(is(16, of_many));
+                watch.faults = {{4, 0, Phase::evaluate}};
+                crew.each([&](std::size_t r) { crew[r].predict(many.inputs, outputs(r, 16, 27)); });
+                for (std::size_t r = 0; r < cells; ++r) {
+                    REQUIRE(crew.errors[r]);
+                    REQUIRE(crew[r].failure());
+                    CHECK(crew[r].failure()->layer == 4);
+                }
+                watch.faults.clear();
+                predict();
+                crew.rethrow();
+                CHECK(is(16, of_many));
+            }
+            CHECK(cuda_double::races() == std::vector<std::string>{});
+        }
 }

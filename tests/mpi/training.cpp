@@ -2,6 +2,7 @@
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 
+#include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/transport/mpi.hpp>
 
@@ -265,6 +266,39 @@ TEST_CASE("P1 replicas of one or several processes each are those in one process
         train_replicas<gpipe::shard::Nothing>(replicas);
         train_replicas<gpipe::shard::OptimizerState>(replicas);
     }
+}
+
+TEST_CASE("processes infer what a training of one predicts, in every bit") {
+    using Net = toy::SkipNet<Real>;
+    using T = gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>,
+                               gpipe::MicroBatches<gpipe::dynamic>, gpipe::transport::Mpi>;
+    using Whole = toy::Training<Net, Loss, Adam, gpipe::device::Host>;
+    Whole::Options whole;
+    whole.samples = 13;
+    whole.cells = 2;
+    whole.micro_batches = 4;
+    Whole train(Net{}, {}, Adam{1e-2f}, whole); // each process has it
+    toy::Data<Real> const data(13, 1), many(40, 2);
+    train.step(data.inputs, data.targets);
+    std::vector<Real> expected(40 * 3);
+    train.predict(many.inputs, expected);
+    for (std::size_t const m : {1, 3, 8})
+        for (std::size_t k = world().ranks(); k <= 5; ++k) {
+            MpiRanks ranks(way(k + m));
+            T::Options o;
+            o.samples = 13;
+            o.cells = k;
+            o.micro_batches = m;
+            o.device.transport = &ranks;
+            o.device.device.threads = 1 + k % 2;
+            o.device.devices = devices_of(world().rank(), k, m);
+            T inference(Net{}, o);
+            inference.copy_from(train);
+            std::vector<Real> outputs(40 * 3);
+            inference.predict(many.inputs, outputs);
+            INFO("K = ", k, ", M = ", m);
+            if (!inference.arena(k - 1).empty()) CHECK(outputs == expected);
+        }
 }
 
 TEST_CASE("plans that differ are refused by all processes") {

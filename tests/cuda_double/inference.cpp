@@ -1,0 +1,194 @@
+// An Inference on streams, over the double of the CUDA runtime.
+#include "support/enqueued_net.hpp"
+
+#include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/inference.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using gpipe::device::Host;
+
+using Real = float;
+using Net = toy::EnqueuedNet<Real>;
+using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
+using Train = toy::Training<Net, Loss, Adam, Cuda>;
+using Inference =
+    gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>, Cuda>;
+
+Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
+
+template <class T>
+typename T::Options options(std::size_t cells, std::size_t micro_batches, std::size_t gpus) {
+    typename T::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    for (std::size_t k = 0; k < cells; ++k) o.device.gpus.push_back(static_cast<int>(k % gpus));
+    return o;
+}
+
+// What the same net on the host predicts after two steps.
+std::vector<Real> expected(std::vector<Real> const& inputs, bool trained = true) {
+    toy::Watch watch;
+    using T = toy::Train<Real, Host>;
+    T::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = 1;
+    o.micro_batches = 4;
+    T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+    for (std::uint32_t i = 0; i < 2 && trained; ++i) {
+        toy::Data<Real> const data(8, i);
+        train.step(data.inputs, data.targets);
+    }
+    std::vector<Real> outputs(inputs.size() / 5 * 3);
+    train.predict(inputs, outputs);
+    return outputs;
+}
+
+// Pinned: a copy to other memory would make the host wait, and so order what is not.
+struct Pinned {
+    gpipe::cuda::PinnedBuffer memory;
+    std::span<Real> numbers;
+    explicit Pinned(std::size_t size)
+        : memory(size * sizeof(Real)), numbers(reinterpret_cast<Real*>(memory.data()), size) {}
+    explicit Pinned(std::vector<Real> const& values) : Pinned(values.size()) {
+        std::copy(values.begin(), values.end(), numbers.begin());
+    }
+    bool holds(std::vector<Real> const& values) const {
+        return std::equal(numbers.begin(), numbers.end(), values.begin(), values.end());
+    }
+};
+
+} // namespace
+
+TEST_CASE("on streams of one to four GPUs an inference gives what a training predicts on the host, "
+          "several under way, in any order that streams and events allow, and nothing races") {
+    toy::Data<Real> const whole(8, 9), few(3, 10), many(27, 11);
+    auto const of_whole = expected(whole.inputs), of_few = expected(few.inputs),
+               of_many = expected(many.inputs);
+    std::size_t point = 0;
+    for (std::size_t const m : {1, 2, 3, 8})
+        for (std::size_t cells = 1; cells <= 4; ++cells)
+            for (std::size_t gpus = 1; gpus <= cells; ++gpus)
+                for (std::size_t way = 0; way < 3; ++way)
+                    for (std::uint64_t order = 0; order < 4; ++order) {
+                        if (point++ % toy::one_of(3) != 0) continue;
+                        INFO("M = ", m, ", K = ", cells, ", ", gpus, " GPUs, way ", way, ", order ",
+                             order);
+                        cuda_double::Session session({.devices = static_cast<int>(gpus),
+                                                      .seed = order,
+                                                      .peers = [=](int, int) { return way != 1; }});
+                        {
+                            toy::Watch watch;
+                            Train train(make_net(watch), {}, Adam{1e-2f},
+                                        options<Train>(2, 4, gpus));
+                            for (std::uint32_t i = 0; i < 2; ++i) {
+                                toy::Data<Real> const data(8, i);
+                                train.step(data.inputs, data.targets);
+                            }
+                            auto o = options<Inference>(cells, m, gpus);
+                            if (way == 2) o.device.link = gpipe::Link::copied;
+                            Inference inference(make_net(watch), o);
+                            CHECK(inference.planned_bytes() < train.planned_bytes());
+                            inference.copy_from(train);
+                            Pinned outputs(27 * 3), one(8 * 3), two(3 * 3), three(8 * 3);
+                            inference.predict(many.inputs, outputs.numbers);
+                            CHECK(outputs.holds(of_many));
+                            std::vector<Inference::Pending> pending;
+                            for (auto const& [from, to] :
+                                 {std::pair{&whole, &one}, {&few, &two}, {&whole, &three}}) {
+                                auto values = from->inputs;
+                                pending.push_back(inference.start(values, to->numbers));
+                                std::fill(values.begin(), values.end(), Real(1e6));
+                            }
+                            for (auto& each : pending) each.wait();
+                            CHECK(one.holds(of_whole));
+                            CHECK(two.holds(of_few));
+                            CHECK(three.holds(of_whole));
+                            CHECK(inference.used_bytes() == inference.planned_bytes());
+                        }
+                        CHECK(cuda_double::races() == std::vector<std::string>{});
+                        CHECK(cuda_double::complaints() == "");
+                    }
+}
+
+TEST_CASE("an inference follows a stream of the caller's, which may write the inputs again behind "
+          "it") {
+    toy::Data<Real> const first(8, 9), second(8, 10);
+    auto const of_first = expected(first.inputs, false), of_second = expected(second.inputs, false);
+    for (std::uint64_t order = 0; order < 4; ++order) {
+        cuda_double::Session session({.devices = 2, .seed = order});
+        {
+            toy::Watch watch;
+            Inference inference(make_net(watch), options<Inference>(2, 4, 2));
+            gpipe::cuda::Stream const stream(0);
+            Pinned inputs(8 * 5), one(8 * 3), two(8 * 3);
+            auto const write = [&](std::vector<Real> const& values) {
+                toy::Ranges ranges;
+                ranges.add(inputs.numbers.data(), inputs.numbers.size());
+                gpipe::cuda::check("a kernel launch",
+                                   cuda_double::launch(
+                                       stream.get(),
+                                       [to = inputs.numbers, &values] {
+                                           std::copy(values.begin(), values.end(), to.begin());
+                                       },
+                                       {}, ranges.writes, "the caller's kernel"));
+            };
+            write(first.inputs);
+            auto now = inference.start(inputs.numbers, one.numbers, stream.get());
+            write(second.inputs);
+            auto next = inference.start(inputs.numbers, two.numbers, stream.get());
+            now.wait();
+            next.wait();
+            CHECK(one.holds(of_first));
+            CHECK(two.holds(of_second));
+            std::vector<Real> pageable(8 * 5);
+            CHECK_THROWS_AS(inference.start(pageable, one.numbers, stream.get()),
+                            std::invalid_argument);
+            stream.synchronize();
+        }
+        CHECK(cuda_double::races() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("what a layer throws when it is called leaves an inference on streams as it was thrown, "
+          "and the same object goes on") {
+    toy::Data<Real> const data(8, 9), many(27, 11);
+    auto const of_data = expected(data.inputs, false), of_many = expected(many.inputs, false);
+    for (std::size_t layer = 0; layer < Net::size; ++layer) {
+        cuda_double::Session session({.devices = 2});
+        {
+            toy::Watch watch;
+            Inference inference(make_net(watch), options<Inference>(2, 4, 2));
+            Pinned outputs(27 * 3), one(8 * 3);
+            watch.faults = {{layer, 2, gpipe::Phase::evaluate}};
+            INFO("layer ", layer);
+            CHECK_THROWS_AS(inference.predict(many.inputs, outputs.numbers), toy::Thrown);
+            REQUIRE(inference.failure());
+            CHECK(inference.failure()->layer == layer);
+            CHECK_THROWS_AS(inference.start(data.inputs, one.numbers).wait(), toy::Thrown);
+            watch.faults.clear();
+            auto pending = inference.start(data.inputs, one.numbers);
+            inference.predict(many.inputs, outputs.numbers);
+            CHECK(pending.ready());
+            CHECK(one.holds(of_data));
+            CHECK(outputs.holds(of_many));
+        }
+        CHECK(cuda_double::races() == std::vector<std::string>{});
+    }
+}
