@@ -226,11 +226,35 @@ template <class T> std::vector<double> run_alone(typename T::Options o, Choice c
     CHECK(train.used_bytes() == train.planned_bytes());
     return seen;
 }
+// What it has learnt gives the same outputs, evaluated by any other devices.
+template <class Device, class T> void check_inference(T& train, Choice const& choice) {
+    using Infer =
+        gpipe::Inference<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>, Device>;
+    typename Infer::Options o;
+    o.samples = 5;
+    o.cells = 1 + choice[slack];
+    o.micro_batches = counts_of_micro_batches[choice[micro_batches]];
+    o.device = toy::runs<Device>()[choice[parts]];
+    o.debug = choice[debug] == 0;
+    Infer infer(Net{}, o);
+    infer.copy_from(train);
+    toy::Data<Real> const data(8 * (choice[parts] + 1) - 1, 77);
+    std::vector<Real> outputs(data.targets.size()), expected(data.targets.size());
+    infer.predict(data.inputs, outputs);
+    train.predict(data.inputs, expected);
+    CHECK(outputs == expected);
+    CHECK(infer.used_bytes() == infer.planned_bytes());
+}
 template <class Device> std::vector<double> run_on(Choice const& choice) {
     using T = TrainOf<Device>;
     auto o = all_options<T>(choice);
     o.device = toy::runs<Device>()[choice[way]];
-    return run_alone<T>(o, choice);
+    std::atomic<bool> now = false;
+    T train(net_of(now), {}, Adam{1e-2f}, o);
+    auto const seen = run(train, choice, now);
+    CHECK(train.used_bytes() == train.planned_bytes());
+    check_inference<Device>(train, choice);
+    return seen;
 }
 template <class Shard> std::vector<double> run_in_threads(Choice const& choice) {
     auto o = all_options<OfThreads<Shard>>(choice);
