@@ -15,6 +15,7 @@ set(GPIPE_HEADERS
     include/gpipe/by_name.hpp
     include/gpipe/call/address.hpp
     include/gpipe/call/call.hpp
+    include/gpipe/call/constant_table.hpp
     include/gpipe/call/handle_set.hpp
     include/gpipe/call/handle_specs.hpp
     include/gpipe/call/loss_scale.hpp
@@ -106,8 +107,10 @@ set(GPIPE_HEADERS
     include/gpipe/gpipe.hpp
     include/gpipe/inference.hpp
     include/gpipe/layer/batch.hpp
+    include/gpipe/layer/constants.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp
+    include/gpipe/layer/given.hpp
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
@@ -201,6 +204,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp
+    include/gpipe/runtime/has_constants.hpp
     include/gpipe/runtime/immediate_checks.hpp
     include/gpipe/runtime/inference_plan.hpp
     include/gpipe/runtime/inference_policies.hpp

@@ -30,7 +30,8 @@ namespace gpipe {
 template <class Net, class... Policies>
 class Inference : public InferencePlan<Net, Policies...>,
                   public Inspectable<Inference<Net, Policies...>, Net,
-                                     typename detail::InferencePolicies<Net, Policies...>::Device> {
+                                     typename detail::InferencePolicies<Net, Policies...>::Device>,
+                  public HasConstants<Net> {
     using Chosen = detail::InferencePolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
 
@@ -43,7 +44,8 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// Plans and allocates all memory and initializes the parameters. Throws std::invalid_argument
     /// where an option does not fit, and what a layer's initialize throws.
     Inference(Net net, Options const& options)
-        : net_(std::move(net)), machine_(detail::inference_machine<Chosen>(net_, options)) {}
+        : net_(std::move(net)),
+          machine_(detail::inference_machine<Chosen>(net_, this->constants(), options)) {}
     Inference(Inference const&) = delete;
     Inference& operator=(Inference const&) = delete;
 

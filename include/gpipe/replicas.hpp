@@ -46,17 +46,18 @@ template <class Chosen, class Net> class ReplicaTeam {
   public:
     template <class Options>
     ReplicaTeam(Net const& net, typename Chosen::LossFunctor const& loss,
-                typename Chosen::OptimizerFunctor const& optimizer, Options const& options)
+                typename Chosen::OptimizerFunctor const& optimizer, StepConstants constants,
+                Options const& options)
         : wire_(chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1)) {
         std::size_t const count = wire_.ranks();
         for (std::size_t r = 0; r < count; ++r)
             members_.push_back(std::make_unique<Member>(wire_, r));
         try {
             for (std::size_t r = 1; r < count; ++r)
-                members_[r]->thread = std::thread([&, options, own = members_[r].get()] {
+                members_[r]->thread = std::thread([&, constants, options, own = members_[r].get()] {
                     try {
                         own->machine.reset(new Machine<Device>(machine_of<Chosen>(
-                            net, loss, optimizer, options, device(options, own->rank))));
+                            net, loss, optimizer, constants, options, device(options, own->rank))));
                     } catch (...) {
                         return wire_.leave(std::current_exception());
                     }

@@ -5,6 +5,7 @@
 #include <gpipe/runtime/accumulation.hpp>
 #include <gpipe/runtime/check_training.hpp>
 #include <gpipe/runtime/constant_plan.hpp>
+#include <gpipe/runtime/has_constants.hpp>
 #include <gpipe/runtime/inspectable.hpp>
 #include <gpipe/runtime/loss_scaling.hpp>
 #include <gpipe/runtime/machine_of.hpp>
@@ -33,8 +34,7 @@ namespace gpipe {
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
 /// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic), and what
 /// checkpoint::Optimal finds, by the same functions in the constructor, which throws
-/// std::invalid_argument where a constant would not have compiled. What its type says without an
-/// object, ConstantPlan has.
+/// std::invalid_argument where a constant would not have compiled. See ConstantPlan for the former.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time; any number of them may exist.
@@ -43,7 +43,8 @@ class Training : public ConstantPlan<Net, Policies...>,
                  public Inspectable<Training<Net, Policies...>, Net,
                                     typename detail::ChosenPolicies<Net, Policies...>::Device>,
                  public Accumulating<Training<Net, Policies...>, Net, Policies...>,
-                 public LossScaling<Training<Net, Policies...>> {
+                 public LossScaling<Training<Net, Policies...>>,
+                 public HasConstants<Net, Policies...> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
     using LossFunctor = typename Chosen::LossFunctor;
@@ -63,8 +64,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// where an option does not fit, and what a layer's initialize throws.
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
-          team_(net_, loss_, optimizer_, options),
-          machine_(detail::machine_of<Chosen>(net_, loss_, optimizer_, options,
+          team_(net_, loss_, optimizer_, this->constants(), options),
+          machine_(detail::machine_of<Chosen>(net_, loss_, optimizer_, this->constants(), options,
                                               team_.device(options))) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
@@ -136,8 +137,7 @@ class Training : public ConstantPlan<Net, Policies...>,
 
     /// The optimizer, to change a learning rate between steps.
     OptimizerFunctor& optimizer() { return optimizer_; }
-    /// The same to be looked at.
-    OptimizerFunctor const& optimizer() const { return optimizer_; }
+    OptimizerFunctor const& optimizer() const { return optimizer_; } ///< to be looked at
 
     LossFunctor const& loss() const { return loss_; } ///< as it is
     /// Calls change(loss), which may set its run-time members: see change_layer().

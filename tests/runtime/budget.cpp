@@ -189,7 +189,7 @@ TEST_CASE("bytes in the type go with cells, micro-batches and samples that are c
                               gpipe::MicroBatches<gpipe::dynamic>,
                               gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<gpipe::Adam>,
                               gpipe::schedule::Dynamic, gpipe::checkpoint::Optimal<tight>>;
-    static_assert(!T::constant);
+    static_assert(!T::is_constant);
     Expected const expected(4, Backward::descending, {13});
     toy::Watch watch;
     T train(toy::make_net<Real>(watch), {}, gpipe::Adam{1e-2f},

@@ -221,7 +221,7 @@ TEST_CASE("P1 constants and `dynamic` train the same") {
     using Constant =
         gpipe::Training<toy::Net<Real>, gpipe::Balance<1, 4, 3, 2>, gpipe::MicroBatches<4>,
                         gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>>;
-    static_assert(Constant::constant);
+    static_assert(Constant::is_constant);
     static_assert(Constant::bubble() == gpipe::ratio(3, 7));
     Constant train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, {.samples = 12, .seed = seed});
     CHECK(expected.differs(train) == "");
@@ -237,7 +237,7 @@ TEST_CASE_TEMPLATE("P1 so do those of schedules with several cells on a device",
     using Constant =
         gpipe::Training<toy::Net<Real>, gpipe::Balance<2, 3, 3, 2>, gpipe::MicroBatches<4>,
                         gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>, Schedule>;
-    static_assert(Constant::constant && Constant::device_count == 2);
+    static_assert(Constant::is_constant && Constant::device_count == 2);
     Constant train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, {.samples = 12, .seed = seed});
     CHECK(expected.differs(train) == "");
     CHECK(train.devices() == 2);

@@ -27,8 +27,8 @@ template <class T>
 concept PlansBytes = requires {
     T::peak_bytes(0, samples);
 };
-static_assert(Four<Never>::constant && PlansBytes<Four<Never>>);
-static_assert(!Tight::constant && !PlansBytes<Tight>);
+static_assert(Four<Never>::is_constant && PlansBytes<Four<Never>>);
+static_assert(!Tight::is_constant && !PlansBytes<Tight>);
 static_assert(Tight::bubble() == Four<Never>::bubble());
 static_assert(Tight::peak_micro_batches(0) == Four<Never>::peak_micro_batches(0));
 

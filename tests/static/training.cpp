@@ -30,7 +30,7 @@ using A =
              toy::OneForwardOneBackward, Always, gpipe::transport::Local, gpipe::device::Host>;
 using B = Training<Net, gpipe::device::Host, Always, Loss, toy::OneForwardOneBackward,
                    gpipe::transport::Local, Optimizer<gpipe::AdamW>, MicroBatches<32>, Cells<4>>;
-static_assert(A::constant && A::cell_count == 4 && A::micro_batch_count == 32);
+static_assert(A::is_constant && A::cell_count == 4 && A::micro_batch_count == 32);
 static_assert(A::layer_count == 8);
 static_assert(B::cell_count == 4 && B::micro_batch_count == 32 && B::bubble() == A::bubble());
 static_assert(A::peak_bytes(1, 8) == B::peak_bytes(1, 8));
@@ -39,7 +39,7 @@ static_assert(A::peak_bytes(0, 8) < 2_GiB && A::peak_bytes(0, 8) > 64 * 64 * 4 *
 static_assert(A::peak_micro_batches(0) == 4 && A::peak_micro_batches(3) == 1);
 
 using Default = Training<Net, Loss>;
-static_assert(Default::constant && Default::cell_count == 1 && Default::micro_batch_count == 4);
+static_assert(Default::is_constant && Default::cell_count == 1 && Default::micro_batch_count == 4);
 static_assert(Default::bubble() == gpipe::ratio(0, 1));
 static_assert(Default::peak_micro_batches(0) == 4);
 static_assert(Training<Net, Loss, Cells<8>>::micro_batch_count == 32);
@@ -111,7 +111,7 @@ static_assert(With<Never>::plan_for(4).total() ==
 
 // What is chosen at construction is not constant.
 using Chosen = Training<Net, Cells<gpipe::dynamic>, Loss>;
-static_assert(!Chosen::constant && Chosen::micro_batch_count == gpipe::dynamic);
+static_assert(!Chosen::is_constant && Chosen::micro_batch_count == gpipe::dynamic);
 template <class T>
 concept KnowsItsBubble = requires {
     T::bubble();
@@ -128,11 +128,11 @@ static_assert(KnowsItsBubble<A> && KnowsItsCut<A> && KnowsItsBytes<A>);
 static_assert(!KnowsItsBubble<Chosen> && !KnowsItsCut<Chosen> && !KnowsItsBytes<Chosen>);
 using SomeSchedule = Training<Net, Cells<2>, Loss, gpipe::schedule::Dynamic>;
 // A schedule may want several cells on each device.
-static_assert(!SomeSchedule::constant && SomeSchedule::device_count == 2 &&
+static_assert(!SomeSchedule::is_constant && SomeSchedule::device_count == 2 &&
               SomeSchedule::cell_count == gpipe::dynamic && !KnowsItsCut<SomeSchedule> &&
               !KnowsItsBubble<SomeSchedule>);
-static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::constant);
-static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::constant);
+static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::is_constant);
+static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::is_constant);
 
 // Cells that are reversed piece by piece are planned as constants, too. Of the first cell four
 // micro-batches are in flight, and each retains the inputs of all segments; of the last cell one.

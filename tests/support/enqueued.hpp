@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,12 @@ struct RangesOfSkips<gpipe::detail::LayerSkips<gpipe::Skips<Ss...>, gpipe::Skips
     }
 };
 
+/// Of a step, where a layer or a loss declares any.
+template <class Context> void add_constants(Ranges& ranges, Context& context) {
+    if constexpr (!std::is_same_v<typename Context::ConstantTypes, gpipe::Constants<>>)
+        ranges.add(context.constants().values, context.constants().table->bytes());
+}
+
 /// What a call of a layer may touch; in backward its gradients, too.
 template <class Context, class... Tensors> Ranges of_layer(Context& context, Tensors... tensors) {
     Ranges ranges;
@@ -65,6 +72,7 @@ template <class Context, class... Tensors> Ranges of_layer(Context& context, Ten
     ranges.add(context.saved());
     ranges.add(context.state(), 1);
     ranges.add(context.scratch());
+    add_constants(ranges, context);
     return ranges;
 }
 /// What layer L has there beside its parameters.
@@ -79,6 +87,7 @@ template <class Context, class... Tensors> Ranges of_loss(Context& context, Tens
     Ranges ranges;
     (ranges.add(tensors), ...);
     ranges.add(context.scratch());
+    add_constants(ranges, context);
     ranges.add(context.value());
     return ranges;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/address.hpp>
+#include <gpipe/call/constant_table.hpp>
 #include <gpipe/call/step_state.hpp>
 
 #include <cstddef>
@@ -29,6 +30,7 @@ struct StepFrame {
     void const* stream = nullptr;       ///< the device's stream, as the type that the engine knows
     StepState const* state = nullptr;   ///< in memory that work on the stream can read
     HandleSet const* handles = nullptr; ///< those of the device
+    StepConstants constants{};          ///< of the step
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.

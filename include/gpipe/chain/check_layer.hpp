@@ -40,6 +40,7 @@ enum class LayerFault {
     cheapness,
     skips,
     ties,
+    constants,
 };
 
 // Calls of a layer, const or not, whatever they return.
@@ -134,8 +135,10 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::cheapness;
     else if constexpr (!skips_of<L>::fit)
         return LayerFault::skips;
-    else
+    else if constexpr (!ties_fit<L>())
         return LayerFault::ties;
+    else
+        return LayerFault::constants;
 }
 template <class L> consteval Reads reads_of() {
     if constexpr (std::is_class_v<L>)
@@ -260,6 +263,10 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "gpipe: what layer Index (L) calls Tied must be a gpipe::Tie<Tag, tensor>, "
                       "or gpipe::Ties<...> of several, each of another of its parameter tensors, "
                       "which count from 0");
+        static_assert(fault != LayerFault::constants,
+                      "gpipe: what layer Index (L) calls Constants must be a class, or "
+                      "gpipe::Constants<...> of several, each trivially copyable and default "
+                      "constructible");
         return false;
     }
 };

@@ -45,10 +45,12 @@ concept CallsLoss = std::is_invocable_v < Loss&,
 &, OutputReadViews<Net>, BatchViews<typename Loss::Target, Access::read>, DY > ;
 
 // What is wrong with a loss: the first of these.
-enum class LossFault { none, no_target, not_const, returns, refuses_none, arguments };
+enum class LossFault { none, no_target, not_const, returns, refuses_none, arguments, constants };
 template <class Loss, class Net> consteval LossFault loss_fault() {
     if constexpr (!NamesTarget<Loss>)
         return LossFault::no_target;
+    else if constexpr (!constants_fit<Loss>())
+        return LossFault::constants;
     else if constexpr (loss_fits<Loss, Net>())
         return LossFault::none;
     else if constexpr (measures<Loss, Net, OutputGradientOf<Net>>())
@@ -85,6 +87,10 @@ template <class L, class Net, class Output = typename Net::Output> struct CheckL
                       "gpipe: the loss (L) takes other arguments: gpipe::LossValue<n> "
                       "operator()(auto& context, auto y, auto target, auto dy) const; y and dy "
                       "have the shape of the last layer's output, Output");
+        static_assert(fault != LossFault::constants,
+                      "gpipe: what the loss (L) calls Constants must be a class, or "
+                      "gpipe::Constants<...> of several, each trivially copyable and default "
+                      "constructible");
         return fault == LossFault::none;
     }
 };

@@ -173,7 +173,8 @@ template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                merge_fits<L>() && update_buffers_fits<L>() && parameters_learn<L>() &&
-               decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>();
+               decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() &&
+               constants_fit<L>();
     else
         return false;
 }

@@ -47,7 +47,7 @@ namespace checkpoint {
 /// They are searched for at construction, which throws std::invalid_argument, with the device and
 /// the least bytes that would do, if it finds none. A constant for which least_budget() says so
 /// already does not compile; that it compiles is no promise. What runs again is then known to no
-/// constant: Training::constant is false.
+/// constant: Training::is_constant is false.
 ///
 /// The numbers are constants or `dynamic`: then Optimal<dynamic, dynamic>{bytes} is put into
 /// Options::checkpointing, and without samples they are those of Options::samples. Otherwise

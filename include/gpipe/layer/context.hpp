@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
-#include <gpipe/layer/handles.hpp>
+#include <gpipe/layer/given.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
@@ -22,9 +22,10 @@ inline constexpr bool replays<Stream> = true;
 
 // What forward and backward both may ask for. Contexts depend on a layer's tensors, not on its
 // type, so layers with the same tensors (and handles) share them.
-template <class Whole, class Stream, class Handles, class Skips> class CallContext {
+template <class Whole, class Stream, class Given, class Skips> class CallContext {
   public:
-    using HandleTypes = Handles;
+    using HandleTypes = typename PartsOfGiven<Given>::Handles;
+    using ConstantTypes = typename PartsOfGiven<Given>::Constants;
     using SkipTypes = Skips;
 
     CallContext(Call const& call, Frame const& frame) : call_(call), frame_(frame) {}
@@ -61,6 +62,8 @@ template <class Whole, class Stream, class Handles, class Skips> class CallConte
     Stream const& stream() const { return *static_cast<Stream const*>(frame_.shared->stream); }
     /// For gpipe::handle<H>(context).
     HandleSet const* handles() const { return frame_.shared->handles; }
+    /// For gpipe::constant<C>(context).
+    StepConstants const& constants() const { return frame_.shared->constants; }
     /// This layer's random numbers in this step, by sample: the same in forward, recompute and
     /// backward. A StepRandom where the work of one step is replayed in others.
     auto random() const {
@@ -95,10 +98,10 @@ template <class Whole, class Stream, class Handles, class Skips> class CallConte
 } // namespace detail
 
 /// What a layer's forward gets as its first argument.
-template <class Whole, class Saved, class Scratch, class Stream, class Handles, class Skips>
-class ForwardContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
+template <class Whole, class Saved, class Scratch, class Stream, class Given, class Skips>
+class ForwardContext : public detail::CallContext<Whole, Stream, Given, Skips> {
   public:
-    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::forward; ///< what it is for
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
@@ -126,10 +129,10 @@ class ForwardContext : public detail::CallContext<Whole, Stream, Handles, Skips>
 };
 
 /// What a layer's backward gets as its first argument.
-template <class Whole, class Saved, class Scratch, class Stream, class Handles, class Skips>
-class BackwardContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
+template <class Whole, class Saved, class Scratch, class Stream, class Given, class Skips>
+class BackwardContext : public detail::CallContext<Whole, Stream, Given, Skips> {
   public:
-    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::backward; ///< what it is for
 
     /// The gradients of the parameters, to be added to.
@@ -148,11 +151,11 @@ class BackwardContext : public detail::CallContext<Whole, Stream, Handles, Skips
 };
 
 /// What a layer's input_gradient gets as its first argument.
-template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Given,
           class Skips>
-class InputGradientContext : public detail::CallContext<Whole, Stream, Handles, Skips> {
+class InputGradientContext : public detail::CallContext<Whole, Stream, Given, Skips> {
   public:
-    using detail::CallContext<Whole, Stream, Handles, Skips>::CallContext;
+    using detail::CallContext<Whole, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::input_gradient; ///< what it is for
 
     /// What forward (or its recomputation) left for this micro-batch.
@@ -170,12 +173,11 @@ class InputGradientContext : public detail::CallContext<Whole, Stream, Handles, 
 };
 
 /// What a layer's weight_gradient gets as its first argument.
-template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Handles,
+template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Given,
           class Skips>
-class WeightGradientContext
-    : public BackwardContext<Whole, Saved, Scratch, Stream, Handles, Skips> {
+class WeightGradientContext : public BackwardContext<Whole, Saved, Scratch, Stream, Given, Skips> {
   public:
-    using BackwardContext<Whole, Saved, Scratch, Stream, Handles, Skips>::BackwardContext;
+    using BackwardContext<Whole, Saved, Scratch, Stream, Given, Skips>::BackwardContext;
     static constexpr Phase role = Phase::weight_gradient; ///< what it is for
 
     /// What input_gradient left for this micro-batch.
@@ -244,21 +246,21 @@ namespace detail {
 template <class L, class Stream>
 using ForwardContextOf =
     ForwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
-                   typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
+                   typename ScratchOf<L>::type, Stream, given_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using BackwardContextOf =
     BackwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
-                    typename ScratchOf<L>::type, Stream, handles_of<L>, skips_of<L>>;
+                    typename ScratchOf<L>::type, Stream, given_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using InputGradientContextOf =
     InputGradientContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                          typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
-                         handles_of<L>, skips_of<L>>;
+                         given_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using WeightGradientContextOf =
     WeightGradientContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                           typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
-                          handles_of<L>, skips_of<L>>;
+                          given_of<L>, skips_of<L>>;
 template <class L> using InitializeContextOf = InitializeContext<typename WholeOf<L>::type>;
 
 } // namespace detail

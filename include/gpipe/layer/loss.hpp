@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
+#include <gpipe/layer/constants.hpp>
 #include <gpipe/layer/handles.hpp>
 #include <gpipe/layer/traits.hpp>
 #include <gpipe/layer/view.hpp>
@@ -42,7 +43,8 @@ inline constexpr std::size_t declared_metrics<Loss> = Loss::metrics;
 template <class Loss, class Stream> class LossContext {
   public:
     using Value = TensorView<double, 2 + detail::declared_metrics<Loss>>; ///< see value()
-    using HandleTypes = detail::handles_of<Loss>; ///< what Loss declares as its Handles
+    using HandleTypes = detail::handles_of<Loss>;     ///< what Loss declares as its Handles
+    using ConstantTypes = detail::constants_of<Loss>; ///< and as its Constants
 
     /// Made by the engine for each call.
     LossContext(Frame const& frame, std::byte* scratch, double* value)
@@ -58,6 +60,8 @@ template <class Loss, class Stream> class LossContext {
     Stream const& stream() const { return *static_cast<Stream const*>(frame_.shared->stream); }
     /// For gpipe::handle<H>(context).
     HandleSet const* handles() const { return frame_.shared->handles; }
+    /// For gpipe::constant<C>(context).
+    StepConstants const& constants() const { return frame_.shared->constants; }
     /// Room for this call only (declared as Loss::Scratch, shape of one sample).
     auto scratch() const {
         return batch_views<typename detail::ScratchOf<Loss>::type, detail::Access::write>(

@@ -16,6 +16,7 @@ struct ChainShape {
     HandleNeeds loss_handles{};        ///< that the loss declares
     Part<SkipPair> skips{};            ///< from layer to layer
     Part<TiedTensor> ties{};           ///< of their parameters
+    ConstantNeeds loss_constants{};    ///< of a step, that the loss reads
 
     /// Whether the gradient of a skip is wanted.
     constexpr bool wants_gradient(SkipPair const& skip) const {

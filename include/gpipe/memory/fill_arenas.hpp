@@ -25,6 +25,14 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     return bytes;
 }
 
+// All that layers and the loss read.
+GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
+    ConstantTable table;
+    for (std::size_t i = 0; i < chain.size; ++i) table.add(chain.layers[i].constants);
+    table.add(chain.loss_constants);
+    return table;
+}
+
 // Puts all that a plan has into the devices' arenas and the host's memory.
 [[gnu::cold]] GPIPE_INLINE constexpr void fill_arenas(MemoryPlan& plan, PlanRequest const& request,
                                                       Programs const& programs) {
@@ -41,14 +49,15 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device :
          {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
-          &plan.squares_at, &plan.frozen_at, &plan.buffers_at, &plan.next_at, &plan.statistics_at,
-          &plan.part_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
+          &plan.constants_at, &plan.squares_at, &plan.frozen_at, &plan.buffers_at, &plan.next_at,
+          &plan.statistics_at, &plan.part_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
+    ConstantTable const constants = detail::all_constants(chain);
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         std::size_t at = 0;
@@ -153,6 +162,9 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
         bool const updates = bytes.parameters > 0;
         stage(plan.states_at[d], slot_bytes(staging.state));
         stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
+        bool reads = last && chain.loss_constants.count > 0;
+        each_layer([&](std::size_t i) { reads = reads || chain.layers[i].constants.count > 0; });
+        if (reads && plan.stages) stage(plan.constants_at[d], slot_bytes(constants.bytes()));
         if (staging.squares > 0) {
             std::size_t tensors = 0;
             std::size_t all = 0;

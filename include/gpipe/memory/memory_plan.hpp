@@ -112,6 +112,7 @@ struct MemoryPlan {
     std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
     Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
+    Array<std::size_t> constants_at;  ///< by device: offset of a step's constants, 0: none are read
     Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
     std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
     std::size_t order_at = 0;         ///< likewise: their order in the chain

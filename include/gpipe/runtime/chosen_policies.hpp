@@ -136,7 +136,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
                 sizes_of<typename ScratchOf<LossFunctor>::type>(),
                 handle_needs<LossFunctor>(),
                 {Net::skips.data(), Net::skips.size()},
-                {Net::ties.data(), Net::ties.size()}};
+                {Net::ties.data(), Net::ties.size()},
+                constant_needs<LossFunctor>()};
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.

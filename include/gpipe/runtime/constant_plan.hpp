@@ -28,7 +28,7 @@ template <class Net, class... Policies> class ConstantPlan {
     static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M
     /// Whether everything but the number of samples is in the type, and what runs again is no
     /// matter of a search, as within the budget of checkpoint::Optimal.
-    static constexpr bool constant = Chosen::constant;
+    static constexpr bool is_constant = Chosen::constant;
 
     /// Whether R is.
     static constexpr bool knows_replicas = Chosen::ReplicasPolicy::count != dynamic;
@@ -48,7 +48,7 @@ template <class Net, class... Policies> class ConstantPlan {
     /// function), with recomputation, which counts as work; see simulate() for the rest.
     template <class Cost>
     static constexpr double bubble(Cost const& cost, double latency = 0,
-                                   double bandwidth = unlimited<double>) requires constant {
+                                   double bandwidth = unlimited<double>) requires is_constant {
         Programs const programs = Chosen::checkpointed().programs;
         return gpipe::bubble(simulate<double>(programs, cost, latency, bandwidth),
                              programs.devices());
@@ -56,7 +56,7 @@ template <class Net, class... Policies> class ConstantPlan {
     /// What actions take where layers take that, for bubble(): see reversed_costs(). With the bytes
     /// that go from cell to cell for micro-batches of so many samples, if that is given.
     static constexpr ChainCosts<double> action_costs(LayerTimes const& times,
-                                                     std::size_t samples = 0) requires constant {
+                                                     std::size_t samples = 0) requires is_constant {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
         ChainCosts<double> costs = reversed_costs(
@@ -77,20 +77,20 @@ template <class Net, class... Policies> class ConstantPlan {
     /// each; benchmarks/plan prints the most over all of them beside every plan.
     static constexpr std::size_t
     peak_bytes(std::size_t device, std::size_t samples,
-               Link link = Device::most_link) requires(constant&& knows_replicas) {
+               Link link = Device::most_link) requires(is_constant&& knows_replicas) {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
     /// have such a link and nobody wants the norm of the gradients.
     static constexpr MemoryPlan
-    plan_for(std::size_t samples, Link link = Link::shared) requires(constant&& knows_replicas) {
+    plan_for(std::size_t samples, Link link = Link::shared) requires(is_constant&& knows_replicas) {
         return plan_with(samples, plan_memory, link, false);
     }
 
   private:
     template <class Plan>
     static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link,
-                                          bool squares) requires constant {
+                                          bool squares) requires is_constant {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
         Checkpointed const checkpointed = Chosen::checkpointed();

@@ -24,7 +24,7 @@ template <class Net, class... Policies> class InferencePlan {
     static constexpr std::size_t device_count = Chosen::device_count;           ///< K, or dynamic
     static constexpr std::size_t micro_batch_count = Chosen::micro_batch_count; ///< M, or dynamic
     /// Whether everything but the number of samples is in the type.
-    static constexpr bool constant = Chosen::constant;
+    static constexpr bool is_constant = Chosen::constant;
 
     /// The layer that each cell begins with, then L: cut by the costs of forwards.
     static constexpr Array<std::size_t> first_layers() requires(device_count != dynamic) {
@@ -33,13 +33,13 @@ template <class Net, class... Policies> class InferencePlan {
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples; where
     /// tensors may have to be copied between devices, any two have such a `link`.
     static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
-                                            Link link = Device::most_link) requires constant {
+                                            Link link = Device::most_link) requires is_constant {
         return plan_with(samples, plan_bytes, link).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
     /// have such a link.
     static constexpr MemoryPlan plan_for(std::size_t samples,
-                                         Link link = Link::shared) requires constant {
+                                         Link link = Link::shared) requires is_constant {
         return plan_with(samples, plan_memory, link);
     }
 
@@ -82,7 +82,8 @@ namespace detail {
 // The Machine of an Inference of `net`, which must outlive it: what Chosen, its InferencePolicies,
 // leaves open is in its options. Throws std::invalid_argument where one does not fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-Machine<Device> inference_machine(Net const& net, InferenceOptions<Device> const& options) {
+Machine<Device> inference_machine(Net const& net, StepConstants constants,
+                                  InferenceOptions<Device> const& options) {
     using Cut = typename Chosen::Cut;
     std::size_t const entries = options.balance.size();
     if (entries > 0 && Chosen::device_count != dynamic)
@@ -94,6 +95,7 @@ Machine<Device> inference_machine(Net const& net, InferenceOptions<Device> const
         chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
                       checked_product(4, devices));
     Model model = inference_model<Device>(net);
+    model.constants = constants;
     check_cells(Net::size, devices);
     check_costs(model.costs.data(), model.costs.size());
     Array<std::size_t> first(devices + 1);

@@ -4,6 +4,7 @@
 #include <gpipe/call/handle_specs.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/calls.hpp>
+#include <gpipe/runtime/has_constants.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/transport/local.hpp>
 
@@ -14,7 +15,7 @@
 namespace gpipe::detail {
 
 /// What a LayerProbe needs without a training: a device of its own, and of that no memory but
-/// workspaces. Its layers have the parameters that they begin with.
+/// workspaces. Its layers have the parameters, and the constants, that they begin with.
 template <DeviceRuntime Device> class LayerBench {
     static_assert(!joins_ranks<Device>,
                   "gpipe: layers are timed in one process: on a device, not on "
@@ -23,7 +24,9 @@ template <DeviceRuntime Device> class LayerBench {
   public:
     /// The model's objects must outlive it.
     LayerBench(Model model, std::uint64_t seed, typename Device::Options options)
-        : model_(std::move(model)), seed_(seed), device_(std::move(options), 1) {
+        : model_(std::move(model)), constants_(model_.infos.data(), model_.infos.size(), {}),
+          seed_(seed), device_(std::move(options), 1) {
+        model_.constants = constants_.all();
         device_.prepare(Array<std::size_t>(1), 1, {});
         HandlePlan plan;
         for (LayerInfo const& info : model_.infos) plan.add(info.handles);
@@ -54,6 +57,7 @@ template <DeviceRuntime Device> class LayerBench {
 
   private:
     Model model_;
+    ConstantValues constants_;
     std::uint64_t seed_;
     Device device_;
     decltype(std::declval<Device&>().allocate(0, 0)) workspaces_;

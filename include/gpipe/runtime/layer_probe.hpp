@@ -43,6 +43,13 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         std::memcpy(state_.here(), &state, sizeof state);
         state_.upload();
         shared_.state = reinterpret_cast<StepState const*>(state_.there());
+        if (StepConstants const& all = model.constants; all.table) {
+            constants_ = memory(all.table->bytes());
+            if (constants_.size() > 0)
+                std::memcpy(constants_.here(), all.values, constants_.size());
+            constants_.upload();
+            shared_.constants = {all.table, constants_.there()};
+        }
         call_.index = static_cast<std::uint32_t>(layer);
         call_.saving = true;
         GroupSizes saved, deferred, scratch = model.loss_scratch;
@@ -241,7 +248,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     Call call_;
     std::vector<SkipPlace> skips_;
     BufferMemory buffers_;
-    Memory state_, scratch_, lasting_;
+    Memory state_, constants_, scratch_, lasting_;
     Tensors gradients_;
     Part parts_[parts];
 };

@@ -58,16 +58,19 @@ void tell_device([[maybe_unused]] typename Device::Options& device,
     }
 }
 
-// The Machine of a Training, whose functors must outlive it: what Chosen, its ChosenPolicies,
-// leaves open is in its options. Throws std::invalid_argument where one does not fit.
+// The Machine of a Training, whose functors and constants must outlive it: what Chosen, its
+// ChosenPolicies, leaves open is in its options. Throws std::invalid_argument where one does not
+// fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
 Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& loss,
                            typename Chosen::OptimizerFunctor const& optimizer,
+                           StepConstants constants,
                            TrainingOptions<typename Chosen::Joins> const& options,
                            typename Device::Options device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
+    model.constants = constants;
     freeze(model, options.frozen);
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
     auto const checkpointing = [&] { // not of constants: that would be compiled for nothing

@@ -24,6 +24,7 @@ template <DeviceMemory Device> class Mailboxes {
         std::size_t totals = 2;    ///< numbers
         std::size_t squares = 0;   ///< numbers
         std::size_t optimizer = 0; ///< bytes of it; 0: the caller's is read
+        std::size_t constants = 0; ///< bytes of them
         std::size_t batch = 0;     ///< bytes of a mini-batch in slots
     };
 
@@ -34,8 +35,10 @@ template <DeviceMemory Device> class Mailboxes {
           squares_at_(slot_bytes(sizeof(StepState)) + slot_bytes(sizes.totals * sizeof(double))),
           sign_at_(squares_at_ + slot_bytes(sizes.squares * sizeof(double))),
           optimizer_at_(sign_at_ + slot_bytes(sizeof(std::uint64_t))),
-          batch_at_(optimizer_at_ + slot_bytes(sizes.optimizer)), optimizer_bytes_(sizes.optimizer),
-          stride_(batch_at_ + sizes.batch), memory_(device.allocate_host(Device::depth * stride_)) {
+          constants_at_(optimizer_at_ + slot_bytes(sizes.optimizer)),
+          batch_at_(constants_at_ + slot_bytes(sizes.constants)), optimizer_bytes_(sizes.optimizer),
+          constants_bytes_(sizes.constants), stride_(batch_at_ + sizes.batch),
+          memory_(device.allocate_host(Device::depth * stride_)) {
         for (std::size_t slot = 0; slot < Device::depth; ++slot) {
             new (at(slot)) StepState;
             sign(slot) = no_failure;
@@ -66,9 +69,22 @@ template <DeviceMemory Device> class Mailboxes {
         if (!optimizer || optimizer_bytes_ == 0) return optimizer;
         return std::memcpy(at(slot) + optimizer_at_, optimizer, optimizer_bytes_);
     }
+    /// The step's constants as the caller has set them by now.
+    void keep_constants(std::size_t slot) const {
+        if (constants_bytes_ > 0)
+            std::memcpy(at(slot) + constants_at_, tables_->constants.values, constants_bytes_);
+    }
 
     /// What a device shares with the host, of a slot.
     ///@{
+    Mailbox<std::byte const> constants(std::size_t slot, std::size_t device) const {
+        std::byte const* const here = at(slot) + constants_at_;
+        return {here, apart() ? tables_->constants_there[device] : here, constants_bytes_};
+    }
+    /// If anybody there reads them.
+    void put_constants(Device& device, std::size_t stream, std::size_t slot, std::size_t d) const {
+        if (auto const all = constants(slot, d); all.there) all.put(device, stream);
+    }
     Mailbox<StepState> state(std::size_t slot, std::size_t device) const {
         StepState* const here = &state(slot);
         return {here, apart() ? tables_->states[device] : here};
@@ -131,8 +147,10 @@ template <DeviceMemory Device> class Mailboxes {
     std::size_t squares_at_ = 0;
     std::size_t sign_at_ = 0;
     std::size_t optimizer_at_ = 0;
+    std::size_t constants_at_ = 0;
     std::size_t batch_at_ = 0;
     std::size_t optimizer_bytes_ = 0;
+    std::size_t constants_bytes_ = 0;
     std::size_t stride_ = 0;
     decltype(std::declval<Device&>().allocate_host(0)) memory_;
 };

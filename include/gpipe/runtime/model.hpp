@@ -122,6 +122,8 @@ struct Model {
     std::size_t optimizer_bytes = 0; ///< of the functor itself
     std::size_t input_tensors = 1;   ///< of the chain
     std::size_t target_tensors = 1;  ///< of targets or outputs, the more of both
+    ConstantNeeds loss_constants;    ///< that the loss declares
+    StepConstants constants;         ///< as the caller sets them
 };
 
 } // namespace gpipe

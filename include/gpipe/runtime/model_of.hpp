@@ -92,6 +92,7 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
                   handle_specs<Loss, Stream>()};
     model.loss_scratch = sizes_of<typename ScratchOf<Loss>::type>();
     model.loss_handles = handle_needs<Loss>();
+    model.loss_constants = constant_needs<Loss>();
     model.sums = 2 + loss_metrics<Loss, Net>;
     model.states = states_of(optimizer);
     model.targets = sizes_of<as_tensors<typename Loss::Target>>();

@@ -38,7 +38,8 @@ template <DeviceRuntime Device> class Runs {
           mail_(device, tables_,
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.updates.size() : 0,
-                 tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0, batch_bytes}),
+                 tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0,
+                 tables_.constants.table ? tables_.constants.table->bytes() : 0, batch_bytes}),
           end_(device, tables_, mail_, checks, immediate) {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
         for (Run& run : runs_) {
@@ -79,10 +80,12 @@ template <DeviceRuntime Device> class Runs {
                              arguments.step,
                              &device_.stream(table.stream_of_device[d]),
                              mail_.state(arguments.slot, d).there,
-                             tables_.handles + d};
+                             tables_.handles + d,
+                             {tables_.constants.table, mail_.constants(arguments.slot, d).there}};
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
+        mail_.keep_constants(arguments.slot);
         run.begin(false);
         run.base = base_;
         base_ += table.longest;

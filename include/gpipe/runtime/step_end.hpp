@@ -39,9 +39,11 @@ template <DeviceRuntime Device> class StepEnd {
     void begin(Run const& run, StepTable const& table, std::size_t lane) {
         RunArguments const& arguments = run.arguments;
         Ranks const& ranks = tables_.ranks;
-        for (std::size_t d = ranks.begin(); d < ranks.end() && arguments.training(); ++d) {
+        for (std::size_t d = ranks.begin(); d < ranks.end(); ++d) {
             std::size_t const stream = table.stream_of_device[d];
             if (!table.serves(lane, stream)) continue;
+            mail_.put_constants(device_, stream, arguments.slot, d);
+            if (!arguments.training()) continue;
             if (tables_.has_updates(d) && arguments.last)
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
             if (tables_.gradients[d].size > 0 && arguments.before == 0)

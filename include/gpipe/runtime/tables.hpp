@@ -59,6 +59,8 @@ struct Tables {
     HandleSet const* handles = nullptr;   ///< by device
     Array<StepState*> states;             ///< by device
     Array<std::byte*> optimizers;         ///< by device, where it is copied to
+    StepConstants constants;              ///< as the caller sets them
+    Array<std::byte*> constants_there;    ///< by device, where they are copied to; null: nowhere
     /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
@@ -236,6 +238,9 @@ namespace detail {
         tables.states[d] = reinterpret_cast<StepState*>(arenas[d] + plan.states_at[d]);
         tables.optimizers[d] = arenas[d] + plan.optimizers_at[d];
     }
+    tables.constants_there = Array<std::byte*>(devices);
+    for (std::size_t d = 0; d < devices; ++d)
+        if (plan.constants_at[d] > 0) tables.constants_there[d] = arenas[d] + plan.constants_at[d];
     tables.squares = Array<std::byte*>(devices);
     for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
     std::byte* const last = arenas[tables.last_device];
@@ -274,6 +279,7 @@ namespace detail {
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;
     tables.optimizer_bytes = model.optimizer_bytes;
+    tables.constants = model.constants;
     tables.output_sizes = model.infos[model.infos.size() - 1].output;
     return tables;
 }

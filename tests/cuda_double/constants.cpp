@@ -1,0 +1,135 @@
+// Constants of a step on streams, over the double of the CUDA runtime.
+#include "support/constant_layers.hpp"
+#include "support/enqueued.hpp"
+#include "support/net.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using gpipe::device::Host;
+using toy::OfTheLayer;
+using toy::OfTheStep;
+using toy::Settings;
+
+using Real = float;
+using HostNet = toy::HeatedNet<Real, OfTheLayer>;
+using Net = toy::HeatedNetOf<Real, OfTheStep, toy::Enqueued>;
+using HostLoss = toy::HeatedSquare<Real, 3, OfTheLayer>;
+using Loss = toy::EnqueuedLoss<toy::HeatedSquare<Real, 3, OfTheStep>>;
+using T = toy::Training<Net, Loss, Adam, Cuda>;
+constexpr std::size_t micro_batches = 6;
+
+std::size_t count(char const* call) {
+    auto const& log = cuda_double::call_log();
+    return static_cast<std::size_t>(std::count_if(
+        log.begin(), log.end(), [&](auto const& line) { return line.find(call) == 0; }));
+}
+// Steps that are begun before those before are done, evaluations between, each with others.
+template <class Train, class Set> std::vector<double> run(Train& train, Set set) {
+    std::vector<double> result;
+    std::vector<typename Train::Pending> pending;
+    std::size_t number = 0;
+    for (std::size_t const samples : std::vector<std::size_t>{8, 5, 8, 1, 8, 8, 8, 5}) {
+        toy::Data<Real> const data(samples, static_cast<std::uint32_t>(samples));
+        set(train, Settings::of(number++));
+        pending.push_back(train.start(data.inputs, data.targets));
+        set(train, Settings::of(number++)); // while it is under way
+        if (samples == 8) continue;
+        result.push_back(train.evaluate(data.inputs, data.targets).loss);
+        set(train, Settings::of(number++));
+        result.push_back(train.compute_gradients(data.inputs, data.targets).loss);
+        set(train, Settings::of(number++));
+        std::vector<Real> outputs(samples * 3);
+        train.predict(data.inputs, outputs);
+        result.insert(result.end(), outputs.begin(), outputs.end());
+    }
+    for (auto& step : pending) result.push_back(step.result().loss);
+    for (std::size_t layer = 0; layer < HostNet::size; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::vector<std::byte> bytes(HostNet::leaf_info[layer].parameters.bytes[t]);
+            train.read_parameter(layer, t, std::span(bytes));
+            for (std::byte const b : bytes) result.push_back(static_cast<double>(b));
+        }
+    return result;
+}
+template <class Train> typename Train::Options options(std::size_t cells) {
+    typename Train::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = cells;
+    o.micro_batches = micro_batches;
+    return o;
+}
+std::vector<double> expected_of(gpipe::schedule::Dynamic schedule) {
+    using HostTrain = toy::Training<HostNet, HostLoss, Adam, Host>;
+    auto o = options<HostTrain>(1);
+    o.schedule = schedule;
+    HostTrain train(HostNet{}, {}, Adam{1e-2f}, o);
+    return run(train, [](auto& to, Settings const& all) { toy::set_members(to, all); });
+}
+auto const set_constants = [](auto& train, Settings const& all) { toy::set(train, all); };
+
+} // namespace
+
+TEST_CASE("P1 constants on streams are as on the host, and nothing races") {
+    auto const descending = expected_of(gpipe::schedule::GPipe{});
+    auto const ascending = expected_of(gpipe::schedule::GPipeAscending{});
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(
+        4, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
+                for (std::size_t gpus : {std::size_t{1}, k}) {
+                    if (point++ % toy::one_of(29) != 0) continue;
+                    std::size_t const graphs = point / 2 % 3;
+                    cuda_double::Session session(
+                        {.devices = static_cast<int>(gpus), .seed = point % 4});
+                    auto o = options<T>(k);
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    for (std::size_t d = 0; d < k; ++d)
+                        o.device.gpus.push_back(static_cast<int>(d % gpus));
+                    o.device.graphs = graphs;
+                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
+                         " cells per device, ", checkpointing.name, ", K = ", k, ", ", gpus,
+                         " GPUs, graphs ", graphs);
+                    T train(Net{}, {}, Adam{1e-2f}, o);
+                    CHECK((run(train, set_constants) ==
+                           (schedule.name() == "GPipe" ? descending : ascending)));
+                    CHECK(cuda_double::races() == std::vector<std::string>{});
+                    CHECK(train.used_bytes() == train.planned_bytes());
+                    ++trained;
+                }
+        });
+    MESSAGE(trained << " trainings");
+    CHECK(trained > 0); // under sanitizers few
+}
+
+TEST_CASE("steps that are kept as graphs see new constants, and are not captured anew") {
+    auto o = options<T>(2);
+    o.schedule = gpipe::schedule::OneForwardOneBackward{};
+    o.device.gpus = gpipe::gpus(0, 1);
+    std::vector<double> losses[2];
+    for (std::size_t const graphs : {0, 1}) {
+        cuda_double::Session session({.devices = 2});
+        o.device.graphs = graphs;
+        T train(Net{}, {}, Adam{1e-2f}, o);
+        toy::Data<Real> const data(8);
+        for (std::size_t i = 0; i < 8; ++i) {
+            toy::set(train, Settings::of(i));
+            losses[graphs].push_back(train.step(data.inputs, data.targets).loss);
+        }
+        CHECK(count("cudaStreamBeginCapture") == 2 * graphs); // one for each slot
+        CHECK(count("cudaGraphLaunch") == 7 * graphs);
+    }
+    CHECK(losses[0] == losses[1]);
+}
