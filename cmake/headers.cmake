@@ -19,14 +19,17 @@ set(GPIPE_HEADERS
     include/gpipe/call/handle_set.hpp
     include/gpipe/call/handle_specs.hpp
     include/gpipe/call/loss_scale.hpp
+    include/gpipe/call/step_sides.hpp
     include/gpipe/call/step_state.hpp
     include/gpipe/chain/chain.hpp
+    include/gpipe/chain/chain_sides.hpp
     include/gpipe/chain/chain_skips.hpp
     include/gpipe/chain/chain_ties.hpp
     include/gpipe/chain/check_chain.hpp
     include/gpipe/chain/check_layer.hpp
     include/gpipe/chain/check_loss.hpp
     include/gpipe/chain/check_neighbours.hpp
+    include/gpipe/chain/check_side.hpp
     include/gpipe/chain/check_skip.hpp
     include/gpipe/chain/check_tie.hpp
     include/gpipe/chain/element.hpp
@@ -115,6 +118,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/loss.hpp
     include/gpipe/layer/random.hpp
     include/gpipe/layer/shuffle.hpp
+    include/gpipe/layer/side.hpp
     include/gpipe/layer/skip.hpp
     include/gpipe/layer/stash.hpp
     include/gpipe/layer/tensor.hpp
@@ -237,6 +241,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/probe_inputs.hpp
     include/gpipe/runtime/probe_memory.hpp
+    include/gpipe/runtime/probe_sides.hpp
     include/gpipe/runtime/profile_layers.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp

@@ -56,8 +56,11 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
         auto const sample = [&](TensorPointer const& of) {
             return of.data + s % batch.samples * of.sample_bytes;
         };
-        for (std::size_t t = 0; t < batch.inputs.size() && i == 0; ++t)
-            probe.give(s, t, sample(batch.inputs[t]));
+        for (std::size_t t = 0; t < batch.inputs.size(); ++t)
+            if (t >= model.input_tensors)
+                probe.give_side(s, t - model.input_tensors, sample(batch.inputs[t]));
+            else if (i == 0)
+                probe.give(s, t, sample(batch.inputs[t]));
         for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)
             probe.give_target(s, t, sample(batch.targets[t]));
     }

@@ -60,6 +60,12 @@ struct LoaderPart {
     SampleRange samples;
     bool inputs, targets;
 };
+template <class Machine> bool reads_sides(Machine const& machine) {
+    for (std::size_t i = 0; i < machine.model().infos.size(); ++i)
+        if (machine.model().infos[i].sides.count > 0 && machine.ranks().own(machine.device_of(i)))
+            return true;
+    return false;
+}
 template <class Train> std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch) {
     std::vector<LoaderPart> parts;
     std::mutex mutex; // replicas of one process do this at once
@@ -67,7 +73,7 @@ template <class Train> std::vector<LoaderPart> loader_parts(Train& train, std::s
         Ranks const& ranks = machine.ranks();
         Programs const& programs = machine.programs();
         LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
-                              ranks.own(programs.device_of(0)),
+                              ranks.own(programs.device_of(0)) || reads_sides(machine),
                               ranks.own(programs.device_of(programs.cells() - 1))};
         std::lock_guard const lock(mutex);
         parts.push_back(part);
@@ -89,13 +95,14 @@ struct LoaderOptions {
 /// The mini-batches of a Training, from a source of samples that has
 /// - size(): how many there are, more than 0;
 /// - inputs(sample, span...), targets(sample, span...): writes the tensors of a sample, each a span
-///   of its elements; the latter only where the loss has targets. By one thread at a time.
+///   of its elements (side inputs are the last ones of the inputs); the latter only where the loss
+///   has targets. By one thread at a time.
 ///
 /// Which samples a mini-batch has depends on its number, the source's size and the options alone:
 /// not on R, K or the number of ranks, and after a resume it goes on where it was. Each sample
 /// comes once in an epoch; the next begins where that ends, in the midst of a mini-batch if need
 /// be. A process reads what its devices need: with several ranks of the samples of its replica the
-/// inputs where the first cell is, the targets where the last is.
+/// inputs where the first cell is, or a side input is read, the targets where the last is.
 template <class Train, class Source> class Loader {
     using Input = detail::as_tensors<typename Train::Input>;
     using Target = detail::as_tensors<typename Train::Target>;

@@ -59,6 +59,16 @@ template <class... Items> class Pipeline {
         detail::write_tied(leaf_info.data(), items, ends.data());
         return ends;
     }();
+    /// Its side inputs, in the order in which they are read first.
+    static constexpr auto sides = [] {
+        std::array<SideInfo, detail::count_sides(leaf_info.data(), leaves)> all{};
+        detail::write_sides(leaf_info.data(), leaves, all.data());
+        return all;
+    }();
+    /// The first layer whose type is written there.
+    static constexpr std::size_t first_layer_of(std::size_t leaf) {
+        return detail::layer_of(leaf, Chain::extents);
+    }
     /// The functions of each leaf for a kind of stream, for the engine.
     template <class Stream>
     static constexpr std::array<LayerFunctions, leaves>

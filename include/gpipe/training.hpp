@@ -53,7 +53,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
 
   public:
-    using Input = typename Net::Input;           ///< of one sample, as the first layer takes it
+    using Input = detail::inputs_of<Net>; ///< of one sample: of the first layer, then side inputs
     using Target = typename LossFunctor::Target; ///< of one sample, as the loss takes it
     using Result = StepResult<metrics>;          ///< what a step and an evaluation return
     using Pending = PendingStep<metrics>;        ///< what start() returns

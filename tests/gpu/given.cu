@@ -1,5 +1,5 @@
-// What layers are given beside the tensors of the chain, read by kernels: constants of a step. In
-// steps that are kept as graphs, too, all is as on the host, in every bit.
+// What layers are given beside the tensors of the chain, read by kernels: constants of a step
+// and side inputs. In steps that are kept as graphs, too, all is as on the host, in every bit.
 #include "support/on_gpu.hpp"
 
 #include <gpipe/check_gradients.hpp>
@@ -39,6 +39,14 @@ template <class T> struct HeatedGradient {
     }
 };
 
+/// y = x times a mask of integers, one for each sample.
+template <class T, std::size_t N> struct MaskedForward {
+    std::int32_t const* mask;
+    T const* x;
+    T* y;
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { y[i] = T(mask[i / N]) * x[i]; }
+};
+
 } // namespace body
 
 namespace kernel {
@@ -66,12 +74,29 @@ template <class T, std::size_t N> struct Heated {
     }
 };
 
+struct MaskTag;
+template <class T, std::size_t N> struct Masked {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = Input;
+    using Side = gpipe::SideInput<MaskTag, gpipe::Tensor<std::int32_t>>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+
+    void forward(auto& ctx, auto x, auto y) const { mask(ctx, x.data(), y.data(), x.size()); }
+    void backward(auto& ctx, auto dy, auto dx) const { mask(ctx, dy.data(), dx.data(), dy.size()); }
+
+  private:
+    static void mask(auto& ctx, T const* from, T* to, std::size_t size) {
+        launch(ctx.stream(), size,
+               body::MaskedForward<T, N>{gpipe::side<MaskTag>(ctx).data(), from, to});
+    }
+};
+
 } // namespace kernel
 
 template <class T, template <class> class On>
 using GivenNet = gpipe::Pipeline<On<kernel::Linear<T, 5, 6>>, On<kernel::Heated<T, 6>>,
-                                 On<kernel::Softsign<T, 6>>, On<kernel::Heated<T, 6>>,
-                                 On<kernel::Linear<T, 6, 3>>>;
+                                 On<kernel::Masked<T, 6>>, On<kernel::Softsign<T, 6>>,
+                                 On<kernel::Heated<T, 6>>, On<kernel::Linear<T, 6, 3>>>;
 template <class L> using OnHost = L;
 
 } // namespace toy
@@ -94,6 +119,11 @@ template <class T> typename T::Options options() {
     result.schedule = gpipe::schedule::OneForwardOneBackward{};
     return result;
 }
+std::vector<std::int32_t> mask_of(std::size_t samples) {
+    std::vector<std::int32_t> mask(samples);
+    for (std::size_t s = 0; s < samples; ++s) mask[s] = static_cast<std::int32_t>(s % 3);
+    return mask;
+}
 // Steps, each with another temperature, that are begun before those before are done; and what is
 // evaluated between.
 template <class T> std::vector<double> run(T& train) {
@@ -101,10 +131,11 @@ template <class T> std::vector<double> run(T& train) {
     std::vector<typename T::Pending> pending;
     for (std::size_t const samples : std::vector<std::size_t>{8, 8, 5, 8, 8, 8}) {
         toy::Data<Real> const data(samples, static_cast<std::uint32_t>(samples));
+        auto const mask = mask_of(samples);
         train.template constant<toy::Temperature>().value += 0.25f;
-        pending.push_back(train.start(data.inputs, data.targets));
+        pending.push_back(train.start({data.inputs, mask}, data.targets));
         train.template constant<toy::Temperature>().value += 0.125f;
-        if (samples == 5) result.push_back(train.evaluate(data.inputs, data.targets).loss);
+        if (samples == 5) result.push_back(train.evaluate({data.inputs, mask}, data.targets).loss);
     }
     for (auto& step : pending) result.push_back(step.result().loss);
     for (std::size_t layer = 0; layer < T::layer_count; ++layer)
@@ -130,7 +161,7 @@ TEST_CASE("P1 what kernels are given beside the chain's tensors is what loops ar
         Train train({}, {}, gpipe::Adam{}, o);
         CHECK((run(train) == expected));
         toy::Data<Real> const data(8);
-        CHECK(gpipe::check_gradients(train, data.inputs, data.targets).passed());
+        CHECK(gpipe::check_gradients(train, {data.inputs, mask_of(8)}, data.targets).passed());
         CHECK(train.used_bytes() == train.planned_bytes());
     }
 }

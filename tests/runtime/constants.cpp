@@ -61,6 +61,8 @@ template <class T, class Set> std::vector<double> numbers(T& train, Set set) {
     for (std::size_t const size : std::vector<std::size_t>{13, 7, 13, 3}) {
         toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
         set(train, Settings::of(number++));
+        train.accumulate(data.inputs, data.targets);
+        set(train, Settings::of(number++));
         result.push_back(train.step(data.inputs, data.targets).loss);
         set(train, Settings::of(number++));
         result.push_back(train.evaluate(data.inputs, data.targets).loss);

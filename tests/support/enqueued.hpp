@@ -63,6 +63,15 @@ template <class Context> void add_constants(Ranges& ranges, Context& context) {
         ranges.add(context.constants().values, context.constants().table->bytes());
 }
 
+/// The side inputs that a layer reads.
+template <class Sides> struct RangesOfSides;
+template <class... Ss> struct RangesOfSides<gpipe::detail::SideTypes<gpipe::SideInputs<Ss...>>> {
+    template <class Context>
+    static void add_to([[maybe_unused]] Ranges& ranges, [[maybe_unused]] Context& context) {
+        (ranges.add(gpipe::side<typename gpipe::detail::SideOf<Ss>::tag>(context)), ...);
+    }
+};
+
 /// What a call of a layer may touch; in backward its gradients, too.
 template <class Context, class... Tensors> Ranges of_layer(Context& context, Tensors... tensors) {
     Ranges ranges;
@@ -73,6 +82,7 @@ template <class Context, class... Tensors> Ranges of_layer(Context& context, Ten
     ranges.add(context.state(), 1);
     ranges.add(context.scratch());
     add_constants(ranges, context);
+    RangesOfSides<typename Context::Sides>::add_to(ranges, context);
     return ranges;
 }
 /// What layer L has there beside its parameters.

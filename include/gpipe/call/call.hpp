@@ -2,6 +2,7 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/call/constant_table.hpp>
+#include <gpipe/call/step_sides.hpp>
 #include <gpipe/call/step_state.hpp>
 
 #include <cstddef>
@@ -31,6 +32,7 @@ struct StepFrame {
     StepState const* state = nullptr;   ///< in memory that work on the stream can read
     HandleSet const* handles = nullptr; ///< those of the device
     StepConstants constants{};          ///< of the step
+    StepSides sides{};                  ///< as the device finds them
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/chain_sides.hpp>
 #include <gpipe/chain/chain_skips.hpp>
 #include <gpipe/chain/chain_ties.hpp>
 #include <gpipe/chain/info.hpp>
@@ -51,6 +52,7 @@ struct FitsInside<Item> : FitsAlone {};
 struct LayerChecks {
     bool ok = false;
     bool has_cost = false;
+    bool has_side = false; // reads any side input
 };
 struct InfoOf {
     using Value = LayerInfo;
@@ -60,7 +62,8 @@ struct ChecksOf {
     using Value = LayerChecks;
     template <class L> static constexpr Value of() {
         bool const has_cost = requires { L::cost; };
-        return {layer_fits<L>(), has_cost};
+        bool const has_side = requires { typename L::Side; };
+        return {layer_fits<L>(), has_cost, has_side};
     }
 };
 template <class Stream> struct FunctionsOf {
@@ -153,6 +156,7 @@ template <class... Items> struct Chain {
     // The first layer with each fault; the number of layers where there is none.
     struct Verdict {
         std::size_t layer, neighbours, cost;
+        bool has_sides = false;
     };
     static constexpr Verdict check() {
         auto const checks = table<ChecksOf>();
@@ -162,6 +166,7 @@ template <class... Items> struct Chain {
         bool costs = false;
         auto const look = [&](std::size_t layer, std::size_t leaf) {
             if (!checks[leaf].ok && verdict.layer == none_found) verdict.layer = layer;
+            if (checks[leaf].has_side) verdict.has_sides = true;
             if (checks[leaf].has_cost)
                 costs = true;
             else if (without_cost == none_found)
@@ -195,6 +200,9 @@ template <class... Items> struct Chain {
     }
     static constexpr TieFault tie_fault() {
         return each_tied(table<InfoOf>().data(), {extents, items}, [](TiedTensor const&) {});
+    }
+    static constexpr SideFault side_fault() {
+        return each_side(table<InfoOf>().data(), leaves(), [](SideInfo const&) {});
     }
 };
 

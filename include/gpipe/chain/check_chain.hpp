@@ -3,6 +3,7 @@
 #include <gpipe/chain/chain.hpp>
 #include <gpipe/chain/check_layer.hpp>
 #include <gpipe/chain/check_neighbours.hpp>
+#include <gpipe/chain/check_side.hpp>
 #include <gpipe/chain/check_skip.hpp>
 #include <gpipe/chain/check_tie.hpp>
 
@@ -52,6 +53,21 @@ template <class Shape, class... Items> consteval bool check_tie() {
                     typename End::Tensor>::ok();
 }
 
+// The same of a side input.
+template <class Shape, class... Items> consteval bool check_sides() {
+    constexpr SideFault fault = Shape::side_fault();
+    if constexpr (!fault.exists) {
+        return true;
+    } else {
+        constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
+        constexpr std::size_t first = layer_of(fault.first, Shape::extents);
+        using L = LayerAt<Shape, index, Items...>;
+        using End = typename SideTypes<sides_of<L>>::template at<fault.place>;
+        return CheckSide<index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
+                         typename End::Tensor>::ok();
+    }
+}
+
 // Turns the first fault into its sentence. Whether there is none.
 template <class... Items> consteval bool check_layers() {
     using Shape = Chain<Items...>;
@@ -67,6 +83,8 @@ template <class... Items> consteval bool check_layers() {
         return check_tie<Shape, Items...>();
     else if constexpr (verdict.cost < Shape::layers())
         return CheckCost<verdict.cost, LayerAt<Shape, verdict.cost, Items...>>::ok();
+    else if constexpr (verdict.has_sides)
+        return check_sides<Shape, Items...>();
     else
         return true;
 }

@@ -41,6 +41,7 @@ enum class LayerFault {
     skips,
     ties,
     constants,
+    sides,
 };
 
 // Calls of a layer, const or not, whatever they return.
@@ -137,8 +138,10 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::skips;
     else if constexpr (!ties_fit<L>())
         return LayerFault::ties;
-    else
+    else if constexpr (!constants_fit<L>())
         return LayerFault::constants;
+    else
+        return LayerFault::sides;
 }
 template <class L> consteval Reads reads_of() {
     if constexpr (std::is_class_v<L>)
@@ -267,6 +270,10 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "gpipe: what layer Index (L) calls Constants must be a class, or "
                       "gpipe::Constants<...> of several, each trivially copyable and default "
                       "constructible");
+        static_assert(fault != LayerFault::sides,
+                      "gpipe: what layer Index (L) calls Side must be a gpipe::SideInput<Tag, "
+                      "gpipe::Tensor<...>>, or gpipe::SideInputs<...> of several, each of another "
+                      "tag");
         return false;
     }
 };

@@ -6,7 +6,7 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/constants.hpp>
+#include <gpipe/layer/given.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -57,6 +57,7 @@ struct LayerInfo {
     GroupSizes statistics{};              ///< likewise
     bool wants_gradient = false;          ///< see gpipe::wants_gradient
     ConstantNeeds constants{};            ///< of the step, that it reads
+    SideEnds sides{};                     ///< likewise: side inputs
 
     /// Whether the gradient of its output is wanted: for parameters that are trained, or by itself.
     constexpr bool learns() const { return (parameters.count > 0 && !frozen) || wants_gradient; }
@@ -121,7 +122,10 @@ template <class L> constexpr LayerInfo layer_info() {
                    sizes_of<typename Traits::Buffers>(),
                    sizes_of<typename Traits::Statistics>()};
     info.wants_gradient = wants_gradient<L>;
-    info.constants = constant_needs<L>();
+    if constexpr (is_given_more<L>) {
+        info.constants = constant_needs<L>();
+        info.sides = SideTypes<sides_of<L>>::ends();
+    }
     if (is_frozen<L>) info.freeze();
     return info;
 }

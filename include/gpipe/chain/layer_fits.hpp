@@ -174,7 +174,7 @@ template <class L> consteval bool layer_fits() {
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                merge_fits<L>() && update_buffers_fits<L>() && parameters_learn<L>() &&
                decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() &&
-               constants_fit<L>();
+               given_fits<L>();
     else
         return false;
 }

@@ -53,7 +53,7 @@ template <> struct ConstantTypes<Constants<>> {
 };
 template <class... Cs> struct ConstantTypes<Constants<Cs...>> {
     static consteval bool fit() { return (is_constant<Cs>() && ...); }
-    static constexpr ConstantNeed need_table[] = {
+    static constexpr ConstantNeed need_table[sizeof...(Cs)] = {
         {constant_id<Cs>, sizeof(Cs), alignof(Cs), type_name<Cs>, &make_constant<Cs>}...};
     static constexpr ConstantNeeds needs() { return {need_table, sizeof...(Cs)}; }
 };

@@ -26,6 +26,7 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
   public:
     using HandleTypes = typename PartsOfGiven<Given>::Handles;
     using ConstantTypes = typename PartsOfGiven<Given>::Constants;
+    using Sides = SideTypes<typename PartsOfGiven<Given>::Sides>;
     using SkipTypes = Skips;
 
     CallContext(Call const& call, Frame const& frame) : call_(call), frame_(frame) {}
@@ -83,6 +84,11 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     template <class T, Access access> auto skip_gradient(std::size_t at) const {
         return batch_view<typename ViewsOf<T, access>::Gradient>(
             call_.skips[at].gradient.in(frame_), frame_.samples);
+    }
+    // For gpipe::side<Tag>(context).
+    template <class T> auto side(void const* id) const {
+        return batch_view<typename ViewsOf<T, Access::read>::Batch>(
+            frame_.shared->sides.of(id, frame_.micro_batch), frame_.samples);
     }
 
   protected:

@@ -17,6 +17,7 @@ struct ChainShape {
     Part<SkipPair> skips{};            ///< from layer to layer
     Part<TiedTensor> ties{};           ///< of their parameters
     ConstantNeeds loss_constants{};    ///< of a step, that the loss reads
+    Part<SideInfo> sides{};            ///< side inputs
 
     /// Whether the gradient of a skip is wanted.
     constexpr bool wants_gradient(SkipPair const& skip) const {

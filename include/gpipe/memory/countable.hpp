@@ -39,6 +39,8 @@ GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t mi
               &layer.input_gradient, &layer.output_gradient})
             add(*group, request.capacity, live);
         handles(layer.handles);
+        for (std::size_t s = 0; s < layer.sides.count; ++s)
+            add({&layer.sides.first[s].bytes, 1}, staging.samples, staging.steps);
     }
     for (SkipPair const& skip : chain.skips)
         for (std::size_t const* sample : {&skip.bytes, &skip.gradient_bytes})

@@ -49,8 +49,9 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         *by_layer = Array<std::size_t>(chain.size);
     for (auto* by_device :
          {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
-          &plan.constants_at, &plan.squares_at, &plan.frozen_at, &plan.buffers_at, &plan.next_at,
-          &plan.statistics_at, &plan.part_at, &plan.tied_at, &plan.handles_at, &plan.replicas_at})
+          &plan.constants_at, &plan.sides_at, &plan.staged_sides, &plan.squares_at, &plan.frozen_at,
+          &plan.buffers_at, &plan.next_at, &plan.statistics_at, &plan.part_at, &plan.tied_at,
+          &plan.handles_at, &plan.replicas_at})
         *by_device = Array<std::size_t>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
@@ -186,6 +187,13 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
                                    : 0);
         stage(plan.replicas_at[d], request.replication.room(bytes.parameters));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
+        for (SideInfo const& side : chain.sides) {
+            bool read = false;
+            each_layer([&](std::size_t i) { read = read || chain.layers[i].sides.has(side.tag); });
+            if (read && plan.stages)
+                plan.staged_sides[d] += slot_bytes(staging.samples * side.bytes);
+        }
+        stage(plan.sides_at[d], staging.steps * plan.staged_sides[d]);
         if (last) {
             stage(plan.targets_at, staging.steps * plan.staged_targets);
             stage(plan.sums_at, slot_bytes(staging.sums));

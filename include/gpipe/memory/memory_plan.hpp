@@ -113,6 +113,8 @@ struct MemoryPlan {
     Array<std::size_t> states_at;     ///< by device: offset of a step's state
     Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
     Array<std::size_t> constants_at;  ///< by device: offset of a step's constants, 0: none are read
+    Array<std::size_t> sides_at;      ///< by device: offset of the staged side inputs it reads
+    Array<std::size_t> staged_sides;  ///< likewise: bytes of one mini-batch's, as staged_inputs
     Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
     std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
     std::size_t order_at = 0;         ///< likewise: their order in the chain

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/chain_sides.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/machine.hpp>
@@ -11,7 +12,7 @@ namespace gpipe {
 /// Gradient accumulation of a Training: mini-batches of more samples than memory is planned for.
 template <class Training, class Net, class... Policies> class Accumulating {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
-    using Input = typename Net::Input;
+    using Input = detail::inputs_of<Net>;
     using Target = typename Chosen::LossFunctor::Target;
     using Device = typename Chosen::Device;
 

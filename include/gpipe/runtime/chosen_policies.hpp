@@ -137,7 +137,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
                 handle_needs<LossFunctor>(),
                 {Net::skips.data(), Net::skips.size()},
                 {Net::ties.data(), Net::ties.size()},
-                constant_needs<LossFunctor>()};
+                constant_needs<LossFunctor>(),
+                {Net::sides.data(), Net::sides.size()}};
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.

@@ -52,10 +52,10 @@ template <class Net, class... Policies> class HasConstants {
         typename detail::policy_or<policy::Loss, Loss<detail::NoLoss>, Policies...>::functor;
 
   public:
-    /// The value of type C, to be set between steps: what starts next, a step or an evaluation,
-    /// compute_gradients() or check_gradients(), sees it as it is then, and those under way go on
-    /// with what they have. With several ranks each sets its own, alike, as with the optimizer. It
-    /// is no part of saved states.
+    /// The value of type C, to be set between steps: what starts next, a step, or a part of
+    /// one, or an evaluation, compute_gradients() or check_gradients(), sees it as it is then, and
+    /// those under way go on with what they have. With several ranks each sets its own, alike, as
+    /// with the optimizer. It is no part of saved states.
     template <class C> C& constant() {
         static_cast<void>(CheckConstant<C, Net, LossFunctor>::ok());
         return *std::launder(reinterpret_cast<C*>(values_.find(detail::constant_id<C>)));

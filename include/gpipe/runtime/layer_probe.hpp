@@ -4,6 +4,7 @@
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/probe_inputs.hpp>
+#include <gpipe/runtime/probe_sides.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         : Inputs(bench, device_of(bench, layer), elements,
                  layer == bench.model().layers.size() ? bench.model().targets : GroupSizes{},
                  sizes),
-          bench_(bench), layer_(layer), device_(device_of(bench, layer)) {
+          bench_(bench), layer_(layer), device_(device_of(bench, layer)),
+          sides_(bench, device_, bench.model().sides,
+                 is_loss() ? SideEnds{} : bench.model().infos[layer].sides, parts, capacity_) {
         Model const& model = bench.model();
         std::size_t const capacity = capacity_;
         shared_.capacity = capacity;
@@ -50,6 +53,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             constants_.upload();
             shared_.constants = {all.table, constants_.there()};
         }
+        shared_.sides = sides_.addresses();
         call_.index = static_cast<std::uint32_t>(layer);
         call_.saving = true;
         GroupSizes saved, deferred, scratch = model.loss_scratch;
@@ -108,6 +112,15 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         return is_loss() || bench_.model().layers[layer_].functions.backward;
     }
 
+    /// Sets a side input of a sample.
+    void give_side(std::size_t sample, std::size_t side, std::byte const* data) {
+        std::size_t const p = sample < given_[1].first ? 0 : 1;
+        sides_.give(p, sample - given_[p].first, side, data);
+    }
+    void upload() {
+        Inputs::upload();
+        sides_.upload();
+    }
     /// What the layer behind is given of a micro-batch, by a forward.
     std::vector<std::byte> output(std::size_t p) {
         std::vector<double> unused;
@@ -206,6 +219,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         Part& part = parts_[p];
         Tensors& x = given_[p].x;
         OwnFrame frame(&shared_, given_[p].first, given_[p].samples, phase);
+        frame.micro_batch = p;
         frame.set(Region::saved, part.saved.there());
         frame.set(Region::deferred, part.deferred.there());
         frame.set(Region::scratch, scratch_.there());
@@ -244,6 +258,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     Bench& bench_;
     std::size_t layer_;
     std::size_t device_;
+    ProbeSides<Bench> sides_;
     StepFrame shared_;
     Call call_;
     std::vector<SkipPlace> skips_;

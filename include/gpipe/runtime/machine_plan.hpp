@@ -92,7 +92,7 @@ template <DeviceRuntime Device> class MachinePlan {
         });
         staging.ties = staging.ties || joins_ranks<Device>;
         return {{model.infos.data(), model.infos.size(), learner, model.loss_scratch,
-                 model.loss_handles, model.skips, model.ties, model.loss_constants},
+                 model.loss_handles, model.skips, model.ties, model.loss_constants, model.sides},
                 first,
                 model.states,
                 capacity,

@@ -113,6 +113,7 @@ struct Model {
     Array<double> costs;             ///< likewise: of one sample's forward
     Part<SkipPair> skips;            ///< of the chain
     Part<TiedTensor> ties;           ///< likewise
+    Part<SideInfo> sides;            ///< likewise: behind the first layer's tensors
     LossParts loss;                  ///< on top
     GroupSizes loss_scratch;         ///< see LayerTraits::Scratch
     HandleNeeds loss_handles;        ///< that the loss declares

@@ -42,6 +42,7 @@ template <class Device, class Net> Model layers_of(Net const& net) {
     model.costs = Array<double>(Net::size);
     model.skips = {Net::skips.data(), Net::skips.size()};
     model.ties = {Net::ties.data(), Net::ties.size()};
+    model.sides = {Net::sides.data(), Net::sides.size()};
     model.layers = Array<LayerParts>(Net::size);
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
         model.infos[layer] = Net::leaf_info[leaf];

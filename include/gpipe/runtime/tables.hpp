@@ -61,6 +61,7 @@ struct Tables {
     Array<std::byte*> optimizers;         ///< by device, where it is copied to
     StepConstants constants;              ///< as the caller sets them
     Array<std::byte*> constants_there;    ///< by device, where they are copied to; null: nowhere
+    Part<SideInfo> sides;                 ///< side inputs
     /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
@@ -280,6 +281,7 @@ namespace detail {
     tables.capacity = plan.capacity;
     tables.optimizer_bytes = model.optimizer_bytes;
     tables.constants = model.constants;
+    tables.sides = model.sides;
     tables.output_sizes = model.infos[model.infos.size() - 1].output;
     return tables;
 }

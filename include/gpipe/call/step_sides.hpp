@@ -1,0 +1,47 @@
+#pragma once
+
+#include <gpipe/core/version.hpp>
+
+#include <cstddef>
+#include <string_view>
+
+namespace gpipe {
+
+/// A side input as planning and the runtime see it.
+struct SideInfo {
+    void const* id = nullptr; ///< one address per tag
+    std::string_view tag;     ///< its type's name
+    std::string_view tensor;  ///< likewise
+    std::size_t bytes = 0;    ///< of a sample
+    std::size_t leaf = 0;     ///< of a chain's: where it is read first
+    std::size_t place = 0;    ///< among what is read there
+};
+
+/// The side inputs that a layer reads.
+struct SideEnds {
+    SideInfo const* first = nullptr; ///< of `count`
+    std::size_t count = 0;           ///< how many
+
+    /// Whether one of this tag is among them.
+    constexpr bool has(std::string_view tag) const {
+        for (std::size_t i = 0; i < count; ++i)
+            if (first[i].tag == tag) return true;
+        return false;
+    }
+};
+
+/// Where the side inputs of a chain lie for one device, in a step.
+struct StepSides {
+    SideInfo const* first = nullptr;    ///< of `count`
+    std::size_t count = 0;              ///< how many
+    std::byte* const* arrays = nullptr; ///< [micro-batch][side]: of that micro-batch's samples
+
+    /// Of one that is among them.
+    std::byte* of(void const* id, std::size_t micro_batch) const {
+        std::size_t side = 0;
+        while (first[side].id != id) ++side;
+        return arrays[micro_batch * count + side];
+    }
+};
+
+} // namespace gpipe
