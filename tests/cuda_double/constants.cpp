@@ -119,7 +119,7 @@ TEST_CASE("steps that are kept as graphs see new constants, and are not captured
     o.schedule = gpipe::schedule::OneForwardOneBackward{};
     o.device.gpus = gpipe::gpus(0, 1);
     std::vector<double> losses[2];
-    for (std::size_t const graphs : {0, 1}) {
+    for (std::size_t const graphs : std::vector<std::size_t>{0, 1}) {
         cuda_double::Session session({.devices = 2});
         o.device.graphs = graphs;
         T train(Net{}, {}, Adam{1e-2f}, o);

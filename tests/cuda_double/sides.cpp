@@ -131,7 +131,7 @@ TEST_CASE(
         Data const data(8, i);
         expected.push_back(plain.step(data.batch<HostTrain>(), data.targets).loss);
     }
-    for (std::size_t const graphs : {0, 1}) {
+    for (std::size_t const graphs : std::vector<std::size_t>{0, 1}) {
         cuda_double::Session session({.devices = 2, .seed = graphs});
         auto o = options<T>(4);
         o.schedule = gpipe::schedule::OneForwardOneBackward{};

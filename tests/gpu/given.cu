@@ -153,7 +153,7 @@ template <class T> std::vector<double> run(T& train) {
 TEST_CASE("P1 what kernels are given beside the chain's tensors is what loops are given") {
     HostTrain host({}, {}, gpipe::Adam{}, options<HostTrain>());
     auto const expected = run(host);
-    for (std::size_t const graphs : {0, 2}) {
+    for (std::size_t const graphs : std::vector<std::size_t>{0, 2}) {
         toy::Session session;
         auto o = options<Train>();
         o.device.gpus = {0, 0};

@@ -158,7 +158,7 @@ TEST_CASE("a step that is under way goes on with the constants that it was start
     Members members(Net<OfTheLayer>{}, {}, Adam{1e-2f}, o);
     auto const expected = run(members, set_members);
     toy::slow_layer = 5; // so that the others are done long before
-    for (std::size_t const threads : {1, 2, 3, 4})
+    for (std::size_t const threads : std::vector<std::size_t>{1, 2, 3, 4})
         for (gpipe::schedule::Dynamic const& schedule :
              {gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleH1{}),
               gpipe::schedule::Dynamic(gpipe::schedule::OneForwardOneBackward{})}) {

@@ -144,7 +144,7 @@ TEST_CASE("side inputs may be changed as soon as start() has returned, whoever r
     Plain plain(Carried{}, {}, Adam{1e-2f}, o);
     auto const expected = run(plain);
     toy::slow_masked = 5;
-    for (std::size_t const threads : {1, 2, 3, 4})
+    for (std::size_t const threads : std::vector<std::size_t>{1, 2, 3, 4})
         for (gpipe::schedule::Dynamic const& schedule :
              {gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleH1{}),
               gpipe::schedule::Dynamic(gpipe::schedule::OneForwardOneBackward{})}) {
@@ -242,7 +242,7 @@ TEST_CASE("P1 side inputs: ranks that are given the whole mini-batch train as on
         of.device = device;
         return std::make_unique<T>(Net{}, Loss{}, Adam{1e-2f}, of);
     });
-    for (std::size_t const size : {13, 3, 7}) {
+    for (std::size_t const size : std::vector<std::size_t>{13, 3, 7}) {
         Data const data(size, static_cast<std::uint32_t>(size));
         CHECK(crew.step(data.batch<T>(), data.targets).loss ==
               one.step(data.batch<One>(), data.targets).loss);
@@ -284,7 +284,7 @@ TEST_CASE("P1 side inputs: each replica reads those of its samples, by a Loader,
         o.seed = 7;
         T train(N{}, {}, Adam{1e-2f}, o);
         std::vector<double> result;
-        for (std::size_t const size : {13, 2, 15}) {
+        for (std::size_t const size : std::vector<std::size_t>{13, 2, 15}) {
             Data const data(size, static_cast<std::uint32_t>(size));
             result.push_back(train.step(data.batch<T>(), data.targets).loss);
             result.push_back(train.evaluate(data.batch<T>(), data.targets).loss);
