@@ -36,7 +36,7 @@ class Inference : public InferencePlan<Net, Policies...>,
     using Device = typename Chosen::Device;
 
   public:
-    using Input = typename Net::Input;        ///< of one sample, as the first layer takes it
+    using Input = detail::inputs_of<Net>;     ///< of one sample, as a Training's
     using Output = typename Net::Output;      ///< of one sample, as the last layer gives it
     using Pending = PendingRun<1>;            ///< what start() returns
     using Options = InferenceOptions<Device>; ///< what is chosen at construction

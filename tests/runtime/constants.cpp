@@ -5,6 +5,7 @@
 #include "support/ranks.hpp"
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/inference.hpp>
 #include <gpipe/profile.hpp>
 #include <gpipe/replicas.hpp>
 
@@ -213,6 +214,31 @@ TEST_CASE("constants: gradients are checked, and layers timed, with what they ar
     auto const profile =
         gpipe::profile(Net<OfTheStep>{}, gpipe::ProfileOptions<>{.samples = 2, .rounds = 1});
     CHECK(profile.layers.size() == L);
+}
+
+TEST_CASE_TEMPLATE("an Inference has constants of its own, and those under way keep theirs", Device,
+                   Host, Remote) {
+    using T = Train<OfTheStep, Device>;
+    using I = gpipe::Inference<Net<OfTheStep>, gpipe::Cells<3>, gpipe::MicroBatches<M>, Device>;
+    T train(Net<OfTheStep>{}, {}, Adam{1e-2f}, options<T>(2));
+    typename I::Options o;
+    o.samples = 13;
+    I inference(Net<OfTheStep>{}, o);
+    inference.copy_from(train);
+    toy::Data<Real> const data(13);
+    std::vector<std::vector<Real>> expected, found(8, std::vector<Real>(13 * 3));
+    std::vector<typename I::Pending> pending;
+    for (std::size_t i = 0; i < 8; ++i) {
+        toy::set(train, Settings::of(i));
+        toy::set(inference, Settings::of(i));
+        expected.emplace_back(13 * 3);
+        train.predict(data.inputs, expected.back());
+        pending.push_back(inference.start(data.inputs, found[i]));
+        toy::set(inference, Settings::of(i + 50));
+    }
+    for (auto& run : pending) run.wait();
+    CHECK((found == expected));
+    CHECK(inference.used_bytes() == inference.planned_bytes());
 }
 
 TEST_CASE("P1 constants: ranks that set the same train as one") {

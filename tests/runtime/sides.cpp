@@ -5,6 +5,7 @@
 #include "support/side_layers.hpp"
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/inference.hpp>
 #include <gpipe/loader.hpp>
 #include <gpipe/profile.hpp>
 #include <gpipe/replicas.hpp>
@@ -328,4 +329,35 @@ TEST_CASE("side inputs: a rank reads by a Loader what its devices need, in the m
         crew.rethrow();
         CHECK((found == std::vector<double>(crew.ranks(), expected)));
     }
+}
+
+TEST_CASE_TEMPLATE("side inputs and arrays of an Inference may be changed as soon as start() has "
+                   "returned, and give what a training predicts",
+                   Device, Host, Remote) {
+    using T = Train<Net, Device>;
+    using I = gpipe::Inference<Net, gpipe::Cells<3>, gpipe::MicroBatches<M>, Device>;
+    T train(Net{}, {}, Adam{1e-2f}, options<T>(2));
+    typename I::Options o;
+    o.samples = 13;
+    I inference(Net{}, o);
+    inference.copy_from(train);
+    std::vector<std::vector<Real>> expected, found(8);
+    std::vector<typename I::Pending> pending;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+        Data data(13 - i, i);
+        expected.emplace_back(data.place.size() * 3);
+        train.predict(data.batch<T>(), expected.back());
+        found[i].resize(data.place.size() * 3);
+        pending.push_back(inference.start(data.batch<I>(), found[i]));
+        std::fill(data.mask.begin(), data.mask.end(), 99);
+        std::fill(data.place.begin(), data.place.end(), 99.0f);
+    }
+    for (auto& run : pending) run.wait();
+    CHECK((found == expected));
+    Data const more(40);
+    std::vector<Real> by_parts(40 * 3), at_once(40 * 3);
+    train.predict(more.batch<T>(), at_once);
+    inference.predict(more.batch<I>(), by_parts);
+    CHECK((by_parts == at_once));
+    CHECK(inference.used_bytes() == inference.planned_bytes());
 }

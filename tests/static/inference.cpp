@@ -21,16 +21,16 @@ using Training = gpipe::Training<Net, gpipe::Loss<blank::Loss<64>>, Policies...>
 
 using A = Inference<Net, Cells<4>, MicroBatches<32>, gpipe::transport::Local, gpipe::device::Host>;
 using B = Inference<Net, gpipe::device::Host, gpipe::transport::Local, MicroBatches<32>, Cells<4>>;
-static_assert(A::constant && A::device_count == 4 && A::micro_batch_count == 32);
-static_assert(B::constant && B::device_count == 4 && B::micro_batch_count == 32);
+static_assert(A::is_constant && A::device_count == 4 && A::micro_batch_count == 32);
+static_assert(B::is_constant && B::device_count == 4 && B::micro_batch_count == 32);
 static_assert(A::layer_count == 8 && A::peak_bytes(1, 8) == B::peak_bytes(1, 8));
 static_assert(A::first_layers()[1] == 2 && A::first_layers()[3] == 6);
 
 // Defaults, and what is chosen at construction.
 static_assert(Inference<Net>::device_count == 1 && Inference<Net>::micro_batch_count == 4);
 static_assert(Inference<Net, Cells<8>>::micro_batch_count == 32);
-static_assert(!Inference<Net, Cells<gpipe::dynamic>>::constant);
-static_assert(!Inference<Net, MicroBatches<gpipe::dynamic>>::constant);
+static_assert(!Inference<Net, Cells<gpipe::dynamic>>::is_constant);
+static_assert(!Inference<Net, MicroBatches<gpipe::dynamic>>::is_constant);
 using ByHand = Inference<Net, Balance<3, 1, 4>>;
 static_assert(ByHand::first_layers()[1] == 3 && ByHand::first_layers()[2] == 4);
 
@@ -75,10 +75,10 @@ struct Evaluates {
     void forward(auto&, auto, auto) const {}
 };
 using Some = gpipe::Pipeline<blank::Linear<64>, Evaluates, blank::Linear<64>, Evaluates>;
-static_assert(Inference<Some, Cells<2>>::constant);
+static_assert(Inference<Some, Cells<2>>::is_constant);
 static_assert(!Some::leaf_info[1].output_carries_gradient);
 // A Training of what learns above one.
 using Above = gpipe::Pipeline<gpipe::Frozen<blank::Linear<64>>, Evaluates, blank::Linear<64>>;
-static_assert(gpipe::Training<Above, gpipe::Loss<blank::Loss<64>>>::constant);
+static_assert(gpipe::Training<Above, gpipe::Loss<blank::Loss<64>>>::is_constant);
 
 } // namespace

@@ -24,7 +24,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
       batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks,
-                                immediate && slots > 1)),
+                                planned.overlaps && slots > 1)),
       runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
             batches_[0].staged_bytes()),
       tied_(arenas, planned.model, tables()),
