@@ -54,6 +54,29 @@ struct Trips {
                                                           : std::numeric_limits<Real>::infinity();
     }
 };
+/// Reads a tensor of the mini-batch that no layer in front has seen, and a number of the step.
+struct Heat {
+    Real value = 1;
+};
+struct MaskTag;
+struct Masked {
+    using Input = gpipe::Tensor<Real, 6>;
+    using Output = Input;
+    using Side = gpipe::SideInput<MaskTag, gpipe::Tensor<int, 6>>;
+    using Constants = Heat;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+
+    void forward(auto& ctx, auto x, auto y) const { multiply(ctx, x, y); }
+    void backward(auto& ctx, auto dy, auto dx) const { multiply(ctx, dy, dx); }
+
+  private:
+    static void multiply(auto& ctx, auto from, auto to) {
+        auto const mask = gpipe::side<MaskTag>(ctx);
+        Real const heat = gpipe::constant<Heat>(ctx)->value;
+        for (std::size_t i = 0; i < from.size(); ++i)
+            to.data()[i] = from.data()[i] * (mask.data()[i] ? heat : heat / 2);
+    }
+};
 struct Factors;
 template <class L> using Tied = toy::TiedTo<L, Factors>;
 using Net =
@@ -62,8 +85,8 @@ using Net =
                     Tied<toy::Give<Real, 6, 3>>, toy::Tanh<Real, 6>, toy::Linear<Real, 6, 6>,
                     toy::Times<Real, 6, 3>, Trips, toy::Plus<Real, 6, 4>,
                     gpipe::BatchNorm<gpipe::Tensor<Real, 6>, gpipe::RunningStatistics::micro_batch>,
-                    toy::Times<Real, 6, 2>, toy::StepCounter<Real, 6>, toy::Plus<Real, 6, 1>,
-                    toy::StrictLinear<Real, 6, 3>>;
+                    toy::Times<Real, 6, 2>, toy::StepCounter<Real, 6>, Masked,
+                    toy::Plus<Real, 6, 1>, Masked, toy::StrictLinear<Real, 6, 3>>;
 constexpr std::size_t L = Net::size, trips = 9;
 using Loss = toy::MeanSquare<Real, 3>;
 
@@ -170,6 +193,21 @@ template <class T> typename T::Options all_options(Choice const& choice) {
     return o;
 }
 
+struct Data : toy::Data<Real> {
+    std::vector<int> mask;
+    Data(std::size_t samples, std::uint32_t seed) : toy::Data<Real>(samples, seed) {
+        for (std::size_t i = 0; i < 6 * samples; ++i) mask.push_back((i * i + seed) % 7 < 4);
+    }
+    gpipe::Batch<TrainOf<Host>::Input> batch() const { return {inputs, mask}; }
+};
+template <class T> void heat(T& train, Real value) {
+    if constexpr (requires { train.ranks(); })
+        for (std::size_t r = 0; r < train.ranks(); ++r)
+            train[r].template constant<Heat>().value = value;
+    else
+        train.template constant<Heat>().value = value;
+}
+
 std::size_t skips = 0, failures = 0; // of all trainings
 
 // Trains, and what is to be seen of it: numbers, and in the end all that it has.
@@ -179,16 +217,17 @@ template <class T> std::vector<double> run(T& train, Choice const& choice, std::
         std::vector<std::vector<std::size_t>>{{8, 8, 8}, {8, 7, 5}, {8, 2, 3}}[choice[sizes]];
     std::vector<double> seen;
     for (std::size_t i = 0; i < 4; ++i) {
-        toy::Data<Real> const data(samples[i % 3] * all, static_cast<std::uint32_t>(i));
-        toy::Data<Real> const part(i % 2 ? all : 8 * all - 1, static_cast<std::uint32_t>(9 + i));
+        Data const data(samples[i % 3] * all, static_cast<std::uint32_t>(i));
+        Data const part(i % 2 ? all : 8 * all - 1, static_cast<std::uint32_t>(9 + i));
+        heat(train, 1 + static_cast<Real>(i) / 4);
         if (choice[between] == 2)
-            seen.push_back(train.compute_gradients(data.inputs, data.targets).loss);
+            seen.push_back(train.compute_gradients(data.batch(), data.targets).loss);
         for (std::size_t p = 0; p < choice[parts] && i != 1; ++p)
-            train.accumulate(part.inputs, part.targets);
-        if (choice[between] == 1) seen.push_back(train.evaluate(data.inputs, data.targets).loss);
+            train.accumulate(part.batch(), part.targets);
+        if (choice[between] == 1) seen.push_back(train.evaluate(data.batch(), data.targets).loss);
         now = choice[fails] == 1 && i == 2;
         try {
-            auto const result = train.step(data.inputs, data.targets);
+            auto const result = train.step(data.batch(), data.targets);
             seen.insert(seen.end(), {result.loss, result.weight, double(result.skipped())});
             if (!result.skipped()) seen.push_back(result.gradient_norm);
             skips += result.skipped();
@@ -238,10 +277,11 @@ template <class Device, class T> void check_inference(T& train, Choice const& ch
     o.debug = choice[debug] == 0;
     Infer infer(Net{}, o);
     infer.copy_from(train);
-    toy::Data<Real> const data(8 * (choice[parts] + 1) - 1, 77);
+    Data const data(8 * (choice[parts] + 1) - 1, 77);
     std::vector<Real> outputs(data.targets.size()), expected(data.targets.size());
-    infer.predict(data.inputs, outputs);
-    train.predict(data.inputs, expected);
+    infer.template constant<Heat>().value = train.template constant<Heat>().value = 0.75f;
+    infer.predict(data.batch(), outputs);
+    train.predict(data.batch(), expected);
     CHECK(outputs == expected);
     CHECK(infer.used_bytes() == infer.planned_bytes());
 }
