@@ -1,5 +1,6 @@
 // Layers with buffers on streams, over the double of the CUDA runtime.
 #include "support/buffer_layers.hpp"
+#include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 
@@ -66,8 +67,7 @@ template <class T> std::vector<double> run(T& train) {
 }
 template <class T>
 typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule,
-                            std::vector<std::size_t> frozen,
-                            gpipe::checkpoint::Dynamic checkpointing = {}) {
+                            std::vector<std::size_t> frozen) {
     typename T::Options o;
     o.samples = 8;
     o.seed = 7;
@@ -75,7 +75,6 @@ typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule
     o.micro_batches = micro_batches;
     o.schedule = schedule;
     o.frozen = std::move(frozen);
-    o.checkpointing = checkpointing;
     return o;
 }
 std::vector<double> expected_of(gpipe::schedule::Dynamic schedule,
@@ -90,37 +89,20 @@ template <class T> void check(std::vector<std::size_t> const& frozen, std::size_
     auto const descending = expected_of(gpipe::schedule::GPipe{}, frozen);
     auto const ascending = expected_of(gpipe::schedule::GPipeAscending{}, frozen);
     REQUIRE(descending != ascending);
-    std::size_t point = 0, trained = 0;
-    toy::each_of_catalogue(
-        4, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-                for (std::size_t gpus : {std::size_t{1}, k}) {
-                    if (point++ % toy::one_of(one_of) != 0) continue;
-                    std::size_t const graphs = std::vector<std::size_t>{0, 2, 8}[point / 2 % 3];
-                    cuda_double::Session session(
-                        {.devices = static_cast<int>(gpus), .seed = point % 4});
-                    auto o = options<T>(k, schedule, frozen, checkpointing.policy);
-                    for (std::size_t d = 0; d < k; ++d)
-                        o.device.gpus.push_back(static_cast<int>(d % gpus));
-                    o.device.graphs = graphs;
-                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
-                         " cells per device, ", checkpointing.name, ", K = ", k, ", ", gpus,
-                         " GPUs, graphs ", graphs);
-                    T train(Net{}, {}, Adam{1e-2f}, o);
-                    CHECK(run(train) == (schedule.name() == "GPipe" ? descending : ascending));
-                    CHECK(cuda_double::races() == std::vector<std::string>{});
-                    CHECK(train.used_bytes() == train.planned_bytes());
-                    ++trained;
-                }
-        });
-    MESSAGE(trained << " trainings");
-    CHECK(trained > 0); // under sanitizers few
+    toy::each_way_on_streams(4, Net::size, micro_batches, one_of, {gpipe::Link::shared},
+                             [&](toy::CudaWay const& way) {
+                                 auto o = options<T>(way.cells, way.schedule, frozen);
+                                 way.choose(o);
+                                 T train(Net{}, {}, Adam{1e-2f}, o);
+                                 CHECK(run(train) == (way.descends() ? descending : ascending));
+                                 CHECK(train.used_bytes() == train.planned_bytes());
+                             });
 }
 
 } // namespace
 
 TEST_CASE("P1 buffers move on streams as on the host, and nothing races") {
-    check<TrainOf<>>({}, 29);
+    check<TrainOf<>>({}, 43);
 }
 
-TEST_CASE("P1 frozen layers on streams are as on the host") { check<TrainOf<>>({1, 4}, 41); }
+TEST_CASE("P1 frozen layers on streams are as on the host") { check<TrainOf<>>({1, 4}, 61); }

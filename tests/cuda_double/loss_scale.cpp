@@ -1,5 +1,6 @@
 // A loss scale on streams, over the double of the CUDA runtime: what is skipped, and how the scale
 // moves, is found by the device, while the next step may be under way.
+#include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 
@@ -91,30 +92,14 @@ TEST_CASE("P1 steps that are skipped, and the scale, are on streams what they ar
     auto const descending = run(host), ascending = run(up);
     CHECK(host.steps() > 4);
     CHECK(host.steps() < 11);
-    std::size_t point = 0, trained = 0;
-    toy::each_of_catalogue(
-        3, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-                for (std::size_t const gpus : {std::size_t{1}, k}) {
-                    if (point++ % toy::one_of(17) != 0) continue;
-                    cuda_double::Session session(
-                        {.devices = static_cast<int>(gpus), .seed = point % 4});
-                    auto o = options<Train>(k, schedule);
-                    o.checkpointing = checkpointing.policy;
-                    for (std::size_t d = 0; d < k; ++d)
-                        o.device.gpus.push_back(static_cast<int>(d % gpus));
-                    o.device.graphs = std::vector<std::size_t>{0, 2, 8}[trained % 3];
-                    INFO(schedule.name(), ", ", checkpointing.name, ", K = ", k, ", ", gpus,
-                         " GPUs, graphs ", o.device.graphs);
-                    Train train(Net{}, {}, Adam{1e-2f}, o);
-                    CHECK(run(train) == (schedule.name() == "GPipe" ? descending : ascending));
-                    CHECK(cuda_double::races() == std::vector<std::string>{});
-                    CHECK(train.used_bytes() == train.planned_bytes());
-                    ++trained;
-                }
-        });
-    MESSAGE(trained << " trainings");
-    CHECK(trained > 2);
+    toy::each_way_on_streams(3, Net::size, micro_batches, 43, {gpipe::Link::shared},
+                             [&](toy::CudaWay const& way) {
+                                 auto o = options<Train>(way.cells, way.schedule);
+                                 way.choose(o);
+                                 Train train(Net{}, {}, Adam{1e-2f}, o);
+                                 CHECK(run(train) == (way.descends() ? descending : ascending));
+                                 CHECK(train.used_bytes() == train.planned_bytes());
+                             });
 }
 
 TEST_CASE("P6 a part whose loss is not finite is heard of late, and all parts are forgotten") {

@@ -1,5 +1,6 @@
 // Side inputs on streams, over the double of the CUDA runtime: in the host's memory, pinned or not,
 // and in a GPU's, behind the caller's stream.
+#include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 #include "support/side_layers.hpp"
@@ -93,33 +94,14 @@ TEST_CASE("P1 side inputs on streams are as on the host, and nothing races") {
               second = host(gpipe::schedule::GPipeAscending{});
     auto const descending = run(first);
     auto const ascending = run(second);
-    std::size_t point = 0, trained = 0;
-    toy::each_of_catalogue(
-        4, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-                for (std::size_t gpus : {std::size_t{1}, k}) {
-                    if (point++ % toy::one_of(29) != 0) continue;
-                    std::size_t const graphs = point / 2 % 3;
-                    cuda_double::Session session(
-                        {.devices = static_cast<int>(gpus), .seed = point % 4});
-                    auto o = options<T>(k);
-                    o.schedule = schedule;
-                    o.checkpointing = checkpointing.policy;
-                    for (std::size_t d = 0; d < k; ++d)
-                        o.device.gpus.push_back(static_cast<int>(d % gpus));
-                    o.device.graphs = graphs;
-                    INFO(schedule.name(), " of ", schedule.cells_per_device(),
-                         " cells per device, ", checkpointing.name, ", K = ", k, ", ", gpus,
-                         " GPUs, graphs ", graphs);
-                    T train(Net{}, {}, Adam{1e-2f}, o);
-                    CHECK((run(train) == (schedule.name() == "GPipe" ? descending : ascending)));
-                    CHECK(cuda_double::races() == std::vector<std::string>{});
-                    CHECK(train.used_bytes() == train.planned_bytes());
-                    ++trained;
-                }
-        });
-    MESSAGE(trained << " trainings");
-    CHECK(trained > 0); // under sanitizers few
+    toy::each_way_on_streams(4, Net::size, micro_batches, 43, {gpipe::Link::shared},
+                             [&](toy::CudaWay const& way) {
+                                 auto o = options<T>(way.cells);
+                                 way.choose(o);
+                                 T train(Net{}, {}, Adam{1e-2f}, o);
+                                 CHECK((run(train) == (way.descends() ? descending : ascending)));
+                                 CHECK(train.used_bytes() == train.planned_bytes());
+                             });
 }
 
 TEST_CASE(

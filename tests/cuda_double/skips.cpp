@@ -1,5 +1,6 @@
 // Skip connections on streams, over the double of the CUDA runtime. J6: what goes to another GPU is
 // copied there.
+#include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
@@ -73,37 +74,14 @@ template <class T> void check(std::size_t one_of) {
     auto const descending = expected_of(gpipe::schedule::GPipe{});
     auto const ascending = expected_of(gpipe::schedule::GPipeAscending{});
     REQUIRE(descending != ascending);
-    std::size_t point = 0;
-    std::size_t trained = 0;
-    toy::each_of_catalogue(
-        6, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-                for (std::size_t gpus : {std::size_t{1}, (k + 1) / 2, k})
-                    for (gpipe::Link const link :
-                         {gpipe::Link::shared, gpipe::Link::copied, gpipe::Link::staged}) {
-                        if (point++ % toy::one_of(one_of) != 0) continue;
-                        bool const peers = link != gpipe::Link::staged;
-                        std::size_t const graphs = point / 2 % 3;
-                        if (gpus == 1 && !peers) continue;
-                        cuda_double::Session session({.devices = static_cast<int>(gpus),
-                                                      .seed = point % 4,
-                                                      .peers = [=](int, int) { return peers; }});
-                        auto o = options<T>(k, schedule, checkpointing.policy);
-                        for (std::size_t d = 0; d < k; ++d)
-                            o.device.gpus.push_back(static_cast<int>(d % gpus));
-                        o.device.graphs = graphs;
-                        if (peers) o.device.link = link;
-                        INFO(schedule.name(), " of ", schedule.cells_per_device(),
-                             " cells per device, ", checkpointing.name, ", K = ", k, ", ", gpus,
-                             " GPUs, link ", static_cast<int>(link), ", graphs ", graphs);
-                        T train(Net{}, {}, Adam{1e-2f}, o);
-                        CHECK(run(train) == (schedule.name() == "GPipe" ? descending : ascending));
-                        CHECK(cuda_double::races() == std::vector<std::string>{});
-                        ++trained;
-                    }
-        });
-    MESSAGE(trained << " trainings");
-    CHECK(trained > 3); // under sanitizers, too
+    toy::each_way_on_streams(6, Net::size, micro_batches, one_of,
+                             {gpipe::Link::shared, gpipe::Link::copied, gpipe::Link::staged},
+                             [&](toy::CudaWay const& way) {
+                                 auto o = options<T>(way.cells, way.schedule);
+                                 way.choose(o);
+                                 T train(Net{}, {}, Adam{1e-2f}, o);
+                                 CHECK(run(train) == (way.descends() ? descending : ascending));
+                             });
 }
 
 } // namespace
