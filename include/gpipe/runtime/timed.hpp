@@ -20,8 +20,11 @@ namespace gpipe {
 template <class Training> class Timed {
   public:
     /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
-    /// then not kept as graphs.
-    void time_actions() { machine().engine().time_actions(); }
+    /// then not kept as graphs. Waits for those under way.
+    void time_actions() {
+        machine().finish();
+        machine().engine().time_actions();
+    }
     /// When each action of the last run ran that this process has, by its index among all actions;
     /// only after time_actions().
     Array<ActionTime> const& times() const { return machine().engine().last_run().times; }
