@@ -39,12 +39,12 @@ struct Reader : blank::Linear<4, 4> {
 #else
     using Constants = Temperature;
 #endif
-    void initialize(auto& context) const {
+    void initialize([[maybe_unused]] auto& context) const {
 #ifdef GPIPE_CONSTANT_WITHOUT_A_CALL
         gpipe::constant<Temperature>(context);
 #endif
     }
-    void forward(auto& context, auto, auto) const {
+    void forward([[maybe_unused]] auto& context, auto, auto) const {
 #if defined GPIPE_CONSTANT_UNDECLARED
         gpipe::constant<Other>(context);
 #elif !defined NO_TRAINING
