@@ -23,7 +23,7 @@ struct Reader : blank::Linear<4, 4> {
 #else
     using Side = gpipe::SideInput<Mask, Ints>;
 #endif
-    void forward(auto& context, auto, auto) const {
+    void forward([[maybe_unused]] auto& context, auto, auto) const {
 #if defined GPIPE_SIDE_UNDECLARED
         gpipe::side<Other>(context);
 #elif !defined GPIPE_SIDE_NO_TENSOR && !defined GPIPE_SIDE_IS_SKIP && !defined GPIPE_SIDE_TWICE
