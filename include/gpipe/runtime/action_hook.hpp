@@ -5,8 +5,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -23,8 +24,27 @@ struct ActionEvent {
 
 namespace detail {
 
-// With the stream of the action, of the device's own type.
-using ActionHook = std::function<void(ActionEvent const&, void const* stream)>;
+// A hook of any type, or none. (A std::function takes a tenth of a second to compile.)
+struct ActionHook {
+    std::shared_ptr<void> hook;
+    void (*call)(void* hook, ActionEvent const&, void const* stream) = nullptr;
+
+    explicit operator bool() const { return call != nullptr; }
+    // With the stream of the action, of the device's own type.
+    void operator()(ActionEvent const& event, void const* stream) const {
+        call(hook.get(), event, stream);
+    }
+};
+template <class Stream, class F> ActionHook action_hook(F f) {
+    return {std::make_shared<F>(std::move(f)),
+            [](void* hook, ActionEvent const& event, [[maybe_unused]] void const* stream) {
+                F& own = *static_cast<F*>(hook);
+                if constexpr (std::invocable<F&, ActionEvent const&, Stream const&>)
+                    own(event, *static_cast<Stream const*>(stream));
+                else
+                    own(event);
+            }};
+}
 
 } // namespace detail
 

@@ -38,8 +38,8 @@ class MiniBatch {
     /// `arenas`: by device. Samples are staged where the plan has room for them. `keeps`: side
     /// inputs that are not are copied by take(), for they may be read when the caller's arrays are
     /// others already.
-    MiniBatch(Model const& model, MemoryPlan const& plan, Array<std::byte*> const& arenas,
-              Ranks const& ranks, bool keeps)
+    [[gnu::cold]] MiniBatch(Model const& model, MemoryPlan const& plan,
+                            Array<std::byte*> const& arenas, Ranks const& ranks, bool keeps)
         : micro_batches_(plan.lowered.programs.micro_batches()),
           samples_(plan.capacity * micro_batches_),
           inputs_(micro_batches_, model.input_tensors, plan.lowered.programs.device_of(0),

@@ -51,16 +51,12 @@ template <class Training> class Timed {
     template <class F> void on_action(F f) {
         using Stream = typename std::remove_cvref_t<decltype(machine().device())>::Stream;
         if constexpr (CheckActionHook<F, Stream>::ok())
-            set_hook([f = std::move(f)](ActionEvent const& event,
-                                        [[maybe_unused]] void const* stream) mutable {
-                if constexpr (std::invocable<F&, ActionEvent const&, Stream const&>)
-                    f(event, *static_cast<Stream const*>(stream));
-                else
-                    f(event);
-            });
+            set_hook([&] { return detail::action_hook<Stream>(f); });
     }
     /// No more.
-    void on_action(std::nullptr_t) { set_hook({}); }
+    void on_action(std::nullptr_t) {
+        set_hook([] { return detail::ActionHook{}; });
+    }
 
     /// The timeline of a step in which actions take cost(action) and every device runs by itself,
     /// by simulation, with the bytes in use; copies, and the waits for their room, take no time.
@@ -76,10 +72,11 @@ template <class Training> class Timed {
     }
 
   private:
-    void set_hook(detail::ActionHook const& hook) {
+    // make(): of each replica its own.
+    template <class Make> void set_hook(Make make) {
         detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
             of.finish();
-            of.engine().runs().on_action(hook);
+            of.engine().runs().on_action(make());
         });
     }
     auto& machine() { return detail::MachineAccess::of(static_cast<Training&>(*this)); }
