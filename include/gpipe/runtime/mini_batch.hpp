@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Whether the plan is of devices with memory of their own, see Staging.
@@ -192,3 +193,4 @@ class MiniBatch {
 };
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END
