@@ -269,15 +269,15 @@ TEST_CASE("P1 replicas of one or several processes each are those in one process
 }
 
 TEST_CASE("processes infer what a training of one predicts, in every bit") {
-    using Net = toy::SkipNet<Real>;
-    using T = gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>,
+    using Skips = toy::SkipNet<Real>;
+    using T = gpipe::Inference<Skips, gpipe::Cells<gpipe::dynamic>,
                                gpipe::MicroBatches<gpipe::dynamic>, gpipe::transport::Mpi>;
-    using Whole = toy::Training<Net, Loss, Adam, gpipe::device::Host>;
+    using Whole = toy::Training<Skips, Loss, Adam, gpipe::device::Host>;
     Whole::Options whole;
     whole.samples = 13;
     whole.cells = 2;
     whole.micro_batches = 4;
-    Whole train(Net{}, {}, Adam{1e-2f}, whole); // each process has it
+    Whole train(Skips{}, {}, Adam{1e-2f}, whole); // each process has it
     toy::Data<Real> const data(13, 1), many(40, 2);
     train.step(data.inputs, data.targets);
     std::vector<Real> expected(40 * 3);
@@ -292,7 +292,7 @@ TEST_CASE("processes infer what a training of one predicts, in every bit") {
             o.device.transport = &ranks;
             o.device.device.threads = 1 + k % 2;
             o.device.devices = devices_of(world().rank(), k, m);
-            T inference(Net{}, o);
+            T inference(Skips{}, o);
             inference.copy_from(train);
             std::vector<Real> outputs(40 * 3);
             inference.predict(many.inputs, outputs);
