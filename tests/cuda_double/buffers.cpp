@@ -35,14 +35,6 @@ using TrainOf =
                     gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic, Cuda, Policies...>;
 constexpr std::size_t micro_batches = 6;
 
-template <class T> void add_all(T& train, std::vector<double>& to) {
-    for (std::size_t layer = 0; layer < HostNet::size; ++layer)
-        for (std::size_t t = 0; t < HostNet::leaf_info[layer].buffers.count; ++t) {
-            std::vector<std::byte> bytes(HostNet::leaf_info[layer].buffers.bytes[t]);
-            train.read_buffer(layer, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-        }
-}
 // Losses, evaluations between, and the buffers: of steps that are begun before those before are
 // done, one of which is skipped, for its loss is not finite.
 template <class T> std::vector<double> run(T& train) {
@@ -62,7 +54,7 @@ template <class T> std::vector<double> run(T& train) {
         CHECK_THROWS_AS(train.step(broken.inputs, broken.targets), std::domain_error);
     }
     for (auto& step : pending) result.push_back(step.result().loss);
-    add_all(train, result);
+    toy::add_state<HostNet>(train, result);
     return result;
 }
 template <class T>

@@ -55,21 +55,11 @@ template <class Train, class Set> std::vector<double> run(Train& train, Set set)
         result.insert(result.end(), outputs.begin(), outputs.end());
     }
     for (auto& step : pending) result.push_back(step.result().loss);
-    for (std::size_t layer = 0; layer < HostNet::size; ++layer)
-        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-            std::vector<std::byte> bytes(HostNet::leaf_info[layer].parameters.bytes[t]);
-            train.read_parameter(layer, t, std::span(bytes));
-            for (std::byte const b : bytes) result.push_back(static_cast<double>(b));
-        }
+    toy::add_state<HostNet>(train, result);
     return result;
 }
-template <class Train> typename Train::Options options(std::size_t cells) {
-    typename Train::Options o;
-    o.samples = 8;
-    o.seed = 7;
-    o.cells = cells;
-    o.micro_batches = micro_batches;
-    return o;
+template <class T> typename T::Options options(std::size_t cells) {
+    return {.samples = 8, .seed = 7, .cells = cells, .micro_batches = micro_batches};
 }
 std::vector<double> expected_of(gpipe::schedule::Dynamic schedule) {
     using HostTrain = toy::Training<HostNet, HostLoss, Adam, Host>;

@@ -63,11 +63,7 @@ using OnHost =
 using Train = toy::Training<NetOf<Tap, toy::Enqueued>, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
 
 template <class T> typename T::Options options(std::size_t cells) {
-    typename T::Options o;
-    o.samples = 8;
-    o.seed = 7;
-    o.cells = cells;
-    o.micro_batches = 4;
+    typename T::Options o{.samples = 8, .seed = 7, .cells = cells, .micro_batches = 4};
     o.schedule = gpipe::schedule::OneForwardOneBackward{};
     return o;
 }

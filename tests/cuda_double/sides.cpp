@@ -34,14 +34,6 @@ using Data = toy::MaskedData<Real>;
 constexpr std::size_t micro_batches = 6;
 std::vector<std::size_t> const sizes{8, 5, 8, 1, 8, 8, 8, 5};
 
-template <class Train> void add_bytes(Train& train, std::vector<double>& to) {
-    for (std::size_t layer = 0; layer < HostNet::size; ++layer)
-        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-            std::vector<std::byte> bytes(HostNet::leaf_info[layer].parameters.bytes[t]);
-            train.read_parameter(layer, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-        }
-}
 // Steps that are begun before those before are done, evaluations between. The arrays are others as
 // soon as a step has begun.
 template <class Train> std::vector<double> run(Train& train) {
@@ -65,16 +57,11 @@ template <class Train> std::vector<double> run(Train& train) {
         result.insert(result.end(), outputs.begin(), outputs.end());
     }
     for (auto& step : pending) result.push_back(step.result().loss);
-    add_bytes(train, result);
+    toy::add_state<HostNet>(train, result);
     return result;
 }
-template <class Train> typename Train::Options options(std::size_t cells) {
-    typename Train::Options o;
-    o.samples = 8;
-    o.seed = 7;
-    o.cells = cells;
-    o.micro_batches = micro_batches;
-    return o;
+template <class T> typename T::Options options(std::size_t cells) {
+    return {.samples = 8, .seed = 7, .cells = cells, .micro_batches = micro_batches};
 }
 HostTrain host(gpipe::schedule::Dynamic schedule) {
     auto o = options<HostTrain>(1);

@@ -36,23 +36,8 @@ template <class From, class Device>
 using Train = toy::Training<Net<From>, Loss<From>, Adam, Device>;
 constexpr std::size_t L = Net<OfTheStep>::size, M = 8;
 
-template <class T> typename T::Options options(std::size_t devices) {
-    typename T::Options o;
-    o.samples = 13;
-    o.seed = 7;
-    o.cells = devices;
-    o.micro_batches = M;
-    return o;
-}
-template <class T> void add_bytes(T& train, std::vector<double>& to) {
-    for (std::size_t i = 0; i < L; ++i)
-        for (std::size_t t = 0; t < train.tensors(i); ++t) {
-            std::vector<std::byte> bytes(Net<OfTheStep>::leaf_info[i].parameters.bytes[t]);
-            train.read_parameter(i, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-            train.read_gradient(i, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-        }
+template <class T> typename T::Options options(std::size_t cells) {
+    return {.samples = 13, .seed = 7, .cells = cells, .micro_batches = M};
 }
 // What all that can be asked of a training gives, each under settings of its own: set(train,
 // settings) gives it these.
@@ -75,7 +60,7 @@ template <class T, class Set> std::vector<double> numbers(T& train, Set set) {
         train.predict(data.inputs, outputs);
         result.insert(result.end(), outputs.begin(), outputs.end());
     }
-    add_bytes(train, result);
+    toy::add_state<Net<OfTheStep>>(train, result, true);
     return result;
 }
 auto const set_constants = [](auto& train, Settings const& all) { toy::set(train, all); };
@@ -150,7 +135,7 @@ TEST_CASE("a step that is under way goes on with the constants that it was start
             set(train, Settings::of(100 + i)); // which nobody may see
         }
         for (auto& step : pending) result.push_back(step.result().loss);
-        add_bytes(train, result);
+        toy::add_state<Net<OfTheStep>>(train, result, true);
         return result;
     };
     using Members = Train<OfTheLayer, Host>;
@@ -266,8 +251,8 @@ TEST_CASE("P1 constants: ranks that set the same train as one") {
               one.evaluate(data.inputs, data.targets).loss);
     }
     std::vector<double> expected, found;
-    add_bytes(one, expected);
-    add_bytes(crew, found);
+    toy::add_state<Net<OfTheStep>>(one, expected, true);
+    toy::add_state<Net<OfTheStep>>(crew, found, true);
     CHECK((expected == found));
 }
 
@@ -288,7 +273,7 @@ TEST_CASE("P1 constants: replicas of one process all see what is set once") {
             set(train, Settings::of(i + 7));
             result.push_back(train.evaluate(data.inputs, data.targets).loss);
         }
-        add_bytes(train, result);
+        toy::add_state<Net<OfTheStep>>(train, result, true);
         return result;
     };
     // With members all replicas have those of the first's layers.

@@ -44,12 +44,7 @@ using InferenceOf = gpipe::Inference<Net, Device, gpipe::MicroBatches<gpipe::dyn
 template <class Net> using TrainOf = toy::Training<Net, Loss, Adam, Host>;
 
 template <class T> typename T::Options options(std::size_t cells, std::size_t micro_batches) {
-    typename T::Options o;
-    o.samples = most;
-    o.seed = 7;
-    o.cells = cells;
-    o.micro_batches = micro_batches;
-    return o;
+    return {.samples = most, .seed = 7, .cells = cells, .micro_batches = micro_batches};
 }
 
 // A training that has made some steps, and what it predicts, as the plain loop does.

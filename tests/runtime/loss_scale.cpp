@@ -26,22 +26,7 @@ using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
-/// The identity, whose gradients overflow as those of a type with a smaller range would.
-struct Limited {
-    using Input = gpipe::Tensor<Real, 6>;
-    using Output = Input;
-    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
-    Real most = 0;
-
-    void forward(auto&, auto x, auto y) const {
-        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i];
-    }
-    void backward(auto&, auto dy, auto dx) const {
-        for (std::size_t i = 0; i < dy.size(); ++i)
-            dx.data()[i] = std::fabs(dy.data()[i]) <= most ? dy.data()[i]
-                                                           : std::numeric_limits<Real>::infinity();
-    }
-};
+using Limited = toy::Limited<Real, 6>;
 using Net = gpipe::Pipeline<toy::Linear<Real, 5, 6>, toy::Tanh<Real, 6>, toy::Linear<Real, 6, 6>,
                             Limited, toy::Dropout<Real, 6>, toy::Linear<Real, 6, 3>>;
 constexpr std::size_t L = Net::size;

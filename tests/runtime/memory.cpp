@@ -4,6 +4,7 @@
 #include "support/links.hpp"
 #include "support/live_bytes.hpp"
 #include "support/net.hpp"
+#include "support/side_layers.hpp"
 #include "support/skip_layers.hpp"
 
 #include <algorithm>
@@ -245,6 +246,45 @@ TEST_CASE("P3 a step, an evaluation and a prediction allocate nothing, not even 
                     CHECK(first == before);
                     CHECK(after == before);
                 }
+}
+
+TEST_CASE("P3 nor do parts, steps that are scaled or skipped, constants, side inputs, hooks and an "
+          "Inference") {
+    using Net = toy::MaskedNet<Real>;
+    using T = toy::Training<Net, toy::MeanSquare<Real, 3>, Adam, Host>;
+    using Infer = gpipe::Inference<Net, gpipe::Cells<3>, gpipe::MicroBatches<4>>;
+    for (std::size_t const threads : {1, 3}) {
+        auto o = options<T>(13, 3, 4, gpipe::schedule::OneForwardOneBackward{},
+                            gpipe::checkpoint::ExceptLast{});
+        o.device.threads = threads;
+        o.loss_scale = gpipe::LossScale::dynamic(0x1p126, 0x1p30, 0x1p-30, 2);
+        T train(Net{}, {}, Adam{}, o);
+        std::size_t heard = 0;
+        if (threads == 1) train.on_action([&](gpipe::ActionEvent const&) { ++heard; });
+        Infer::Options of;
+        of.samples = 13;
+        of.device.threads = threads;
+        Infer infer(Net{}, of);
+        infer.copy_from(train);
+        toy::MaskedData<Real> const data(13, 1), many(40, 2);
+        auto const x = data.template batch<T>(), more = many.template batch<T>();
+        std::vector<Real> outputs(40 * 3), others(13 * 3);
+        std::size_t skipped = 0, counted = 0;
+        std::size_t const before = toy::allocations;
+        for (int i = 0; i < 40; ++i) {
+            train.accumulate(x, data.targets);
+            (train.step(x, data.targets).skipped() ? skipped : counted) += 1;
+        }
+        train.evaluate(more, many.targets);
+        infer.predict(more, outputs);
+        auto first = infer.start(x, others);
+        first.wait();
+        std::size_t const after = toy::allocations;
+        CHECK(after == before);
+        CHECK(skipped > 2);
+        CHECK(counted > 2);
+        CHECK((heard > 0) == (threads == 1));
+    }
 }
 
 TEST_CASE("P3 the counting allocator counts") {

@@ -45,23 +45,8 @@ static_assert(std::is_same_v<Train<Net, Host>::Input,
 static_assert(std::is_same_v<Train<toy::SidelessNet<Real>, Host>::Input, toy::Tensor<Real, 5>>);
 static_assert(std::is_same_v<Net::Input, toy::Tensor<Real, 5>>);
 
-template <class T> typename T::Options options(std::size_t devices) {
-    typename T::Options o;
-    o.samples = 13;
-    o.seed = 7;
-    o.cells = devices;
-    o.micro_batches = M;
-    return o;
-}
-template <class T> void add_bytes(T& train, std::vector<double>& to) {
-    for (std::size_t i = 0; i < L; ++i)
-        for (std::size_t t = 0; t < train.tensors(i); ++t) {
-            std::vector<std::byte> bytes(Net::leaf_info[i].parameters.bytes[t]);
-            train.read_parameter(i, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-            train.read_gradient(i, t, std::span(bytes));
-            for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
-        }
+template <class T> typename T::Options options(std::size_t cells) {
+    return {.samples = 13, .seed = 7, .cells = cells, .micro_batches = M};
 }
 // What all that can be asked of a training gives; of more samples than there is room for, too.
 template <class T> std::vector<double> numbers(T& train) {
@@ -78,7 +63,7 @@ template <class T> std::vector<double> numbers(T& train) {
         train.predict(more.batch<T>(), outputs);
         result.insert(result.end(), outputs.begin(), outputs.end());
     }
-    add_bytes(train, result);
+    toy::add_state<Net>(train, result, true);
     return result;
 }
 // With the tensors carried along, on one thread.
@@ -136,7 +121,7 @@ TEST_CASE("side inputs may be changed as soon as start() has returned, whoever r
             std::fill(data.place.begin(), data.place.end(), 99.0f);
         }
         for (auto& step : pending) result.push_back(step.result().loss);
-        add_bytes(train, result);
+        toy::add_state<Net>(train, result, true);
         return result;
     };
     using Plain = Train<Carried, Host>;
@@ -251,8 +236,8 @@ TEST_CASE("P1 side inputs: ranks that are given the whole mini-batch train as on
               one.evaluate(data.batch<One>(), data.targets).loss);
     }
     std::vector<double> expected, found;
-    add_bytes(one, expected);
-    add_bytes(crew, found);
+    toy::add_state<Net>(one, expected, true);
+    toy::add_state<Net>(crew, found, true);
     CHECK((expected == found));
 }
 
@@ -295,7 +280,7 @@ TEST_CASE("P1 side inputs: each replica reads those of its samples, by a Loader,
             auto const next = loader.next();
             result.push_back(train.step(next.inputs, next.targets).loss);
         }
-        add_bytes(train, result);
+        toy::add_state<Net>(train, result, true);
         return result;
     };
     CHECK((run(Net{}) == run(Carried{})));

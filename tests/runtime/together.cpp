@@ -22,6 +22,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -36,22 +37,14 @@ using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
-/// The identity, which throws when it is told to, and whose gradients overflow as those of a type
-/// with a smaller range would.
-struct Trips {
-    using Input = gpipe::Tensor<Real, 6>;
-    using Output = Input;
-    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+/// One that throws when it is told to.
+struct Trips : toy::Limited<Real, 6> {
     std::atomic<bool>* now = nullptr;
 
-    void forward(auto&, auto x, auto y) const {
+    Trips() { most = 3000; }
+    void forward(auto& context, auto x, auto y) const {
         if (now && *now) throw std::range_error("now");
-        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i];
-    }
-    void backward(auto&, auto dy, auto dx) const {
-        for (std::size_t i = 0; i < dy.size(); ++i)
-            dx.data()[i] = std::fabs(dy.data()[i]) < 3000 ? dy.data()[i]
-                                                          : std::numeric_limits<Real>::infinity();
+        toy::Limited<Real, 6>::forward(context, x, y);
     }
 };
 /// Reads a tensor of the mini-batch that no layer in front has seen, and a number of the step.
@@ -72,6 +65,7 @@ struct Masked {
   private:
     static void multiply(auto& ctx, auto from, auto to) {
         auto const mask = gpipe::side<MaskTag>(ctx);
+        static_assert(std::is_same_v<decltype(mask.data()), int const*>); // promise P8
         Real const heat = gpipe::constant<Heat>(ctx)->value;
         for (std::size_t i = 0; i < from.size(); ++i)
             to.data()[i] = from.data()[i] * (mask.data()[i] ? heat : heat / 2);
@@ -237,18 +231,7 @@ template <class T> std::vector<double> run(T& train, Choice const& choice, std::
         }
         now = false;
     }
-    for (std::size_t layer = 0; layer < L; ++layer) {
-        for (std::size_t t = 0; t < Net::leaf_info[layer].buffers.count; ++t) {
-            std::vector<std::byte> bytes(Net::leaf_info[layer].buffers.bytes[t]);
-            train.read_buffer(layer, t, std::span(bytes));
-            for (std::byte const b : bytes) seen.push_back(static_cast<double>(b));
-        }
-        for (std::size_t t = 0; t < Net::leaf_info[layer].parameters.count; ++t) {
-            std::vector<std::byte> bytes(Net::leaf_info[layer].parameters.bytes[t]);
-            train.read_parameter(layer, t, std::span(bytes));
-            for (std::byte const b : bytes) seen.push_back(static_cast<double>(b));
-        }
-    }
+    toy::add_state<Net>(train, seen);
     return seen;
 }
 Net net_of(std::atomic<bool>& now) {

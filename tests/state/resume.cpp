@@ -33,20 +33,8 @@ using gpipe::StateError;
 using Host = gpipe::device::Host;
 using toy::Folder;
 
-/// The identity, of whose gradients those above 50 overflow.
-struct Limit {
-    using Input = gpipe::Tensor<float, 6>;
-    using Output = Input;
-    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
-    void forward(auto&, auto x, auto y) const { std::copy_n(x.data(), x.size(), y.data()); }
-    void backward(auto&, auto dy, auto dx) const {
-        for (std::size_t i = 0; i < dy.size(); ++i)
-            dx.data()[i] =
-                std::abs(dy.data()[i]) < 50 ? dy.data()[i] : std::numeric_limits<float>::infinity();
-    }
-};
-using Overflows = gpipe::Pipeline<toy::Linear<float, 5, 6>, Limit, toy::Dropout<float, 6>,
-                                  toy::Linear<float, 6, 3>>;
+using Overflows = gpipe::Pipeline<toy::Linear<float, 5, 6>, toy::Limited<float, 6>,
+                                  toy::Dropout<float, 6>, toy::Linear<float, 6, 3>>;
 
 template <class T> using Train = toy::Train<T, Host>;
 template <class T> struct Trainer {

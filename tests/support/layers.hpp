@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace toy {
 
@@ -356,6 +357,24 @@ template <class T, std::size_t Rows, std::size_t N> struct Embedding {
         static_assert(gpipe::is_none<decltype(dx)>);
         for (std::size_t s = 0; s < x.samples(); ++s)
             for (std::size_t i = 0; i < N; ++i) ctx.gradients()(x(s, 0), i) += dy(s, i);
+    }
+};
+
+/// y = x, of whose gradients those above `most` overflow, as they would in a type of smaller range.
+template <class T, std::size_t N> struct Limited {
+    using Input = Tensor<T, N>;
+    using Output = Tensor<T, N>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    T most = 50;
+
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i];
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) {
+            bool const fits = dy.data()[i] >= -most && dy.data()[i] <= most;
+            dx.data()[i] = fits ? dy.data()[i] : std::numeric_limits<T>::infinity();
+        }
     }
 };
 

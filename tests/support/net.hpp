@@ -220,6 +220,27 @@ template <class T> struct Data {
         : inputs(numbers<T>(samples * 5, seed)), targets(numbers<T>(samples * 3, seed + 1000)) {}
 };
 
+/// All bytes of parameters and buffers of a training of Net, and of its gradients if wanted, as
+/// numbers behind others.
+template <class Net, class T>
+void add_state(T& train, std::vector<double>& to, bool gradients = false) {
+    auto const layers = Net::layers();
+    auto const add = [&](std::size_t count, auto read) {
+        std::vector<std::byte> bytes(count);
+        read(std::span(bytes));
+        for (std::byte const b : bytes) to.push_back(static_cast<double>(b));
+    };
+    for (std::size_t i = 0; i < Net::size; ++i) {
+        for (std::size_t t = 0; t < layers[i].buffers.count; ++t)
+            add(layers[i].buffers.bytes[t], [&](auto all) { train.read_buffer(i, t, all); });
+        for (std::size_t t = 0; t < layers[i].parameters.count; ++t) {
+            std::size_t const bytes = layers[i].parameters.bytes[t];
+            add(bytes, [&](auto all) { train.read_parameter(i, t, all); });
+            if (gradients) add(bytes, [&](auto all) { train.read_gradient(i, t, all); });
+        }
+    }
+}
+
 /// The first place at which parameters, gradients or buffers differ in a bit, in words; empty if
 /// nowhere.
 /// By copies: who gets views of tied parameters may write them, and then all ends have the same.
