@@ -19,6 +19,7 @@ set(GPIPE_HEADERS
     include/gpipe/call/handle_set.hpp
     include/gpipe/call/handle_specs.hpp
     include/gpipe/call/loss_scale.hpp
+    include/gpipe/call/step_optionals.hpp
     include/gpipe/call/step_sides.hpp
     include/gpipe/call/step_state.hpp
     include/gpipe/chain/chain.hpp
@@ -109,6 +110,7 @@ set(GPIPE_HEADERS
     include/gpipe/gpipe.cuh
     include/gpipe/gpipe.hpp
     include/gpipe/inference.hpp
+    include/gpipe/layer/absent.hpp
     include/gpipe/layer/batch.hpp
     include/gpipe/layer/constants.hpp
     include/gpipe/layer/context.hpp
@@ -116,6 +118,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/given.hpp
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/loss.hpp
+    include/gpipe/layer/optional.hpp
     include/gpipe/layer/random.hpp
     include/gpipe/layer/shuffle.hpp
     include/gpipe/layer/side.hpp

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
@@ -28,6 +29,38 @@ struct GivenTensors {
 struct GivenBatch {
     std::span<TensorPointer const> inputs, targets;
     std::size_t samples;
+    std::vector<void const*> absent{}; // tags of what is
+
+    void look_for_absent(std::span<TensorPointer const> tensors,
+                         std::span<void const* const> tags) {
+        for (std::size_t t = 0; t < tensors.size(); ++t)
+            if (tensors[t].absent) absent.push_back(tags[t]);
+    }
+    StepOptionals optionals() const {
+        return {absent.data(), absent.empty() ? 0 : ~std::uint64_t{0} >> (64 - absent.size())};
+    }
+};
+
+// Elements of a layer in a mini-batch: those of absent tensors are not looked at.
+class ElementsThere {
+  public:
+    ElementsThere(LayerElements const& elements, StepOptionals const& optionals)
+        : elements_(elements), optionals_(optionals) {
+        mark(elements_.takes);
+        mark(elements_.gives);
+    }
+    LayerElements const& operator*() const { return elements_; }
+
+  private:
+    void mark(TensorTypes& types) {
+        std::vector<TensorType>& own = types_.emplace_back(types.begin(), types.end());
+        for (TensorType& type : own) type.absent = optionals_.lack(type.optional);
+        types.first = own.data();
+    }
+
+    LayerElements elements_;
+    StepOptionals optionals_;
+    std::vector<std::vector<TensorType>> types_;
 };
 
 // Layer i by itself, or the loss: adds rows to the report, and leaves what is given to the next.
@@ -41,8 +74,9 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
     bool const loss = i == elements.size();
     LayerElements of_loss;
     if (loss) of_loss = {elements[i - 1].output(), {}, {}, {}, elements[i - 1].outputs, 0};
-    Probe probe(machine, i, loss ? of_loss : elements[i],
-                {report.samples - report.samples / 3, report.samples / 3});
+    ElementsThere const there(loss ? of_loss : elements[i], batch.optionals());
+    Probe probe(machine, i, *there, {report.samples - report.samples / 3, report.samples / 3},
+                batch.optionals());
     for (std::size_t p = 0; p < Probe::parts && i > 0; ++p) probe.give_output(p, given.output[p]);
     auto const each_skip = [&](auto SkipPair::*end, auto f) {
         for (std::size_t s = 0; s < model.skips.size(); ++s)
@@ -57,12 +91,14 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
             return of.data + s % batch.samples * of.sample_bytes;
         };
         for (std::size_t t = 0; t < batch.inputs.size(); ++t)
-            if (t >= model.input_tensors)
+            if (batch.inputs[t].absent)
+                continue;
+            else if (t >= model.input_tensors)
                 probe.give_side(s, t - model.input_tensors, sample(batch.inputs[t]));
             else if (i == 0)
                 probe.give(s, t, sample(batch.inputs[t]));
         for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)
-            probe.give_target(s, t, sample(batch.targets[t]));
+            if (!batch.targets[t].absent) probe.give_target(s, t, sample(batch.targets[t]));
     }
     probe.upload();
     LayerCheck<Machine<Device>> check(probe, i, loss ? model.loss.name : model.infos[i].name,
@@ -163,8 +199,12 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
     std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
     auto& machine = detail::MachineAccess::of(train);
     machine.finish();
-    return detail::check_layers(machine, elements_of<Net>(),
-                                {inputs.tensors(), targets.tensors(), samples}, options);
+    auto const given = inputs.tensors();
+    auto const wanted = targets.tensors();
+    detail::GivenBatch batch{given, wanted, samples};
+    batch.look_for_absent(given, inputs.optionals);
+    batch.look_for_absent(wanted, targets.optionals);
+    return detail::check_layers(machine, elements_of<Net>(), batch, options);
 }
 
 } // namespace gpipe

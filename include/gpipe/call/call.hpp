@@ -2,6 +2,7 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/call/constant_table.hpp>
+#include <gpipe/call/step_optionals.hpp>
 #include <gpipe/call/step_sides.hpp>
 #include <gpipe/call/step_state.hpp>
 
@@ -33,6 +34,7 @@ struct StepFrame {
     HandleSet const* handles = nullptr; ///< those of the device
     StepConstants constants{};          ///< of the step
     StepSides sides{};                  ///< as the device finds them
+    StepOptionals optionals{};          ///< which tensors of the mini-batch are absent
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.

@@ -9,12 +9,13 @@ namespace gpipe {
 
 /// A side input as planning and the runtime see it.
 struct SideInfo {
-    void const* id = nullptr; ///< one address per tag
-    std::string_view tag;     ///< its type's name
-    std::string_view tensor;  ///< likewise
-    std::size_t bytes = 0;    ///< of a sample
-    std::size_t leaf = 0;     ///< of a chain's: where it is read first
-    std::size_t place = 0;    ///< among what is read there
+    void const* id = nullptr;       ///< one address per tag
+    std::string_view tag;           ///< its type's name
+    std::string_view tensor;        ///< likewise
+    std::size_t bytes = 0;          ///< of a sample
+    std::size_t leaf = 0;           ///< of a chain's: where it is read first
+    std::size_t place = 0;          ///< among what is read there
+    void const* optional = nullptr; ///< see ElementInfo
 };
 
 /// The side inputs that a layer reads.

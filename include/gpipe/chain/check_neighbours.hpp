@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/layer/optional.hpp>
 #include <gpipe/layer/traits.hpp>
 
 #include <cstddef>
@@ -22,6 +23,9 @@ namespace detail {
 template <class T> struct Spelt;
 template <class T, std::size_t... Es> struct Spelt<Tensor<T, Es...>> {
     using type = Tensor<T, Es...>;
+};
+template <class Tag, class T> struct Spelt<Optional<Tag, T>> {
+    using type = Optional<Tag, typename Spelt<T>::type>;
 };
 template <class... Ts> struct Spelt<Tensors<Ts...>> {
     using type = Tensors<typename Spelt<Ts>::type...>;

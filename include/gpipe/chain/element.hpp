@@ -40,6 +40,8 @@ struct TensorType {
     std::size_t count = 0;                ///< elements
     std::size_t const* extents = nullptr; ///< `rank` of them
     std::size_t rank = 0;                 ///< 0: one number
+    void const* optional = nullptr;       ///< see ElementInfo
+    bool absent = false;                  ///< in the mini-batch that is looked at
 };
 /// Those of a group of tensors.
 struct TensorTypes {
@@ -99,7 +101,8 @@ template <class Group> struct TypesOf;
 template <class... Ts> struct TypesOf<Tensors<Ts...>> {
     static constexpr std::array<TensorType, sizeof...(Ts)> value{
         TensorType{element_type<typename Ts::Element>(), DtypeOf<typename Ts::Element>::value,
-                   type_name<typename Ts::Element>, Ts::size, Ts::extents.data(), Ts::rank}...};
+                   type_name<typename Ts::Element>, Ts::size, Ts::extents.data(), Ts::rank,
+                   optional_id<Ts>}...};
 };
 template <class Group> constexpr TensorTypes types_of() {
     auto const& types = TypesOf<as_tensors<Group>>::value;

@@ -13,10 +13,12 @@ template <class Stream> void check_call([[maybe_unused]] Frame const& frame) {
 // The functions of a layer behind one signature: from here on a layer is a row of a table.
 
 template <class T, Access access> auto views_in(Frame const& frame, GroupAddress at) {
-    return batch_views<T, access>(at, frame.samples, frame.shared->capacity);
+    return group_as_there<T>(frame,
+                             batch_views<T, access>(at, frame.samples, frame.shared->capacity));
 }
 template <class T, Access access> auto gradients_in(Frame const& frame, Place const& place) {
-    return gradient_views<T, access>(place.in(frame), frame.samples, frame.shared->capacity);
+    return group_as_there<T>(
+        frame, gradient_views<T, access>(place.in(frame), frame.samples, frame.shared->capacity));
 }
 
 // Adds to a layer's statistics those of one more micro-batch or replica.
@@ -101,23 +103,21 @@ void backward_thunk(Call const& call, Frame const& frame) {
     constexpr bool leaves_out = !wants_input_gradient && accepts_none<L>;
     constexpr Reads reads = declared_reads<L>;
     using DX = std::conditional_t<leaves_out, void, typename L::Input>;
-    std::size_t const n = frame.samples;
-    std::size_t const room = frame.shared->capacity;
     BackwardContextOf<L, Stream> context{call, frame};
     auto const& layer = *static_cast<L const*>(call.layer);
-    auto const dy = gradient_views<typename L::Output, read>(call.dy.in(frame), n, room);
-    auto const dx = gradient_views<DX, Access::write>(call.dx.in(frame), n, room);
+    auto const dy = gradients_in<typename L::Output, read>(frame, call.dy);
+    auto const dx = gradients_in<DX, Access::write>(frame, call.dx);
     if constexpr (reads == Reads::neither)
         layer.backward(context, dy, dx);
     else if constexpr (reads == Reads::input)
-        layer.backward(context, batch_views<typename L::Input, read>(call.input(frame), n, room),
-                       dy, dx);
+        layer.backward(context, views_in<typename L::Input, read>(frame, call.input(frame)), dy,
+                       dx);
     else if constexpr (reads == Reads::output)
-        layer.backward(context, batch_views<typename L::Output, read>({call.y.in(frame)}, n, room),
-                       dy, dx);
+        layer.backward(context, views_in<typename L::Output, read>(frame, {call.y.in(frame)}), dy,
+                       dx);
     else
-        layer.backward(context, batch_views<typename L::Input, read>(call.input(frame), n, room),
-                       batch_views<typename L::Output, read>({call.y.in(frame)}, n, room), dy, dx);
+        layer.backward(context, views_in<typename L::Input, read>(frame, call.input(frame)),
+                       views_in<typename L::Output, read>(frame, {call.y.in(frame)}), dy, dx);
     check_call<Stream>(frame);
 }
 

@@ -4,15 +4,17 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 
 namespace gpipe {
 
 /// What of a mini-batch a run sees.
 struct MiniBatchPart {
-    std::size_t samples = 0; ///< how many
-    std::size_t before = 0;  ///< that were seen by runs before
-    bool last = true;        ///< whether it ends with these
+    std::size_t samples = 0;  ///< how many
+    std::size_t before = 0;   ///< that were seen by runs before
+    bool last = true;         ///< whether it ends with these
+    std::uint64_t absent = 0; ///< which of its tensors are absent, see StepOptionals
 
     /// Whether they are the same.
     friend bool operator==(MiniBatchPart const&, MiniBatchPart const&) = default;

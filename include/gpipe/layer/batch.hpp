@@ -2,7 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
-#include <gpipe/layer/tensor.hpp>
+#include <gpipe/layer/view.hpp>
 
 #include <array>
 #include <cstddef>
@@ -17,6 +17,7 @@ namespace gpipe {
 struct TensorPointer {
     std::byte* data = nullptr;    ///< of the first sample
     std::size_t sample_bytes = 0; ///< of each sample
+    bool absent = false;          ///< see Optional
 };
 
 /// @cond
@@ -35,10 +36,12 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
     // A contiguous range with data() and size(); <ranges> would cost more than all other includes.
     template <class Range, class T> static consteval bool fits() {
-        if constexpr (requires(Range & range) {
-                          std::data(range);
-                          std::size(range);
-                      }) {
+        if constexpr (is_none<Range>) {
+            return detail::is_optional<T>;
+        } else if constexpr (requires(Range & range) {
+                                 std::data(range);
+                                 std::size(range);
+                             }) {
             using Given = std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
             return std::is_convertible_v<Given(*)[], Element<T>(*)[]>;
         } else {
@@ -48,41 +51,73 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
 
   public:
     static constexpr std::size_t count = sizeof...(Ts); ///< tensors
+    static constexpr bool is_written = writable;        ///< whether the caller has them written
 
-    /// A range for each tensor, of its elements.
+    /// A range for each tensor, of its elements; `gpipe::none` for one that is absent, see
+    /// Optional.
     template <class... Ranges>
         requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
-    Batch(Ranges&&... ranges)
-        : data_{const_cast<std::byte*>(reinterpret_cast<std::byte const*>(std::data(ranges)))...},
-          elements_{static_cast<std::size_t>(std::size(ranges))...} {}
+    Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {}
 
-    /// N. Throws std::invalid_argument if a range is not a whole number of samples, or if two
-    /// disagree; `what` names the batch in the message.
+    /// N. Throws std::invalid_argument if a range is not a whole number of samples, if two
+    /// disagree, or if none is there; `what` names the batch in the message.
     std::size_t samples(char const* what) const requires(sizeof...(Ts) > 0) {
         constexpr std::size_t sizes[] = {Ts::size...};
-        for (std::size_t t = 0; t < count; ++t) {
+        std::size_t const first = there();
+        if (first == count)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: none of the tensors of the %s is there, and so nothing says how many "
+                "samples there are",
+                what);
+        for (std::size_t t = first; t < count; ++t) {
+            if (elements_[t] == absent) continue;
             if (elements_[t] % sizes[t] != 0)
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: tensor %zu of the %s has %zu elements, no multiple of the %zu of a "
                     "sample",
                     t, what, elements_[t], sizes[t]);
-            if (elements_[t] / sizes[t] != elements_[0] / sizes[0])
+            if (elements_[t] / sizes[t] != elements_[first] / sizes[first])
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: the tensors of the %s hold %zu and %zu samples", what,
-                    elements_[0] / sizes[0], elements_[t] / sizes[t]);
+                    elements_[first] / sizes[first], elements_[t] / sizes[t]);
         }
-        return elements_[0] / sizes[0];
+        return elements_[first] / sizes[first];
     }
 
+    /// The first tensor that is there; `count` if none is.
+    std::size_t there() const {
+        std::size_t first = 0;
+        while (first < count && elements_[first] == absent) ++first;
+        return first;
+    }
     /// Where each tensor begins, and what a sample of it takes.
     std::array<TensorPointer, count> tensors() const {
         constexpr std::array<std::size_t, count> bytes{Ts::bytes...};
         std::array<TensorPointer, count> result;
-        for (std::size_t t = 0; t < count; ++t) result[t] = {data_[t], bytes[t]};
+        for (std::size_t t = 0; t < count; ++t)
+            result[t] = {data_[t], bytes[t], elements_[t] == absent};
         return result;
     }
+    /// By tensor, see ElementInfo::optional.
+    static constexpr std::array<void const*, count> optionals{detail::optional_id<Ts>...};
+    /// Whether any of them may be absent.
+    static constexpr bool may_lack = detail::has_optional<Tensors<Ts...>>;
 
   private:
+    static constexpr std::size_t absent = static_cast<std::size_t>(-1);
+    template <class Range> static std::byte* begin_of(Range& range) {
+        if constexpr (is_none<Range>)
+            return nullptr;
+        else
+            return const_cast<std::byte*>(reinterpret_cast<std::byte const*>(std::data(range)));
+    }
+    template <class Range> static std::size_t elements_of(Range& range) {
+        if constexpr (is_none<Range>)
+            return absent;
+        else
+            return static_cast<std::size_t>(std::size(range));
+    }
+
     std::array<std::byte*, count> data_;
     std::array<std::size_t, count> elements_;
 };
@@ -95,14 +130,51 @@ GPIPE_INLINE void check_samples(std::size_t samples, std::size_t others, char co
     if (samples == 0) throw_error<std::invalid_argument>("gpipe: the mini-batch is empty");
 }
 
+// Tensors of a mini-batch, with their tags.
+struct TaggedTensors {
+    TensorPointer const* tensors;
+    void const* const* tags;
+    std::size_t count;
+    char const* what;
+};
+// Tensors of one tag are absent together; `written`: so are those that are to be written.
+[[gnu::cold]] GPIPE_INLINE void check_absent(TaggedTensors const& inputs,
+                                             TaggedTensors const& others, bool written) {
+    for (TaggedTensors const* some : {&inputs, &others})
+        for (std::size_t i = 0; i < some->count; ++i) {
+            if (!some->tags[i]) continue;
+            std::size_t t = 0;
+            while (t < inputs.count && inputs.tags[t] != some->tags[i]) ++t;
+            bool const known = t < inputs.count;
+            bool const absent = some->tensors[i].absent;
+            if (known && absent != inputs.tensors[t].absent)
+                throw_error<std::invalid_argument>(
+                    "gpipe: tensor %zu of the %s is %s, but tensor %zu of the inputs, of the same "
+                    "tag, is %s",
+                    i, some->what, absent ? "absent" : "there", t, absent ? "there" : "absent");
+            if (!known && absent && written)
+                throw_error<std::invalid_argument>(
+                    "gpipe: tensor %zu of the %s is absent, but no input of its tag: it would be "
+                    "written",
+                    i, some->what);
+        }
+}
+
 // The samples of a mini-batch and of what goes with it.
 template <class Inputs, class Others>
 std::size_t checked_batch(Inputs const& inputs, Others const& others, char const* what) {
     std::size_t const samples = inputs.samples("inputs");
-    if constexpr (Others::count > 0) // a loss may have no targets
-        check_samples(samples, others.samples(what), what);
-    else
-        check_samples(samples, samples, what);
+    if constexpr (Inputs::may_lack || Others::may_lack) {
+        auto const own = inputs.tensors();
+        auto const theirs = others.tensors();
+        check_absent({own.data(), Inputs::optionals.data(), Inputs::count, "inputs"},
+                     {theirs.data(), Others::optionals.data(), Others::count, what},
+                     Others::is_written);
+    }
+    std::size_t others_of = samples; // a loss may have no targets
+    if constexpr (Others::count > 0)
+        if (others.there() < Others::count) others_of = others.samples(what);
+    check_samples(samples, others_of, what);
     return samples;
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <gpipe/call/call.hpp>
+#include <gpipe/layer/absent.hpp>
 #include <gpipe/layer/given.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
-#include <gpipe/layer/view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -78,17 +77,18 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     // For gpipe::stash<Tag>(context) and those like it: of skip `at` of the layer, or of its
     // gradient.
     template <class T, Access access> auto skip(std::size_t at) const {
-        return batch_view<typename ViewsOf<T, access>::Batch>(call_.skips[at].value.in(frame_),
-                                                              frame_.samples);
+        return as_there<T>(frame_, batch_view<typename ViewsOf<T, access>::Batch>(
+                                       call_.skips[at].value.in(frame_), frame_.samples));
     }
     template <class T, Access access> auto skip_gradient(std::size_t at) const {
-        return batch_view<typename ViewsOf<T, access>::Gradient>(
-            call_.skips[at].gradient.in(frame_), frame_.samples);
+        return as_there<T>(frame_, batch_view<typename ViewsOf<T, access>::Gradient>(
+                                       call_.skips[at].gradient.in(frame_), frame_.samples));
     }
     // For gpipe::side<Tag>(context).
     template <class T> auto side(void const* id) const {
-        return batch_view<typename ViewsOf<T, Access::read>::Batch>(
-            frame_.shared->sides.of(id, frame_.micro_batch), frame_.samples);
+        return as_there<T>(frame_,
+                           batch_view<typename ViewsOf<T, Access::read>::Batch>(
+                               frame_.shared->sides.of(id, frame_.micro_batch), frame_.samples));
     }
 
   protected:

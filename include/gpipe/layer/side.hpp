@@ -37,7 +37,7 @@ struct SideOf<SideInput<Tag, T>> {
     using Tensor = T;
     static constexpr bool fits = true;
     static constexpr SideInfo info() {
-        return {side_id<Tag>, type_name<Tag>, type_name<T>, T::bytes};
+        return {side_id<Tag>, type_name<Tag>, type_name<T>, T::bytes, 0, 0, optional_id<T>};
     }
 };
 

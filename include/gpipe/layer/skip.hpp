@@ -84,8 +84,7 @@ template <class S> constexpr SkipInfo skip_info() {
     if constexpr (SkipOf<S>::fits) {
         using T = typename SkipOf<S>::Tensor;
         return {type_name<typename SkipOf<S>::tag>, type_name<T>, T::bytes,
-                CarriesGradient<typename T::Element>::value ? T::bytes : 0,
-                element_info<typename T::Element>};
+                CarriesGradient<typename T::Element>::value ? T::bytes : 0, element_info_of<T>()};
     } else
         return {};
 }

@@ -59,13 +59,23 @@ struct ElementInfo {
     std::size_t bytes = 0; ///< of one
     bool is_real = false;  ///< whether they carry a gradient
     bool is_bool = false;  ///< whether they are true or false
+    /// Of a tensor that may be absent: one address per tag, see gpipe::Optional.
+    void const* optional = nullptr;
 };
 /// Of elements of type T.
 template <class T>
 inline constexpr ElementInfo element_info{sizeof(T), CarriesGradient<T>::value,
-                                          std::is_same_v<T, bool>};
+                                          std::is_same_v<T, bool>, nullptr};
 
 namespace detail {
+
+// See gpipe::Optional; null of a tensor that is always there.
+template <class T> inline constexpr void const* optional_id = nullptr;
+template <class T> constexpr ElementInfo element_info_of() {
+    ElementInfo info = element_info<typename T::Element>;
+    info.optional = optional_id<T>;
+    return info;
+}
 
 template <class T> inline constexpr bool is_tensor = false;
 template <class T, std::size_t... Es> inline constexpr bool is_tensor<Tensor<T, Es...>> = true;
@@ -94,8 +104,7 @@ template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
     /// The same of their gradients: 0 for a tensor that carries none.
     static constexpr std::array<std::size_t, count> gradient_bytes{
         (CarriesGradient<typename Ts::Element>::value ? Ts::bytes : 0)...};
-    static constexpr std::array<ElementInfo, count> elements_of{
-        element_info<typename Ts::Element>...};
+    static constexpr std::array<ElementInfo, count> elements_of{detail::element_info_of<Ts>()...};
     static constexpr std::size_t elements = (std::size_t{0} + ... + Ts::size);
     static constexpr std::size_t total_bytes = (std::size_t{0} + ... + Ts::bytes);
     static constexpr bool carries_gradient =

@@ -2,7 +2,7 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/core/bytes.hpp>
-#include <gpipe/layer/tensor.hpp>
+#include <gpipe/layer/optional.hpp>
 
 #include <array>
 #include <cstddef>
@@ -102,6 +102,21 @@ template <class T, std::size_t... Extents> class BatchView {
     std::size_t samples_;
 };
 
+/// The samples of a tensor that may be absent: see Optional. A BatchView that is true if the tensor
+/// is there.
+template <class T, std::size_t... Extents> class OptionalView : public BatchView<T, Extents...> {
+  public:
+    using BatchView<T, Extents...>::BatchView;
+    /// A view of const elements from one that could write.
+    template <class U>
+        requires std::is_same_v<U const, T>
+    constexpr OptionalView(OptionalView<U, Extents...> const& other)
+        : BatchView<T, Extents...>(other) {}
+
+    /// Whether the tensor is there.
+    constexpr explicit operator bool() const { return this->data() != nullptr; }
+};
+
 /// The views of several tensors, to be taken apart by `auto const [a, b] = ...` or by get<i>(). An
 /// aggregate, because every layer is compiled through these: std::tuple costs a tenth of the time
 /// of a chain of many layers. More than eight tensors do come as a std::tuple.
@@ -159,6 +174,11 @@ template <class T, std::size_t... Es, Access access> struct ViewsOf<Tensor<T, Es
     using Element = std::conditional_t<access == Access::read, T const, T>;
     using Whole = TensorView<Element, Es...>;
     using Batch = BatchView<Element, Es...>;
+    using Gradient = std::conditional_t<CarriesGradient<T>::value, Batch, None>;
+};
+template <class Tag, class T, std::size_t... Es, Access access>
+struct ViewsOf<Optional<Tag, Tensor<T, Es...>>, access> : ViewsOf<Tensor<T, Es...>, access> {
+    using Batch = OptionalView<std::conditional_t<access == Access::read, T const, T>, Es...>;
     using Gradient = std::conditional_t<CarriesGradient<T>::value, Batch, None>;
 };
 

@@ -26,6 +26,7 @@ struct DebugTensor {
     std::size_t element = 1;        ///< bytes
     Poison poison{};                ///< what it holds before; 0: what it holds anyhow
     std::uint64_t guard = 0;        ///< what is behind, see PoisonedBytes
+    void const* optional = nullptr; ///< see ElementInfo
 
     /// Whether it is of samples.
     bool has_samples() const { return place.region != Region::nothing; }
@@ -151,6 +152,7 @@ class DebugCallMaker {
             tensor.bytes = group.bytes[t];
             tensor.room = slot_bytes(group.bytes[t] * plan_.capacity);
             tensor.element = group.elements[t].bytes;
+            tensor.optional = group.elements[t].optional;
             tensor.poison = poison_of(group.elements[t]);
             if (!must) tensor.poison.unit = 0;
             if (tensor.bytes > 0) put(tensor);
@@ -229,7 +231,8 @@ GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
         if (tensor.poison.pattern != 0) debug.work.fill(*frame.shared, bytes_of(tensor, frame));
     debug.call.function(debug.call, frame);
     for (DebugTensor const& tensor : debug.tensors) {
-        PoisonFinding const found = debug.work.find(*frame.shared, bytes_of(tensor, frame));
+        PoisonFinding found = debug.work.find(*frame.shared, bytes_of(tensor, frame));
+        if (frame.shared->optionals.lack(tensor.optional)) found.unwritten = PoisonFinding::none;
         if (found.beyond > 0 || found.unwritten != PoisonFinding::none)
             throw_finding(debug, tensor, frame, found);
     }

@@ -156,18 +156,20 @@ template <DeviceRuntime Device> class Engine {
     void start_fed(Feeding& feeding, Pointers inputs, Pointers others, std::size_t samples,
                    void const* optimizer, StepOutcome* outcome, std::size_t first = 0);
     void await_writers(Pointers outputs) {
-        for (TensorPointer const& output : outputs) device_.await_writers(output.data);
+        for (TensorPointer const& output : outputs)
+            if (!output.absent) device_.await_writers(output.data);
     }
     // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
-        Ticket const ticket{arguments.slot,
-                            table.lanes(),
-                            &table,
-                            {arguments.samples, arguments.before, arguments.last},
-                            arguments.training() && arguments.updates && !run.observed(),
-                            table.repeats && arguments.training() == arguments.trains(),
-                            table.stream_of_device[run.batch->reader()]};
+        Ticket const ticket{
+            arguments.slot,
+            table.lanes(),
+            &table,
+            {arguments.samples, arguments.before, arguments.last, run.batch->optionals().absent},
+            arguments.training() && arguments.updates && !run.observed(),
+            table.repeats && arguments.training() == arguments.trains(),
+            table.stream_of_device[run.batch->reader()]};
         try {
             return run.done = device_.submit(ticket, runs_.walk(run, table));
         } catch (...) {

@@ -27,8 +27,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     /// A way to the gradients.
     enum class Way { backward, halves, without_input };
 
-    /// `layer`: L for the loss, which has no output.
-    LayerProbe(Bench& bench, std::size_t layer, LayerElements const& elements, Sizes const& sizes)
+    /// `layer`: L for the loss, which has no output. `optionals`: of the mini-batch.
+    LayerProbe(Bench& bench, std::size_t layer, LayerElements const& elements, Sizes const& sizes,
+               StepOptionals optionals = {})
         : Inputs(bench, device_of(bench, layer), elements,
                  layer == bench.model().layers.size() ? bench.model().targets : GroupSizes{},
                  sizes),
@@ -54,6 +55,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             shared_.constants = {all.table, constants_.there()};
         }
         shared_.sides = sides_.addresses();
+        shared_.optionals = optionals;
         call_.index = static_cast<std::uint32_t>(layer);
         call_.saving = true;
         GroupSizes saved, deferred, scratch = model.loss_scratch;

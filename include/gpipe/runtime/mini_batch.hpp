@@ -1,8 +1,10 @@
 #pragma once
 
+#include <gpipe/call/step_optionals.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
@@ -10,8 +12,10 @@
 #include <gpipe/runtime/model.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -49,6 +53,7 @@ class MiniBatch {
                   plan.lowered.programs.device_of(plan.lowered.programs.cells() - 1),
                   plan.staged_targets),
           sides_(model.sides.size() > 0 ? arenas.size() : 0) {
+        find_optionals(model);
         for (std::size_t d = 0; d < sides_.size(); ++d)
             if (ranks.own(d)) {
                 sides_[d] = {micro_batches_, model.sides.size(), d, plan.staged_sides[d]};
@@ -82,6 +87,13 @@ class MiniBatch {
     void take(Pointers inputs, Pointers others, std::size_t first, std::size_t count, bool measures,
               std::size_t slot) {
         copy_count_ = 0;
+        absent_ = 0;
+        for (std::size_t i = 0; i < optionals_.size(); ++i) {
+            std::size_t const at = optionals_[i];
+            bool const absent = at < inputs.size() ? inputs[at].absent
+                                                   : measures && others[at - inputs.size()].absent;
+            absent_ |= std::uint64_t{absent} << i;
+        }
         point(inputs_, inputs.first(inputs_.tensors), first, count, inputs_.staged, slot);
         if (!sides_.empty()) take_sides(inputs.subspan(inputs_.tensors), first, count, slot);
         point(others_, others, first, count, others_.staged && measures, slot);
@@ -95,6 +107,8 @@ class MiniBatch {
     std::byte* const* sides(std::size_t device) const {
         return sides_.empty() ? nullptr : sides_[device].table.data();
     }
+    /// Which tensors are absent.
+    StepOptionals optionals() const { return {tags_.data(), absent_}; }
     /// Of the inputs, then of side inputs, then of targets or outputs.
     std::span<Copy const> copies() const { return {copies_.data(), copy_count_}; }
     /// Bytes of room for a mini-batch outside the device.
@@ -134,6 +148,31 @@ class MiniBatch {
         bool has(std::size_t tensor) const { return reads.empty() || reads[tensor]; }
     };
 
+    // Which tensors may be absent.
+    void find_optionals(Model const& model) {
+        GroupSizes const& inputs = model.infos[0].input;
+        auto const each = [&](auto f) {
+            std::size_t at = 0;
+            for (std::size_t t = 0; t < inputs.count; ++t) f(inputs.elements[t].optional, at++);
+            for (SideInfo const& side : model.sides) f(side.optional, at++);
+            for (std::size_t t = 0; t < model.targets.count; ++t)
+                f(model.targets.elements[t].optional, at++);
+        };
+        std::size_t count = 0;
+        each([&](void const* tag, std::size_t) { count += tag != nullptr; });
+        if (count > 64)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: %zu tensors of a mini-batch may be absent, and at most 64 can be told",
+                count);
+        optionals_ = Array<std::size_t>(count);
+        tags_ = Array<void const*>(count);
+        count = 0;
+        each([&](void const* tag, std::size_t at) {
+            if (!tag) return;
+            tags_[count] = tag;
+            optionals_[count++] = at;
+        });
+    }
     // Which side inputs the layers of a device read.
     static Array<bool> read_sides(Model const& model, MemoryPlan const& plan, std::size_t device) {
         Array<bool> reads(model.sides.size());
@@ -149,8 +188,9 @@ class MiniBatch {
         std::byte* to = kept_.data();
         for (std::size_t s = 0; s < from.size() && kept_bytes_ > 0; ++s) {
             std::size_t const bytes = from[s].sample_bytes;
-            if (count > 0) std::memcpy(to, from[s].data + first * bytes, count * bytes);
-            kept_sides_[s] = {to, bytes};
+            if (count > 0 && !from[s].absent)
+                std::memcpy(to, from[s].data + first * bytes, count * bytes);
+            kept_sides_[s] = {to, bytes, false};
             to += slot_bytes(samples_ * bytes);
         }
         for (Side& side : sides_)
@@ -167,15 +207,17 @@ class MiniBatch {
         for (std::size_t t = 0; t < from.size() && t < side.tensors; ++t) {
             if (!side.has(t)) continue;
             std::size_t const bytes = from[t].sample_bytes;
-            std::byte* data = from[t].data + first * bytes;
+            // Of one that is absent nothing is read; its copy keeps its place among the others.
+            std::byte* data = from[t].absent ? nullptr : from[t].data + first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {side.device, staged, data, count * bytes, pinned};
+                copies_[copy_count_++] = {side.device, staged, data, data ? count * bytes : 0,
+                                          pinned};
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);
             }
             for (std::size_t m = 0; m < micro_batches_; ++m)
-                side.table[m * side.tensors + t] = data + split[m].first * bytes;
+                side.table[m * side.tensors + t] = data ? data + split[m].first * bytes : nullptr;
         }
     }
 
@@ -186,6 +228,9 @@ class MiniBatch {
     Array<Side> sides_; // by device; none where there are no side inputs
     Array<Copy> copies_;
     std::size_t copy_count_ = 0;
+    Array<void const*> tags_;      // of tensors that may be absent
+    Array<std::size_t> optionals_; // which these are: inputs, side inputs, targets
+    std::uint64_t absent_ = 0;     // a bit for each
     std::size_t staged_bytes_ = 0;
     std::size_t kept_bytes_ = 0;
     Array<std::byte> kept_;

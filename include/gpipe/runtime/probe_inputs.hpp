@@ -49,10 +49,13 @@ template <class Bench> class ProbeInputs {
 
     LayerElements const& elements() const { return elements_; }
     std::size_t samples() const { return given_[parts - 1].first + given_[parts - 1].samples; }
-    /// How many elements a tensor has that the layer is given; 0 of one that carries no gradient.
+    /// How many elements a tensor has that the layer is given; 0 of one that carries no gradient,
+    /// or is absent.
     std::size_t size(Place place) const {
         TensorType const& type = type_of(place);
-        return !type.element.get ? 0 : place.input ? type.count * samples() : type.count;
+        return !type.element.get || type.absent ? 0
+               : place.input                    ? type.count * samples()
+                                                : type.count;
     }
     /// The greatest distance from 1 to the next number in its tensors.
     double epsilon() const {

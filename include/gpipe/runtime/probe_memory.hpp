@@ -54,10 +54,10 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
         return begin(types_, tensor, samples_, gradients_);
     }
     /// Calls f(element type, where) for so many samples of a tensor, element by element, if it
-    /// carries a gradient.
+    /// carries a gradient and is there.
     template <class F> void each(std::size_t tensor, std::size_t samples, F f) {
         TensorType const& type = types_.first[tensor];
-        if (!type.element.get) return;
+        if (!type.element.get || type.absent) return;
         std::byte* at = this->here() + begin(tensor);
         for (std::size_t i = 0; i < type.count * samples; ++i, at += type.element.bytes)
             f(type.element, at);

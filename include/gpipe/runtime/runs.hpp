@@ -82,7 +82,8 @@ template <DeviceRuntime Device> class Runs {
                              mail_.state(arguments.slot, d).there,
                              tables_.handles + d,
                              {tables_.constants.table, mail_.constants(arguments.slot, d).there},
-                             {tables_.sides.data(), tables_.sides.size(), batch.sides(d)}};
+                             {tables_.sides.data(), tables_.sides.size(), batch.sides(d)},
+                             batch.optionals()};
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);

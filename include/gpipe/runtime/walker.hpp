@@ -52,9 +52,12 @@ template <DeviceRuntime Device> class Walker {
   private:
     void feed(Run const& run) {
         std::size_t i = 0;
-        for (MiniBatch::Copy const& copy : run.batch->copies())
-            device_.feed(i++, copy.to, copy.from, copy.bytes,
-                         mail_.batch(run.arguments.slot) + copy.pinned);
+        for (MiniBatch::Copy const& copy : run.batch->copies()) {
+            if (copy.from)
+                device_.feed(i, copy.to, copy.from, copy.bytes,
+                             mail_.batch(run.arguments.slot) + copy.pinned);
+            ++i;
+        }
     }
 
     // Apart, so that compilers put the other, which has no time to lose, where it is called.
@@ -222,8 +225,9 @@ template <DeviceRuntime Device> class Walker {
     void deliver(Run const& run, StepTable const& table, Step const& step) {
         std::byte const* from = table.of(step, Region::output);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
-            device_.copy(step.stream, run.batch->others(step.micro_batch).table[t], from,
-                         tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
+            if (std::byte* const to = run.batch->others(step.micro_batch).table[t]) // not absent
+                device_.copy(step.stream, to, from,
+                             tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
             from += slot_bytes(tables_.output_sizes.bytes[t] * tables_.capacity);
         }
     }
