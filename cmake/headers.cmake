@@ -246,6 +246,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/probe_memory.hpp
     include/gpipe/runtime/probe_sides.hpp
     include/gpipe/runtime/profile_layers.hpp
+    include/gpipe/runtime/rank_call.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp
     include/gpipe/runtime/rank_timeline.hpp

@@ -11,6 +11,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -425,33 +428,89 @@ TEST_CASE("what throws at the end of a step surfaces on all ranks: before the co
     CHECK(torn == 9);
 }
 
-TEST_CASE("P7 O6 nobody waits for a rank that is gone") {
+TEST_CASE(
+    "P7 O6 nobody waits for a rank that is gone, before a step begins or in the midst of it") {
     toy::Data<Real> const data(N);
-    for (std::size_t const gone : Sizes{0, 1, 2}) {
-        toy::Watch watch;
-        auto crew =
-            watched_crew(watch, {1, 2, 1}, true, 2,
-                         faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{}));
-        crew.step(data.inputs, data.targets);
-        // In the midst of a step, or before it begins.
-        crew.each([&](std::size_t r) {
-            if (r == gone) return crew.wire->leave(r);
-            crew[r].step(data.inputs, data.targets);
-        });
-        for (int again = 0; again < 2; ++again) {
-            for (std::size_t r = 0; r < crew.ranks(); ++r) {
-                if (r == gone) continue;
-                REQUIRE(crew.errors[r]);
-                CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
-                                     again ? doctest::Contains("of no use")
-                                           : doctest::Contains("is gone"),
-                                     std::runtime_error);
+    for (std::size_t const gone : Sizes{0, 1, 2})
+        for (bool const midst : {false, true}) {
+            INFO("rank ", gone, ", in the midst: ", midst);
+            toy::Watch watch;
+            auto crew = watched_crew(
+                watch, {1, 2, 1}, true, 2,
+                faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{}));
+            crew.step(data.inputs, data.targets);
+            if (midst)
+                crew[gone].on_action([&](gpipe::ActionEvent const& event) {
+                    if (event.action.micro_batch == 1) crew.wire->leave(gone);
+                });
+            // Nothing has begun, and nothing is half done, where it was gone before.
+            for (int again = 0; again < 2; ++again) {
+                crew.each([&](std::size_t r) {
+                    if (r == gone && !midst) return crew.wire->leave(r);
+                    crew[r].step(data.inputs, data.targets);
+                });
+                for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                    if (r == gone) continue;
+                    REQUIRE(crew.errors[r]);
+                    // Some may not have begun yet.
+                    std::string const words = gpipe::detail::what_of(crew.errors[r]);
+                    bool const is_gone = words.find("is gone") != std::string::npos;
+                    bool const torn = words.find("of no use") != std::string::npos;
+                    CHECK((is_gone || (again && midst && torn)));
+                }
             }
-            crew.each([&](std::size_t r) {
-                if (r != gone) crew[r].step(data.inputs, data.targets);
-            });
         }
-    }
+}
+
+TEST_CASE("ranks that are told different things are refused on all, before anything is done") {
+    toy::Data<Real> const data(N), other(N - 1);
+    toy::Watch watch;
+    auto const o = faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{});
+    auto crew = watched_crew(watch, {1, 2, 1}, true, 2, o);
+    auto alike = watched_crew(watch, {1, 2, 1}, true, 2, o);
+    std::vector<Real> outputs(N * 3);
+    std::function<void(Train&)> const different[] = {
+        [&](Train& train) { train.accumulate(data.inputs, data.targets); },
+        [&](Train& train) { train.compute_gradients(data.inputs, data.targets); },
+        [&](Train& train) { train.evaluate(data.inputs, data.targets); },
+        [&](Train& train) { train.predict(data.inputs, outputs); },
+        [&](Train& train) { train.step(other.inputs, other.targets); }};
+    std::string const words[] = {"accumulate 7 samples", "compute the gradients of 7 samples",
+                                 "evaluate 7 samples", "predict from 7 samples",
+                                 "train on 6 samples"};
+    for (std::size_t const odd : Sizes{0, 1, 2})
+        for (std::size_t i = 0; i < std::size(different); ++i) {
+            INFO("rank ", odd, ": ", words[i]);
+            crew.each([&](std::size_t r) {
+                if (r == odd) return different[i](crew[r]);
+                crew[r].step(data.inputs, data.targets);
+            });
+            // Rank 2 compares.
+            std::string const rest = "train on 7 samples",
+                              after = " after " + std::to_string(alike[0].steps()) +
+                                      " steps of seed " + std::to_string(o.seed);
+            std::string const sentence = "gpipe: rank " + std::to_string(odd == 2 ? 0 : odd) +
+                                         " is told to " + (odd == 2 ? rest : words[i]) + after +
+                                         ", but rank 2 to " + (odd == 2 ? words[i] : rest) + after +
+                                         ": all have to be told the same";
+            for (std::exception_ptr const& error : crew.errors) {
+                REQUIRE(error);
+                CHECK_THROWS_WITH_AS(std::rethrow_exception(error), sentence.c_str(),
+                                     std::invalid_argument);
+            }
+            CHECK(crew.step(data.inputs, data.targets).loss ==
+                  alike.step(data.inputs, data.targets).loss);
+        }
+    std::vector<double> own, expected;
+    toy::add_state<toy::Net<Real>>(crew, own);
+    toy::add_state<toy::Net<Real>>(alike, expected);
+    CHECK((own == expected));
+    // One has seen another part of the mini-batch.
+    crew.accumulate(data.inputs, data.targets);
+    crew[1].forget_accumulated();
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    CHECK_THROWS_WITH_AS(crew.rethrow(), doctest::Contains("train on 7 samples behind 7 after"),
+                         std::invalid_argument);
 }
 
 TEST_CASE("an output is written where the last cell is") {

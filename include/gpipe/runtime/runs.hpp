@@ -16,7 +16,10 @@ namespace gpipe {
 
 namespace detail {
 
-// Of several ranks: see runtime/agreement.hpp.
+// Of several ranks: see runtime/rank_call.hpp and runtime/agreement.hpp.
+template <class Transport>
+void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
+                   StepOptionals const& optionals);
 template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
 
@@ -64,6 +67,8 @@ template <DeviceRuntime Device> class Runs {
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         refuse_if_torn();
+        if constexpr (joins_ranks<Device>)
+            detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
         last_failure_.reset();
         if (arguments.training() && arguments.before == 0) spoilt_.reset();
         Run& run = runs_[arguments.slot];

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/tables.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+
+namespace gpipe::detail {
+
+// What a rank is told to do in a run.
+struct RankCall {
+    enum Kind : std::uint64_t { evaluates, predicts, computes_gradients, accumulates, trains };
+
+    std::uint64_t kind = evaluates;
+    std::uint64_t samples = 0; // of the mini-batch
+    std::uint64_t before = 0;  // of it, accumulated already
+    std::uint64_t step = 0;
+    std::uint64_t seed = 0;
+    std::uint64_t absent = 0; // see StepOptionals
+
+    RankCall() = default;
+    RankCall(RunArguments const& of, StepOptionals const& optionals)
+        : kind(!of.training() ? of.measures ? evaluates : predicts
+               : !of.updates  ? computes_gradients
+               : !of.last     ? accumulates
+                              : trains),
+          samples(of.samples), before(of.before), step(of.step), seed(of.seed),
+          absent(optionals.absent) {}
+    friend bool operator==(RankCall const&, RankCall const&) = default;
+
+    Message words() const {
+        static constexpr char const* kinds[] = {
+            "evaluate", "predict from", "compute the gradients of", "accumulate", "train on"};
+        auto const number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
+        Message const nothing("%s", "");
+        Message const behind = before > 0 ? Message(" behind %llu", number(before)) : nothing;
+        Message const without =
+            absent > 0
+                ? Message(" without tensors %#llx of those that may be absent", number(absent))
+                : nothing;
+        return Message("%s %llu samples%s%s after %llu steps of seed %llu", kinds[kind],
+                       number(samples), behind.text, without.text, number(step), number(seed));
+    }
+};
+// What who decides has found: the first rank that is told something else than he is.
+struct RankVerdict {
+    static constexpr std::uint64_t nobody = ~std::uint64_t{0};
+    std::uint64_t rank = nobody;
+    RankCall call{}; // of that rank
+    std::uint64_t decider = 0;
+    RankCall decides{}; // of him
+};
+
+static_assert(sizeof(RankVerdict) <= sizeof(RankNote), "there is a channel for these");
+
+// Before a run: throws std::invalid_argument on all ranks unless all are told the same.
+template <class Transport>
+void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
+                   StepOptionals const& optionals) {
+    Ranks const& ranks = tables.ranks;
+    RankCall call(arguments, optionals);
+    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
+    RankVerdict verdict;
+    if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
+        transport.send(up, bytes_of(call), sizeof call, 0);
+        transport.receive(up + 1, bytes_of(verdict), sizeof verdict);
+    } else {
+        for (std::size_t r = 0; r < ranks.all(); ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
+            if (other == no_channel) continue;
+            RankCall theirs = call;
+            transport.receive(other, bytes_of(theirs), sizeof theirs);
+            if (verdict.rank == RankVerdict::nobody && !(theirs == call))
+                verdict = {r, theirs, ranks.number(), call};
+        }
+        for (std::size_t r = 0; r < ranks.all(); ++r)
+            if (std::uint32_t const other = tables.channel_of_rank(r); other != no_channel)
+                transport.send(other + 1, bytes_of(verdict), sizeof verdict, 0);
+    }
+    if (transport.error()) std::rethrow_exception(transport.error());
+    if (verdict.rank == RankVerdict::nobody) return;
+    throw_error<std::invalid_argument>(
+        "gpipe: rank %zu is told to %s, but rank %zu to %s: all have to be told the same",
+        static_cast<std::size_t>(verdict.rank), verdict.call.words().text,
+        static_cast<std::size_t>(verdict.decider), verdict.decides.words().text);
+}
+
+} // namespace gpipe::detail
