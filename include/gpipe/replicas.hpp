@@ -165,9 +165,9 @@ template <class Chosen, class Net> class ReplicaTeam {
                 if (!Chosen::ReplicasPolicy::shards) // else nobody can write that
                     other.copy(other.arena(d).data() + state, machine.arena(d).data() + state,
                                bytes.optimizer);
-                std::size_t const rest = machine.plan().frozen_at[d]; // and buffers
+                std::size_t const rest = machine.plan().begin[d].frozen; // and buffers
                 other.copy(other.arena(d).data() + rest, machine.arena(d).data() + rest,
-                           machine.plan().next_at[d] - rest);
+                           machine.plan().begin[d].next - rest);
             }
             other.engine().go_on(machine.engine().seed(), machine.engine().steps(),
                                  machine.engine().runs().scale());

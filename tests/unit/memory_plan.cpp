@@ -44,16 +44,16 @@ std::vector<Interval> parts_of(MemoryPlan const& plan, gpipe::ChainShape const& 
     for (std::size_t p = 0; p < plan.pools.size(); ++p) {
         if (plan.pools[p].space != device) continue;
         parts.push_back({plan.pools[p].at, plan.pools[p].total()});
-        if (device < plan.devices.size() && plan.pools[p].at >= plan.evaluation_at[device])
+        if (device < plan.devices.size() && plan.pools[p].at >= plan.begin[device].evaluation)
             inside += plan.pools[p].total();
     }
     if (device == plan.devices.size()) return parts;
     if (plan.has_room(device)) {
-        parts.push_back({plan.evaluation_at[device], plan.room.height[device]});
+        parts.push_back({plan.begin[device].evaluation, plan.room.height[device]});
         inside += plan.room.height[device];
     }
-    REQUIRE(plan.parts_at[device] == plan.evaluation_at[device] + inside);
-    parts.push_back({plan.parts_at[device], plan.devices[device].activations - inside});
+    REQUIRE(plan.begin[device].parts == plan.begin[device].evaluation + inside);
+    parts.push_back({plan.begin[device].parts, plan.devices[device].activations - inside});
     return parts;
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <utility>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
 /// Of the cuts with no cell above a limit, the one with the least sum of squares of what cells cost
@@ -78,3 +79,4 @@ GPIPE_INLINE constexpr void least_squares(Units const* sums, std::size_t layers,
 }
 
 } // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END

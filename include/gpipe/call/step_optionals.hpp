@@ -9,8 +9,8 @@ namespace gpipe {
 
 /// Which tensors of a mini-batch are absent, of those that may be: see gpipe::Optional.
 struct StepOptionals {
-    void const* const* tags = nullptr; ///< of those that may be: one address per tag
-    std::uint64_t absent = 0;          ///< a bit for each
+    void const* const* tags = nullptr; ///< by tensor: one address per tag
+    std::uint64_t absent = 0;          ///< a bit for each tensor
 
     /// Whether tensors of this tag are.
     constexpr bool lack(void const* tag) const {

@@ -11,6 +11,7 @@
 #include <limits>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What the layers of a cell take, by layer, all arrays of one length.
@@ -136,3 +137,4 @@ GPIPE_INLINE constexpr Reversal square_root(ReversalCosts const& costs, std::siz
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

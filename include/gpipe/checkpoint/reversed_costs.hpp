@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What the layers of a chain take for one micro-batch, in any unit of time, by layer.
@@ -156,3 +157,4 @@ extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> 
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

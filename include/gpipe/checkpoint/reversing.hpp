@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <type_traits>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// A checkpointing policy that decides how the layers inside of a cell are reversed: what its
@@ -86,3 +87,4 @@ constexpr Checkpointed apply_checkpointing(CutChain const& chain, Programs sched
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Whether the bytes of a plan can be counted at all. The bound is generous, so that no sum or
@@ -53,3 +54,4 @@ GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t mi
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

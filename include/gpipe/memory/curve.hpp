@@ -1,9 +1,11 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Bytes of a device's arena over time: a step function, in the unit of time of whoever made it.
@@ -41,3 +43,4 @@ struct MemoryCurve {
 };
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -25,6 +25,17 @@ GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::s
     return bytes;
 }
 
+// The layers of a device, in the order of the chain.
+GPIPE_INLINE constexpr Array<std::size_t>
+layers_on(std::size_t device, Array<std::size_t> const& first, Programs const& programs) {
+    Array<std::size_t> layers(first[programs.cells()]);
+    std::size_t count = 0;
+    for (std::size_t c = 0; c < programs.cells(); ++c)
+        for (std::size_t i = first[c]; i < first[c + 1] && programs.device_of(c) == device; ++i)
+            layers[count++] = i;
+    return first_of(layers, count);
+}
+
 // All that layers and the loss read.
 GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     ConstantTable table;
@@ -47,12 +58,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     for (auto* by_layer :
          {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers, &plan.statistics})
         *by_layer = Array<std::size_t>(chain.size);
-    for (auto* by_device :
-         {&plan.parts_at, &plan.evaluation_at, &plan.states_at, &plan.optimizers_at,
-          &plan.constants_at, &plan.sides_at, &plan.staged_sides, &plan.squares_at, &plan.frozen_at,
-          &plan.buffers_at, &plan.next_at, &plan.statistics_at, &plan.part_at, &plan.tied_at,
-          &plan.handles_at, &plan.replicas_at})
-        *by_device = Array<std::size_t>(devices);
+    plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
     plan.staged_inputs = staging.inputs.slots(staging.samples);
@@ -61,21 +67,18 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     ConstantTable const constants = detail::all_constants(chain);
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
+        DeviceOffsets& begin = plan.begin[d];
         std::size_t at = 0;
-        auto const each_layer = [&](auto f) {
-            for (std::size_t c = 0; c < cells; ++c)
-                if (programs.device_of(c) == d)
-                    for (std::size_t i = first[c]; i < first[c + 1]; ++i) f(i);
-        };
+        Array<std::size_t> const layers = detail::layers_on(d, first, programs);
         auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times,
                                  std::size_t guard = 0) {
-            std::size_t const begin = at;
-            each_layer([&](std::size_t i) {
+            std::size_t const before = at;
+            for (std::size_t const i : layers) {
                 LayerInfo const& layer = chain.layers[i];
                 offsets[i] = at;
                 at += times * layer.learned_slots() + (layer.learns() ? guard : 0);
-            });
-            return at - begin;
+            }
+            return at - before;
         };
         bytes.parameters = reserve(plan.parameters, 1);
         bytes.gradients = reserve(plan.gradients, trains, trains ? request.guard : 0);
@@ -86,41 +89,41 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
             at += bytes.optimizer;
         }
 
-        plan.frozen_at[d] = at;
-        each_layer([&](std::size_t i) {
-            if (!chain.layers[i].frozen) return;
+        begin.frozen = at;
+        for (std::size_t const i : layers) {
+            if (!chain.layers[i].frozen) continue;
             plan.parameters[i] = at;
             at += chain.layers[i].frozen_slots();
-        });
+        }
         std::size_t unwanted = 0;
-        each_layer([&](std::size_t i) {
-            if (!chain.layers[i].frozen) return;
+        for (std::size_t const i : layers) {
+            if (!chain.layers[i].frozen) continue;
             plan.gradients[i] = at;
             if (i > chain.lowest_learner)
                 unwanted = std::max(unwanted, chain.layers[i].unwanted_slots());
-        });
+        }
         at += unwanted;
-        bytes.frozen = at - plan.frozen_at[d];
+        bytes.frozen = at - begin.frozen;
 
         std::size_t const before_buffers = at;
         auto const reserve_whole = [&](Array<std::size_t>& offsets, auto sizes_of) {
-            each_layer([&](std::size_t i) {
+            for (std::size_t const i : layers) {
                 offsets[i] = at;
                 at += sizes_of(chain.layers[i]).slots(1);
-            });
+            }
         };
-        plan.buffers_at[d] = at;
+        begin.buffers = at;
         reserve_whole(plan.buffers, [](LayerInfo const& layer) { return layer.buffers; });
-        plan.next_at[d] = at;
-        if (trains) at += at - plan.buffers_at[d];
-        plan.statistics_at[d] = at;
+        begin.next = at;
+        if (trains) at += at - begin.buffers;
+        begin.statistics = at;
         reserve_whole(plan.statistics, [](LayerInfo const& layer) { return layer.statistics; });
         // One behind the other those of all replicas, of all micro-batches, and what nobody merges.
-        std::size_t const statistics = at - plan.statistics_at[d];
-        plan.part_at[d] = plan.statistics_at[d];
+        std::size_t const statistics = at - begin.statistics;
+        begin.part = begin.statistics;
         if (trains) {
-            plan.part_at[d] += request.replication.count * statistics;
-            at = plan.part_at[d] + (programs.micro_batches() + 1) * statistics;
+            begin.part += request.replication.count * statistics;
+            at = begin.part + (programs.micro_batches() + 1) * statistics;
         }
         bytes.buffers = at - before_buffers;
 
@@ -138,7 +141,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
             for (std::uint32_t const e : plan.lowered.edges.into(c))
                 put(pools.pool(Holds::input, e), bytes.boundary);
         }
-        plan.evaluation_at[d] = at;
+        begin.evaluation = at;
         bool const has_room = plan.has_room(d);
         if (has_room) at += plan.room.height[d];
         for (std::size_t c = 0; c < cells; ++c) {
@@ -148,11 +151,11 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
             put(pools.pool(Holds::retained, c), bytes.activations);
         }
         // An evaluation has all that for itself.
-        plan.parts_at[d] = at;
+        begin.parts = at;
         at = std::max(at + (has_room ? 0 : plan.parts.height[d]),
-                      plan.evaluation_at[d] + (has_room ? plan.evaluation_room.height[d]
-                                                        : plan.parts.evaluation_height[d]));
-        bytes.activations = at - plan.evaluation_at[d];
+                      begin.evaluation + (has_room ? plan.evaluation_room.height[d]
+                                                   : plan.parts.evaluation_height[d]));
+        bytes.activations = at - begin.evaluation;
 
         std::size_t const staged = at;
         auto const stage = [&](std::size_t& offset, std::size_t size) {
@@ -161,48 +164,55 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         };
         bool const last = programs.device_of(cells - 1) == d;
         bool const updates = bytes.parameters > 0;
-        stage(plan.states_at[d], slot_bytes(staging.state));
-        stage(plan.optimizers_at[d], updates ? slot_bytes(staging.optimizer) : 0);
+        stage(begin.states, slot_bytes(staging.state));
+        stage(begin.optimizers, updates ? slot_bytes(staging.optimizer) : 0);
         bool reads = last && chain.loss_constants.count > 0;
-        each_layer([&](std::size_t i) { reads = reads || chain.layers[i].constants.count > 0; });
-        if (reads && plan.stages) stage(plan.constants_at[d], slot_bytes(constants.bytes()));
+        for (std::size_t const i : layers) {
+            reads = reads || chain.layers[i].constants.count > 0;
+        }
+        if (reads && plan.stages) stage(begin.constants, slot_bytes(constants.bytes()));
         if (staging.squares > 0) {
             std::size_t tensors = 0;
             std::size_t all = 0;
             auto const count = [&](std::size_t i) {
                 return chain.layers[i].frozen ? 0 : chain.layers[i].parameters.count;
             };
-            each_layer([&](std::size_t i) { tensors += count(i); });
+            for (std::size_t const i : layers) {
+                tensors += count(i);
+            }
             for (std::size_t i = 0; i < chain.size; ++i) all += count(i);
             if (updates)
-                stage(plan.squares_at[d], staging.squares + slot_bytes(tensors * sizeof(double)));
+                stage(begin.squares, staging.squares + slot_bytes(tensors * sizeof(double)));
             if (last) {
                 stage(plan.all_squares_at,
                       slot_bytes(request.replication.count * all * sizeof(double)));
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }
-        stage(plan.tied_at[d], staging.ties && trains
-                                   ? slot_bytes(detail::most_tied(chain.ties, first, programs, d))
-                                   : 0);
-        stage(plan.replicas_at[d], request.replication.room(bytes.parameters));
+        stage(begin.tied, staging.ties && trains
+                              ? slot_bytes(detail::most_tied(chain.ties, first, programs, d))
+                              : 0);
+        stage(begin.replicas, request.replication.room(bytes.parameters));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         for (SideInfo const& side : chain.sides) {
             bool read = false;
-            each_layer([&](std::size_t i) { read = read || chain.layers[i].sides.has(side.tag); });
-            if (read && plan.stages)
-                plan.staged_sides[d] += slot_bytes(staging.samples * side.bytes);
+            for (std::size_t const i : layers) {
+                read = read || chain.layers[i].sides.has(side.tag);
+            }
+            if (read && plan.stages) begin.staged_sides += slot_bytes(staging.samples * side.bytes);
         }
-        stage(plan.sides_at[d], staging.steps * plan.staged_sides[d]);
+        stage(begin.sides, staging.steps * begin.staged_sides);
         if (last) {
             stage(plan.targets_at, staging.steps * plan.staged_targets);
             stage(plan.sums_at, slot_bytes(staging.sums));
         }
         bytes.staging = at - staged;
         HandlePlan handles;
-        each_layer([&](std::size_t i) { handles.add(chain.layers[i].handles); });
+        for (std::size_t const i : layers) {
+            handles.add(chain.layers[i].handles);
+        }
         if (last) handles.add(chain.loss_handles);
-        plan.handles_at[d] = at;
+        begin.handles = at;
         bytes.handles = handles.bytes();
     }
     auto const put_on_host = [&](Pool& pool) {

@@ -61,10 +61,10 @@ class Located {
             if (value.holds == Holds::part) {
                 std::size_t const p = v - parts.begin[c * all + m];
                 std::size_t const at =
-                    has_room     ? plan.evaluation_at[d] + room.at[v]
-                    : evaluation ? plan.evaluation_at[d] +
+                    has_room     ? plan.begin[d].evaluation + room.at[v]
+                    : evaluation ? plan.begin[d].evaluation +
                                        plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
-                                 : plan.parts_at[d] + plan.parts.at[v];
+                                 : plan.begin[d].parts + plan.parts.at[v];
                 locations_[v] = {d, at, at + parts.of(c, m)->parts[p].bytes};
                 continue;
             }
@@ -75,7 +75,7 @@ class Located {
             Location& at = locations_[v] = detail::in_pool(plan, value, slot);
             if (!has_room || at.begin == at.end) continue;
             std::size_t const bytes = at.end - at.begin;
-            at.begin = plan.evaluation_at[d] + room.at[v];
+            at.begin = plan.begin[d].evaluation + room.at[v];
             at.end = at.begin + bytes;
         }
     }

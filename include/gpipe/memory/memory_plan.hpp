@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/place_parts.hpp>
 #include <gpipe/plan/pools.hpp>
 #include <gpipe/plan/replication.hpp>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Bytes of a device's arena by what they are for; slots, with their padding.
@@ -80,14 +82,34 @@ struct Room {
     }
 };
 
+/// Where what a device has begins in its arena.
+struct DeviceOffsets {
+    std::size_t frozen = 0;       ///< parameters of frozen layers
+    std::size_t buffers = 0;      ///< those of its layers
+    std::size_t next = 0;         ///< what they become
+    std::size_t statistics = 0;   ///< those of the mini-batch, of each replica
+    std::size_t part = 0;         ///< behind them: those of each micro-batch, and one more
+    std::size_t parts = 0;        ///< the room that tensors share which stay inside of cells
+    std::size_t evaluation = 0;   ///< likewise, in an evaluation
+    std::size_t states = 0;       ///< of a step
+    std::size_t optimizers = 0;   ///< the functor
+    std::size_t constants = 0;    ///< of a step; 0: none are read
+    std::size_t sides = 0;        ///< the staged side inputs that it reads
+    std::size_t staged_sides = 0; ///< bytes of one mini-batch's, as MemoryPlan::staged_inputs
+    std::size_t squares = 0;      ///< what sums of squares take, then the sums
+    std::size_t tied = 0;         ///< where gradients of others come to be added
+    std::size_t replicas = 0;     ///< where parts of other replicas' gradients come
+    std::size_t handles = 0;      ///< their workspaces
+};
+
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
 /// tensor of every action.
 struct MemoryPlan {
     Array<std::size_t> first;      ///< layer that each cell begins with, and L
     Array<DeviceBytes> devices;    ///< of each device's arena
+    Array<DeviceOffsets> begin;    ///< by device
     Array<std::size_t> parameters; ///< by layer: offset in its device's arena
     Array<std::size_t> gradients;  ///< likewise: of the gradients; of frozen ones where they go
-    Array<std::size_t> frozen_at;  ///< by device: where parameters of frozen layers begin
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;
@@ -96,36 +118,21 @@ struct MemoryPlan {
     Array<std::size_t> buffers;
     Array<std::size_t> statistics;
     ///@}
-    Array<std::size_t> buffers_at;    ///< by device: where those of its layers begin
-    Array<std::size_t> next_at;       ///< likewise: what they become
-    Array<std::size_t> statistics_at; ///< likewise: those of the mini-batch, of each replica
-    Array<std::size_t> part_at;       ///< behind them: those of each micro-batch, and one more
-    Array<std::size_t> in_flight; ///< by cell: micro-batches between forward and end of backward
-    PlacedParts parts;            ///< tensors that stay inside of cells
-    Array<std::size_t> parts_at;  ///< by device: offset of the room that they share
-    Array<std::size_t> evaluation_at; ///< likewise, in an evaluation
-    Room room;                        ///< of a step, at evaluation_at
-    Room evaluation_room;             ///< of an evaluation, likewise, by that table's values
-    std::size_t capacity = 0;         ///< samples in a micro-batch
-    std::size_t inputs_at = 0;        ///< offset of the staged inputs in the first cell's arena
-    std::size_t targets_at = 0;       ///< of the staged targets in the last cell's
-    std::size_t sums_at = 0;          ///< of the loss's numbers, likewise
-    Array<std::size_t> states_at;     ///< by device: offset of a step's state
-    Array<std::size_t> optimizers_at; ///< by device: offset of the optimizer
-    Array<std::size_t> constants_at;  ///< by device: offset of a step's constants, 0: none are read
-    Array<std::size_t> sides_at;      ///< by device: offset of the staged side inputs it reads
-    Array<std::size_t> staged_sides;  ///< likewise: bytes of one mini-batch's, as staged_inputs
-    Array<std::size_t> squares_at;    ///< by device: what sums of squares take, then the sums
-    std::size_t all_squares_at = 0;   ///< on the device of the last cell: those of all tensors
-    std::size_t order_at = 0;         ///< likewise: their order in the chain
-    Array<std::size_t> tied_at;       ///< by device: where gradients of others come to be added
-    Array<std::size_t> handles_at;    ///< by device: offset of the handles' workspaces
-    Array<std::size_t> replicas_at;   ///< by device: where parts of other replicas' gradients come
-    Replication replication{};        ///< for how many of these
-    Lowered lowered;                  ///< the programs with all copies
-    Array<CellValues> cells;          ///< by cell: which values its actions have
-    Operands operands;                ///< what actions read and write
-    Pools pools;                      ///< where that lies, see Located
+    Array<std::size_t> in_flight;   ///< by cell: micro-batches between forward and end of backward
+    PlacedParts parts;              ///< tensors that stay inside of cells
+    Room room;                      ///< of a step, at DeviceOffsets::evaluation
+    Room evaluation_room;           ///< of an evaluation, likewise, by that table's values
+    std::size_t capacity = 0;       ///< samples in a micro-batch
+    std::size_t inputs_at = 0;      ///< offset of the staged inputs in the first cell's arena
+    std::size_t targets_at = 0;     ///< of the staged targets in the last cell's
+    std::size_t sums_at = 0;        ///< of the loss's numbers, likewise
+    std::size_t all_squares_at = 0; ///< on the device of the last cell: those of all tensors
+    std::size_t order_at = 0;       ///< likewise: their order in the chain
+    Replication replication{};      ///< for how many of these
+    Lowered lowered;                ///< the programs with all copies
+    Array<CellValues> cells;        ///< by cell: which values its actions have
+    Operands operands;              ///< what actions read and write
+    Pools pools;                    ///< where that lies, see Located
     /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
     Array<std::uint32_t> skip_edges;
     bool stages = false;            ///< whether devices cannot read the host's memory, see Staging
@@ -180,3 +187,4 @@ struct MemoryPlan {
 };
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

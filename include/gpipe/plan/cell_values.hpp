@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Which values actions of a cell have beside the tensors of its edges and its parts.
@@ -35,3 +36,4 @@ GPIPE_INLINE constexpr Region skip_address(std::uint16_t slot, bool gradient) {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

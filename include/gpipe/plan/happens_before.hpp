@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What each action can be sure of when it starts (vector clocks; Fidge, Mattern 1988): how many
@@ -70,3 +71,4 @@ class HappensBefore {
 };
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/walk.hpp>
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Times programs with all their copies: every stream runs its actions in order, an action starts
@@ -61,3 +63,4 @@ constexpr SimulatedTimes<Time> simulate(Lowered const& lowered, Cost const& cost
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Where the actions of a table run, and one linear order of them that respects every stream.
@@ -115,3 +116,4 @@ struct Walk {
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -51,15 +51,16 @@ namespace detail {
     std::size_t at = 0;
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {
         DeviceBuffers& own = result.devices[d];
-        own.bytes = plan.next_at[d] - plan.buffers_at[d];
-        own.statistics_bytes = (plan.part_at[d] - plan.statistics_at[d]) / plan.replication.count;
+        own.bytes = plan.begin[d].next - plan.begin[d].buffers;
+        own.statistics_bytes =
+            (plan.begin[d].part - plan.begin[d].statistics) / plan.replication.count;
         own.first = own.last = at;
         if (!ranks.own(d)) continue;
         std::byte* const arena = arenas[d];
-        own.buffers = arena + plan.buffers_at[d];
-        own.next = arena + plan.next_at[d];
+        own.buffers = arena + plan.begin[d].buffers;
+        own.next = arena + plan.begin[d].next;
         std::size_t const before = ranks.replica * own.statistics_bytes;
-        own.statistics = arena + plan.statistics_at[d] + before;
+        own.statistics = arena + plan.begin[d].statistics + before;
         for (std::size_t i = 0; i < model.infos.size(); ++i) {
             if (!model.infos[i].has_buffers()) continue;
             if (programs.device_of(cell_of(plan.first, i)) != d) continue;
@@ -67,10 +68,10 @@ namespace detail {
             result.rows[at++] = {layer.functions.update_buffers, layer.functions.merge_statistics,
                                  layer.object, static_cast<std::uint32_t>(i)};
             layers[i].buffers = {arena + plan.buffers[i],
-                                 own.next + (plan.buffers[i] - plan.buffers_at[d]),
+                                 own.next + (plan.buffers[i] - plan.begin[d].buffers),
                                  arena + plan.statistics[i] + before,
-                                 arena + plan.part_at[d] +
-                                     (plan.statistics[i] - plan.statistics_at[d]),
+                                 arena + plan.begin[d].part +
+                                     (plan.statistics[i] - plan.begin[d].statistics),
                                  own.statistics_bytes,
                                  programs.micro_batches()};
         }

@@ -159,6 +159,13 @@ template <DeviceRuntime Device> class Engine {
         for (TensorPointer const& output : outputs)
             if (!output.absent) device_.await_writers(output.data);
     }
+    // Has the batches made; returns the bytes of one outside the devices.
+    std::size_t prepared(Array<std::byte*> const& arenas) {
+        for (MiniBatch& batch : batches_)
+            batch.prepare(planned_.model, planned_.plan, arenas, planned_.ranks,
+                          planned_.overlaps && slots > 1);
+        return batches_[0].staged_bytes();
+    }
     // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
@@ -235,7 +242,7 @@ template <DeviceRuntime Device> class Engine {
 
     Device& device_;
     MachinePlan<Device> const& planned_;
-    Array<MiniBatch> batches_; ///< by slot
+    MiniBatch batches_[slots];
     Runs<Device> runs_;
     TiedParameters<Device> tied_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more

@@ -23,10 +23,9 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Arenas<Device> const& arenas, std::byte* host,
                        Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
     : device_(device), planned_(planned),
-      batches_(slots, MiniBatch(planned.model, planned.plan, arenas.begins(), planned.ranks,
-                                planned.overlaps && slots > 1)),
-      runs_(device, tables_of(device, planned, arenas.begins(), handles), planned.checks, immediate,
-            batches_[0].staged_bytes()),
+      runs_(
+          device, [&] { return tables_of(device, planned, arenas.begins(), handles); },
+          planned.checks, immediate, prepared(arenas.begins())),
       tied_(arenas, planned.model, tables()),
       plans_(make_lane_plans(planned, ending_of(planned, tables(), immediate), device.lanes(),
                              arenas.begins(), host)),

@@ -56,7 +56,7 @@ template <class Device> class ImmediateChecks {
     // finite.
     bool has_updated(Run const& run) const {
         double const* const squares = mail_.squares(run.arguments.slot);
-        for (std::size_t d = 0; d < tables_.gradients.size(); ++d)
+        for (std::size_t d = 0; d < tables_.devices.size(); ++d)
             if (tables_.has_updates(d) &&
                 std::all_of(squares + tables_.updates_at[d], squares + tables_.updates_at[d + 1],
                             is_finite))

@@ -133,7 +133,7 @@ template <DeviceRuntime Device> class Machine {
             if (!ranks().own(d)) continue;
             auto const add = [&](HandleSpecs specs) {
                 handles_[d].add(specs, &device_.stream(d - ranks().begin()),
-                                arenas_.begins()[d] + plan().handles_at[d]);
+                                arenas_.begins()[d] + plan().begin[d].handles);
             };
             for (std::size_t i = planned_.first[c]; i < planned_.first[c + 1]; ++i)
                 add(model().layers[i].functions.handles);

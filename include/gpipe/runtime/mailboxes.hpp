@@ -79,7 +79,7 @@ template <DeviceMemory Device> class Mailboxes {
     ///@{
     Mailbox<std::byte const> constants(std::size_t slot, std::size_t device) const {
         std::byte const* const here = at(slot) + constants_at_;
-        return {here, apart() ? tables_->constants_there[device] : here, constants_bytes_};
+        return {here, apart() ? tables_->devices[device].constants : here, constants_bytes_};
     }
     /// If anybody there reads them.
     void put_constants(Device& device, std::size_t stream, std::size_t slot, std::size_t d) const {
@@ -87,11 +87,12 @@ template <DeviceMemory Device> class Mailboxes {
     }
     Mailbox<StepState> state(std::size_t slot, std::size_t device) const {
         StepState* const here = &state(slot);
-        return {here, apart() ? tables_->states[device] : here};
+        return {here, apart() ? tables_->devices[device].state : here};
     }
     Mailbox<std::byte const> optimizer(void const* here, std::size_t device) const {
         auto const* const bytes = static_cast<std::byte const*>(here);
-        return {bytes, apart() ? tables_->optimizers[device] : bytes, tables_->optimizer_bytes};
+        return {bytes, apart() ? tables_->devices[device].optimizer : bytes,
+                tables_->optimizer_bytes};
     }
     /// The sums of the squares of its gradients.
     Mailbox<double> squares(std::size_t slot, std::size_t device) const {
@@ -104,7 +105,8 @@ template <DeviceMemory Device> class Mailboxes {
     /// Where devices have memory of their own, which ranks tell each other from: the sign of this
     /// rank as the n-th behind the state.
     Mailbox<std::uint64_t> sign(std::size_t slot, std::size_t device, std::size_t n) const {
-        std::byte* const there = reinterpret_cast<std::byte*>(tables_->states[device]) + sign_of(n);
+        std::byte* const there =
+            reinterpret_cast<std::byte*>(tables_->devices[device].state) + sign_of(n);
         return {&sign(slot), reinterpret_cast<std::uint64_t*>(there)};
     }
     ///@}
@@ -129,7 +131,7 @@ template <DeviceMemory Device> class Mailboxes {
     ///@}
     /// Memory of a device for sums of squares; null where there is no need.
     std::byte* workspace(std::size_t device) const {
-        return apart() ? tables_->squares[device] : nullptr;
+        return apart() ? tables_->devices[device].squares : nullptr;
     }
 
   private:

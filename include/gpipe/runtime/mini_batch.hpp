@@ -40,45 +40,50 @@ class MiniBatch {
     };
 
     MiniBatch() = default;
-    /// `arenas`: by device. Samples are staged where the plan has room for them. `keeps`: side
-    /// inputs that are not are copied by take(), for they may be read when the caller's arrays are
-    /// others already.
-    [[gnu::cold]] MiniBatch(Model const& model, MemoryPlan const& plan,
-                            Array<std::byte*> const& arenas, Ranks const& ranks, bool keeps)
-        : micro_batches_(plan.lowered.programs.micro_batches()),
-          samples_(plan.capacity * micro_batches_),
-          inputs_(micro_batches_, model.input_tensors, plan.lowered.programs.device_of(0),
-                  plan.staged_inputs),
-          others_(micro_batches_, model.target_tensors,
-                  plan.lowered.programs.device_of(plan.lowered.programs.cells() - 1),
-                  plan.staged_targets),
-          sides_(model.sides.size() > 0 ? arenas.size() : 0) {
-        find_optionals(model);
-        for (std::size_t d = 0; d < sides_.size(); ++d)
-            if (ranks.own(d)) {
-                sides_[d] = {micro_batches_, model.sides.size(), d, plan.staged_sides[d]};
-                sides_[d].reads = read_sides(model, plan, d);
-            }
-        if (!has_staging(plan)) {
-            for (SideInfo const& side : model.sides)
-                kept_bytes_ += keeps ? slot_bytes(samples_ * side.bytes) : 0;
-            kept_ = Array<std::byte>(kept_bytes_);
-            kept_sides_ = Array<TensorPointer>(model.sides.size());
-            return;
-        }
+    MiniBatch(MiniBatch const&) = delete;
+    MiniBatch& operator=(MiniBatch const&) = delete;
+    ~MiniBatch() = default;
+
+    /// Once, before the first run. `arenas`: by device. Samples are staged where the plan has room
+    /// for them. `keeps`: side inputs that are not are copied by take(), for they may be read when
+    /// the caller's arrays are others already. Throws std::invalid_argument for more than 64
+    /// tensors of which some may be absent.
+    [[gnu::cold]] void prepare(Model const& model, MemoryPlan const& plan,
+                               Array<std::byte*> const& arenas, Ranks const& ranks, bool keeps) {
+        Programs const& programs = plan.lowered.programs;
+        micro_batches_ = programs.micro_batches();
+        samples_ = plan.capacity * micro_batches_;
+        std::size_t const devices = model.sides.size() > 0 ? arenas.size() : 0;
+        groups_ = Array<Group>(devices + 2);
         std::size_t copies = 0;
-        auto const stage = [&](Side& side, std::size_t at) {
-            if (!ranks.own(side.device)) return;
-            side.staged = arenas[side.device] + at;
-            side.pinned_at = staged_bytes_;
-            staged_bytes_ += side.bytes;
-            for (std::size_t t = 0; t < side.tensors; ++t) copies += side.has(t);
+        auto const set = [&](Group& group, std::size_t tensors, std::size_t device,
+                             std::size_t bytes, std::size_t at) {
+            group.tensors = tensors;
+            group.device = device;
+            group.table = Array<std::byte*>(micro_batches_ * tensors);
+            if (!plan.stages || bytes == 0 || !ranks.own(device)) return;
+            group.bytes = bytes;
+            group.staged = arenas[device] + at;
+            group.pinned_at = staged_bytes_;
+            staged_bytes_ += bytes;
+            for (std::size_t t = 0; t < tensors; ++t) copies += group.has(t);
         };
-        stage(inputs_, plan.inputs_at);
-        for (std::size_t d = 0; d < sides_.size(); ++d)
-            if (plan.staged_sides[d] > 0) stage(sides_[d], plan.sides_at[d]);
-        stage(others_, plan.targets_at);
+        set(groups_[0], model.input_tensors, programs.device_of(0), plan.staged_inputs,
+            plan.inputs_at);
+        for (std::size_t d = 0; d < devices; ++d) {
+            if (!ranks.own(d)) continue;
+            groups_[d + 1].reads = read_sides(model, plan, d);
+            set(groups_[d + 1], model.sides.size(), d, plan.begin[d].staged_sides,
+                plan.begin[d].sides);
+        }
+        set(groups_[devices + 1], model.target_tensors, programs.device_of(programs.cells() - 1),
+            plan.staged_targets, plan.targets_at);
         copies_ = Array<Copy>(copies);
+        for (SideInfo const& side : model.sides)
+            kept_bytes_ += keeps && !plan.stages ? slot_bytes(samples_ * side.bytes) : 0;
+        kept_ = Array<std::byte>(kept_bytes_);
+        kept_sides_ = Array<TensorPointer>(kept_bytes_ > 0 ? model.sides.size() : 0);
+        find_optionals(model);
     }
 
     /// Takes samples [first, first + count) of the caller's arrays, in the room of `slot` where
@@ -88,24 +93,25 @@ class MiniBatch {
               std::size_t slot) {
         copy_count_ = 0;
         absent_ = 0;
-        for (std::size_t i = 0; i < optionals_.size(); ++i) {
-            std::size_t const at = optionals_[i];
-            bool const absent = at < inputs.size() ? inputs[at].absent
-                                                   : measures && others[at - inputs.size()].absent;
-            absent_ |= std::uint64_t{absent} << i;
-        }
-        point(inputs_, inputs.first(inputs_.tensors), first, count, inputs_.staged, slot);
-        if (!sides_.empty()) take_sides(inputs.subspan(inputs_.tensors), first, count, slot);
-        point(others_, others, first, count, others_.staged && measures, slot);
+        for (std::size_t i = 0; i < tags_.size(); ++i)
+            if (bool const given = i < inputs.size(); given || measures)
+                absent_ |= std::uint64_t{(given ? inputs[i] : others[i - inputs.size()]).absent}
+                           << i;
+        Group& targets = groups_[groups_.size() - 1];
+        point(groups_[0], inputs.first(groups_[0].tensors), first, count, groups_[0].staged, slot);
+        if (groups_.size() > 2) take_sides(inputs.subspan(groups_[0].tensors), first, count, slot);
+        point(targets, others, first, count, targets.staged && measures, slot);
     }
 
     /// The arrays of one micro-batch's tensors.
-    GroupAddress inputs(std::size_t micro_batch) const { return inputs_.of(micro_batch); }
+    GroupAddress inputs(std::size_t micro_batch) const { return groups_[0].of(micro_batch); }
     /// Targets or outputs.
-    GroupAddress others(std::size_t micro_batch) const { return others_.of(micro_batch); }
+    GroupAddress others(std::size_t micro_batch) const {
+        return groups_[groups_.size() - 1].of(micro_batch);
+    }
     /// Side inputs where a device finds them: [micro-batch][side]; null where there are none.
     std::byte* const* sides(std::size_t device) const {
-        return sides_.empty() ? nullptr : sides_[device].table.data();
+        return groups_.size() > 2 ? groups_[device + 1].table.data() : nullptr;
     }
     /// Which tensors are absent.
     StepOptionals optionals() const { return {tags_.data(), absent_}; }
@@ -114,23 +120,20 @@ class MiniBatch {
     /// Bytes of room for a mini-batch outside the device.
     std::size_t staged_bytes() const { return staged_bytes_; }
     /// The device that reads the inputs.
-    std::size_t reader() const { return inputs_.device; }
+    std::size_t reader() const { return groups_[0].device; }
     /// The device of each copy that there can be.
     Array<std::size_t> copy_devices() const {
         Array<std::size_t> devices(copies_.size());
         std::size_t n = 0;
-        auto const add = [&](Side const& side) {
-            for (std::size_t t = 0; t < side.tensors && side.staged; ++t)
-                if (side.has(t)) devices[n++] = side.device;
-        };
-        add(inputs_);
-        for (Side const& side : sides_) add(side);
-        add(others_);
+        for (Group const& group : groups_)
+            for (std::size_t t = 0; t < group.tensors && group.staged; ++t)
+                if (group.has(t)) devices[n++] = group.device;
         return devices;
     }
 
   private:
-    struct Side {
+    // Tensors that a device reads or writes in the caller's arrays, or where these are staged.
+    struct Group {
         std::size_t tensors = 0;
         std::size_t device = 0;
         std::size_t bytes = 0; // of one mini-batch in its room
@@ -139,39 +142,33 @@ class MiniBatch {
         Array<std::byte*> table;   // [micro-batch][tensor]
         Array<bool> reads;         // by tensor; empty: all
 
-        Side() = default;
-        Side(std::size_t micro_batches, std::size_t count, std::size_t on, std::size_t staged_bytes)
-            : tensors(count), device(on), bytes(staged_bytes), table(micro_batches * count) {}
         GroupAddress of(std::size_t micro_batch) const {
             return GroupAddress::of_arrays(table.data() + micro_batch * tensors, tensors);
         }
         bool has(std::size_t tensor) const { return reads.empty() || reads[tensor]; }
     };
 
-    // Which tensors may be absent.
+    // Which tensors may be absent, if any.
     void find_optionals(Model const& model) {
         GroupSizes const& inputs = model.infos[0].input;
-        auto const each = [&](auto f) {
-            std::size_t at = 0;
-            for (std::size_t t = 0; t < inputs.count; ++t) f(inputs.elements[t].optional, at++);
-            for (SideInfo const& side : model.sides) f(side.optional, at++);
-            for (std::size_t t = 0; t < model.targets.count; ++t)
-                f(model.targets.elements[t].optional, at++);
+        GroupSizes const& targets = model.targets;
+        Array<void const*> tags(inputs.count + model.sides.size() + targets.count);
+        std::size_t at = 0;
+        bool any = false;
+        auto const add = [&](void const* tag) {
+            any = any || tag;
+            tags[at++] = tag;
         };
-        std::size_t count = 0;
-        each([&](void const* tag, std::size_t) { count += tag != nullptr; });
-        if (count > 64)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: %zu tensors of a mini-batch may be absent, and at most 64 can be told",
-                count);
-        optionals_ = Array<std::size_t>(count);
-        tags_ = Array<void const*>(count);
-        count = 0;
-        each([&](void const* tag, std::size_t at) {
-            if (!tag) return;
-            tags_[count] = tag;
-            optionals_[count++] = at;
-        });
+        for (std::size_t t = 0; t < inputs.count; ++t) add(inputs.elements[t].optional);
+        for (SideInfo const& side : model.sides) add(side.optional);
+        for (std::size_t t = 0; t < targets.count; ++t) add(targets.elements[t].optional);
+        if (!any) return;
+        if (at > 64)
+            detail::throw_error<std::invalid_argument>("gpipe: a mini-batch has %zu tensors, of "
+                                                       "which some may be absent: then it may have "
+                                                       "at most 64",
+                                                       at);
+        tags_ = static_cast<Array<void const*>&&>(tags);
     }
     // Which side inputs the layers of a device read.
     static Array<bool> read_sides(Model const& model, MemoryPlan const& plan, std::size_t device) {
@@ -190,47 +187,44 @@ class MiniBatch {
             std::size_t const bytes = from[s].sample_bytes;
             if (count > 0 && !from[s].absent)
                 std::memcpy(to, from[s].data + first * bytes, count * bytes);
-            kept_sides_[s] = {to, bytes, false};
+            kept_sides_[s] = {to, bytes, from[s].absent};
             to += slot_bytes(samples_ * bytes);
         }
-        for (Side& side : sides_)
+        for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
             if (kept_bytes_ > 0)
-                point(side, {kept_sides_.data(), kept_sides_.size()}, 0, count, false, slot);
+                point(groups_[g], {kept_sides_.data(), kept_sides_.size()}, 0, count, false, slot);
             else
-                point(side, from, first, count, side.staged, slot);
+                point(groups_[g], from, first, count, groups_[g].staged, slot);
     }
-    void point(Side& side, Pointers from, std::size_t first, std::size_t count, bool stages,
-               std::size_t slot) {
-        std::byte* staged = side.staged + (stages ? slot * side.bytes : 0);
-        std::size_t pinned = side.pinned_at;
+    [[gnu::noinline]] void point(Group& group, Pointers from, std::size_t first, std::size_t count,
+                                 bool stages, std::size_t slot) {
+        std::byte* staged = group.staged + (stages ? slot * group.bytes : 0);
+        std::size_t pinned = group.pinned_at;
         Split const split(count, micro_batches_);
-        for (std::size_t t = 0; t < from.size() && t < side.tensors; ++t) {
-            if (!side.has(t)) continue;
+        for (std::size_t t = 0; t < from.size() && t < group.tensors; ++t) {
+            if (!group.has(t)) continue;
             std::size_t const bytes = from[t].sample_bytes;
             // Of one that is absent nothing is read; its copy keeps its place among the others.
             std::byte* data = from[t].absent ? nullptr : from[t].data + first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {side.device, staged, data, data ? count * bytes : 0,
+                copies_[copy_count_++] = {group.device, staged, data, data ? count * bytes : 0,
                                           pinned};
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);
             }
             for (std::size_t m = 0; m < micro_batches_; ++m)
-                side.table[m * side.tensors + t] = data ? data + split[m].first * bytes : nullptr;
+                group.table[m * group.tensors + t] = data ? data + split[m].first * bytes : nullptr;
         }
     }
 
     std::size_t micro_batches_ = 0;
     std::size_t samples_ = 0; // that there is room for
-    Side inputs_;
-    Side others_;
-    Array<Side> sides_; // by device; none where there are no side inputs
+    Array<Group> groups_; // the inputs, by device side inputs, if there are any, targets or outputs
     Array<Copy> copies_;
     std::size_t copy_count_ = 0;
-    Array<void const*> tags_;      // of tensors that may be absent
-    Array<std::size_t> optionals_; // which these are: inputs, side inputs, targets
-    std::uint64_t absent_ = 0;     // a bit for each
+    Array<void const*> tags_;  // by tensor: inputs, side inputs, targets; none if all are there
+    std::uint64_t absent_ = 0; // a bit for each
     std::size_t staged_bytes_ = 0;
     std::size_t kept_bytes_ = 0;
     Array<std::byte> kept_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/chain/handle_table.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/freeze.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
 template <class Device, class... Ts>
@@ -103,3 +105,4 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
 }
 
 } // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END

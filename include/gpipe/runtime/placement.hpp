@@ -3,12 +3,14 @@
 #include <gpipe/balance/partition.hpp>
 #include <gpipe/chain/info.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
 #include <algorithm>
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
@@ -73,3 +75,4 @@ Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t
 }
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END

@@ -18,7 +18,8 @@ template <class End> class ReplicaExchange {
     ReplicaExchange(End& end, Tables const& tables, Run& run, Step const& step)
         : end_(end), tables_(tables), parts_(tables.replicas), run_(run), step_(step),
           self_(tables.ranks.replica), count_(parts_.replication.count),
-          message_(parts_.message[step.device]), gradients_(tables.gradients[step.device].data) {}
+          message_(parts_.message[step.device]),
+          gradients_(tables.devices[step.device].gradients.data) {}
 
     // Everybody gets what the others have of his part, and adds it up in the order of the replicas:
     // the sum is the same whoever does it.

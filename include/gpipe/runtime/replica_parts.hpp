@@ -72,7 +72,7 @@ namespace detail {
         parts.message[d] = parts.replication.message(bytes.parameters);
         if (!ranks.own(d)) continue;
         parts.parameters[d] = arenas[d];
-        parts.room[d] = arenas[d] + plan.replicas_at[d];
+        parts.room[d] = arenas[d] + plan.begin[d].replicas;
         auto const at = [&](UpdateRow const& row) {
             return static_cast<std::size_t>(row.parameter - parts.parameters[d]);
         };

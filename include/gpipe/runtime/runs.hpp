@@ -29,10 +29,11 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
 /// has become of the parameters.
 template <DeviceRuntime Device> class Runs {
   public:
-    /// `device` must outlive it; `batch_bytes`: of a mini-batch, where it has to be brought to the
-    /// device; `immediate`: see update::Immediate.
-    Runs(Device& device, Tables tables, StepChecks checks, bool immediate, std::size_t batch_bytes)
-        : device_(device), tables_(std::move(tables)),
+    /// `device` must outlive it; `make()`: the tables, made where they stay; `batch_bytes`: of a
+    /// mini-batch, where it has to be brought to the device; `immediate`: see update::Immediate.
+    template <class Make>
+    Runs(Device& device, Make make, StepChecks checks, bool immediate, std::size_t batch_bytes)
+        : device_(device), tables_(make()),
           host_sums_(device.allocate_host(
               tables_.loss_sums
                   ? 0
@@ -47,7 +48,7 @@ template <DeviceRuntime Device> class Runs {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
         for (Run& run : runs_) {
             run.ranges = Array<SampleRange>(tables_.micro_batches);
-            run.frames = Array<StepFrame>(tables_.gradients.size());
+            run.frames = Array<StepFrame>(tables_.devices.size());
         }
         if (checks.scale.scales()) scale_.factor = checks.scale.initial;
     }
@@ -176,8 +177,8 @@ template <DeviceRuntime Device> class Runs {
         mail_.state(0) = state_before(seed, steps);
         device_.run([&] {
             Ranks const& ranks = tables_.ranks;
-            for (std::size_t d = ranks.begin(); d < ranks.end() && !tables_.states.empty(); ++d)
-                mail_.state(0, d).put(device_, d - ranks.begin());
+            for (std::size_t d = ranks.begin(); d < ranks.end(); ++d)
+                if (tables_.devices[d].state) mail_.state(0, d).put(device_, d - ranks.begin());
             if (end_.checks.squares() && ranks.own(tables_.last_device))
                 mail_.order().put(device_, tables_.last_device - ranks.begin());
         });

@@ -46,8 +46,9 @@ template <DeviceRuntime Device> class StepEnd {
             if (!arguments.training()) continue;
             if (tables_.has_updates(d) && arguments.last)
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
-            if (tables_.gradients[d].size > 0 && arguments.before == 0)
-                device_.fill(stream, tables_.gradients[d].data, tables_.gradients[d].size);
+            if (tables_.devices[d].gradients.size > 0 && arguments.before == 0)
+                device_.fill(stream, tables_.devices[d].gradients.data,
+                             tables_.devices[d].gradients.size);
         }
     }
 
@@ -194,7 +195,7 @@ template <DeviceRuntime Device> class StepEnd {
     void reduce(Run& run, Step const& step) {
         Tables::Tie const& tie = tables_.ties[step.calls];
         std::uint32_t const first = tables_.tied[tie.first];
-        bool const apart = tables_.gradients_to_add.size() > 0;
+        std::byte* const here = tables_.devices[step.device].tied; // null where all can read all
         [[maybe_unused]] std::byte* const sum = tables_.updates[first].gradient;
         for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
             std::byte* other = tables_.updates[tables_.tied[i]].gradient;
@@ -203,8 +204,7 @@ template <DeviceRuntime Device> class StepEnd {
                     if (other) send(run, step.stream, tables_.channel_of_end(i), other, tie.bytes);
                     continue;
                 }
-            if (apart && !tables_.has_row(step.device, tables_.tied[i])) {
-                std::byte* const here = tables_.gradients_to_add[step.device];
+            if (here && !tables_.has_row(step.device, tables_.tied[i])) {
                 bring(run, step.stream, i, here, other, tie.bytes);
                 other = here;
             }

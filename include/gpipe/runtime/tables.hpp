@@ -30,6 +30,19 @@ struct Tables {
         std::size_t size = 0;      ///< how many
     };
 
+    /// What a device has beside tensors of layers.
+    struct OnDevice {
+        Bytes gradients{};         ///< all of them
+        std::byte* tied = nullptr; ///< room for a tied gradient of who shares no memory
+        /// Where it cannot read the host's memory, what is copied there, or found.
+        ///@{
+        StepState* state = nullptr;
+        std::byte* optimizer = nullptr;
+        std::byte* constants = nullptr; ///< null: nobody reads them
+        std::byte* squares = nullptr;   ///< sums of the squares of its gradients
+        ///@}
+    };
+
     /// Parameter tensors that are one.
     struct Tie {
         std::size_t first = 0; ///< of its ends, in `tied`
@@ -45,22 +58,17 @@ struct Tables {
     Array<EdgeRow> edges;                ///< by edge
     Array<UpdateRow> updates;            ///< device by device
     Array<std::size_t> updates_at;       ///< by device, and the end
-    Array<Bytes> gradients;              ///< by device
+    Array<OnDevice> devices;             ///< by device
     BufferRows buffers;                  ///< of layers that have any
     Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
     Array<std::uint32_t> tied;  ///< of `updates`, as Model::ties has the ends
     Array<Tie> ties;            ///< whose ends they are
-    /// Where the sums of the gradients' squares are found, on a device that cannot read the host's
-    /// memory: by device; of all, on the last; and `order`, likewise.
-    Array<std::byte*> squares;
-    Array<std::byte*> gradients_to_add;   ///< likewise, by device: room for a tied tensor's
-    double* all_squares = nullptr;        ///< see above
+    /// Where the sums of the squares of all gradients are found on the last device, where it cannot
+    /// read the host's memory; and `order`, likewise.
+    double* all_squares = nullptr;
     std::uint32_t* order_there = nullptr; ///< see above
     HandleSet const* handles = nullptr;   ///< by device
-    Array<StepState*> states;             ///< by device
-    Array<std::byte*> optimizers;         ///< by device, where it is copied to
     StepConstants constants;              ///< as the caller sets them
-    Array<std::byte*> constants_there;    ///< by device, where they are copied to; null: nowhere
     Part<SideInfo> sides;                 ///< side inputs
     /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
@@ -132,7 +140,7 @@ namespace detail {
     for (LayerParts const& parts : model.layers) tensors += parts.updates.count;
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
-    tables.gradients = Array<Tables::Bytes>(devices);
+    tables.devices = Array<Tables::OnDevice>(devices);
     bool const shards = plan.replication.count > 1 && plan.replication.shards;
     Array<std::uint32_t> first_row(model.layers.size()); // by layer
     std::size_t at = 0;
@@ -164,8 +172,8 @@ namespace detail {
     for (std::size_t d = 0; d < devices; ++d) {
         bool const own = tables.ranks.own(d);
         if (own)
-            tables.gradients[d] = {arenas[d] + plan.devices[d].parameters,
-                                   plan.devices[d].gradients};
+            tables.devices[d].gradients = {arenas[d] + plan.devices[d].parameters,
+                                           plan.devices[d].gradients};
         for (std::size_t c = 0; c < programs.cells(); ++c) {
             if (programs.device_of(c) != d) continue;
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
@@ -233,17 +241,14 @@ namespace detail {
 [[gnu::cold]] GPIPE_INLINE void fill_staging(Tables& tables, MemoryPlan const& plan,
                                              Array<std::byte*> const& arenas) {
     std::size_t const devices = plan.devices.size();
-    tables.states = Array<StepState*>(devices);
-    tables.optimizers = Array<std::byte*>(devices);
     for (std::size_t d = 0; d < devices; ++d) {
-        tables.states[d] = reinterpret_cast<StepState*>(arenas[d] + plan.states_at[d]);
-        tables.optimizers[d] = arenas[d] + plan.optimizers_at[d];
+        DeviceOffsets const& begin = plan.begin[d];
+        Tables::OnDevice& own = tables.devices[d];
+        own.state = reinterpret_cast<StepState*>(arenas[d] + begin.states);
+        own.optimizer = arenas[d] + begin.optimizers;
+        if (begin.constants > 0) own.constants = arenas[d] + begin.constants;
+        own.squares = arenas[d] + begin.squares;
     }
-    tables.constants_there = Array<std::byte*>(devices);
-    for (std::size_t d = 0; d < devices; ++d)
-        if (plan.constants_at[d] > 0) tables.constants_there[d] = arenas[d] + plan.constants_at[d];
-    tables.squares = Array<std::byte*>(devices);
-    for (std::size_t d = 0; d < devices; ++d) tables.squares[d] = arenas[d] + plan.squares_at[d];
     std::byte* const last = arenas[tables.last_device];
     tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
     tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);
@@ -271,11 +276,8 @@ namespace detail {
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
-    if (has_staging(plan) || ranks.count > 1) {
-        tables.gradients_to_add = Array<std::byte*>(arenas.size());
-        for (std::size_t d = 0; d < arenas.size(); ++d)
-            tables.gradients_to_add[d] = arenas[d] + plan.tied_at[d];
-    }
+    for (std::size_t d = 0; d < arenas.size() && (has_staging(plan) || ranks.count > 1); ++d)
+        tables.devices[d].tied = arenas[d] + plan.begin[d].tied;
     tables.sums = model.sums;
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;

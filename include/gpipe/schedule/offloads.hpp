@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// Which micro-batches leave a cell for slower memory between their forward and their reversal (a
@@ -134,3 +135,4 @@ class OffloadChooser {
 using ChooseOffloads = decltype(&choose_offloads);
 
 } // namespace gpipe
+GPIPE_RUNS_ONCE_END
