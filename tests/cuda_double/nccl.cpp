@@ -500,6 +500,29 @@ TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     CHECK(crew.errors[1]);
 }
 
+TEST_CASE("ranks that are told different things hear of it, at the latest when they are to agree") {
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Watch watch;
+    Crew crew(2, watch, options(2));
+    crew.rethrow();
+    toy::Data<Real> const data(8, 8);
+    CHECK(crew.steps({8}, false).size() == 1);
+    crew.each([&](std::size_t r) {
+        if (r == 0)
+            crew[r].step(data.inputs, data.targets);
+        else
+            crew[r].compute_gradients(data.inputs, data.targets);
+    });
+    for (std::size_t r : {0, 1}) {
+        REQUIRE(crew.errors[r]);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
+                             "gpipe: rank 0 is told to train on 8 samples after 1 steps of seed 7, "
+                             "but rank 1 to compute the gradients of 8 samples after 1 steps of "
+                             "seed 7: all have to be told the same",
+                             std::invalid_argument);
+    }
+}
+
 TEST_CASE("what failed in an eager step does not fail those that are kept as graphs") {
     cuda_double::Session const doubles(session(2, 1));
     toy::Watch watch;

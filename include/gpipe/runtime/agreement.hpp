@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/tables.hpp>
 
@@ -46,6 +47,7 @@ struct RankNote {
     FailureOf of{};
     std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
     char what[256] = {};
+    RankVerdict verdict;
 
     RankNote(Run const& run, std::size_t self) : place(run.failure.place()), rank(self) {
         if (!run.failure.get()) return;
@@ -61,7 +63,10 @@ struct RankNote {
     }
     // Of both the first.
     void take_in(RankNote const& other) {
-        if (other.knows && (!knows || other.place < place)) *this = other;
+        if (!other.knows || (knows && other.place >= place)) return;
+        RankVerdict const found = verdict;
+        *this = other;
+        verdict = found;
     }
     // To a run on a rank that does not know better.
     void tell(Run& run, Tables const& tables) const {
@@ -91,11 +96,41 @@ template <class Transport> void compare_plans(Transport& transport, std::uint64_
             "devices and threads, with which options and seed has to be the same on all ranks");
 }
 
+// Before a run, where ranks wait for each other in any case: throws std::invalid_argument on all of
+// them unless all are told the same.
+template <class Transport>
+void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
+                   StepOptionals const& optionals) {
+    Ranks const& ranks = tables.ranks;
+    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
+    RankCall call(arguments, optionals);
+    RankVerdict verdict;
+    if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
+        transport.send(up, bytes_of(call), sizeof call, 0);
+        transport.receive(up + 1, bytes_of(verdict), sizeof verdict);
+    } else {
+        for (std::size_t r = 0; r < ranks.all(); ++r) {
+            std::uint32_t const other = tables.channel_of_rank(r);
+            if (other == no_channel) continue;
+            RankCall theirs = call;
+            transport.receive(other, bytes_of(theirs), sizeof theirs);
+            verdict.compare(ranks.number(), call, r, theirs);
+        }
+        for (std::size_t r = 0; r < ranks.all(); ++r)
+            if (std::uint32_t const other = tables.channel_of_rank(r); other != no_channel)
+                transport.send(other + 1, bytes_of(verdict), sizeof verdict, 0);
+    }
+    if (transport.error()) std::rethrow_exception(transport.error());
+    verdict.check();
+}
+
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
 template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
     Ranks const& ranks = tables.ranks;
     RankNote note(run, ranks.number());
+    RankCall const call(run.arguments, run.batch->optionals());
+    note.verdict.call = call; // until it is a verdict
     // What each replica has evaluated; of a step they are the sums over all.
     bool const adds = ranks.replicas > 1 && !run.arguments.training();
     std::span<double> const sums = totals.first(tables.sums);
@@ -112,6 +147,7 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
             if (other == no_channel) continue;
             RankNote theirs = note;
             transport.receive(other, bytes_of(theirs), sizeof theirs);
+            note.verdict.compare(ranks.number(), call, r, theirs.verdict.call);
             note.take_in(theirs);
             if (!adds || r % ranks.count != tables.decider()) continue;
             Array<double> here(sums.size());
@@ -126,6 +162,7 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
         }
     }
     if (transport.error()) std::rethrow_exception(transport.error());
+    note.verdict.check();
     note.tell(run, tables);
 }
 

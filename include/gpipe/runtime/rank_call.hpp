@@ -1,14 +1,10 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
-#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/run.hpp>
-#include <gpipe/runtime/tables.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <stdexcept>
 
 namespace gpipe::detail {
@@ -55,40 +51,19 @@ struct RankVerdict {
     RankCall call{}; // of that rank
     std::uint64_t decider = 0;
     RankCall decides{}; // of him
-};
 
-static_assert(sizeof(RankVerdict) <= sizeof(RankNote), "there is a channel for these");
-
-// Before a run: throws std::invalid_argument on all ranks unless all are told the same.
-template <class Transport>
-void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   StepOptionals const& optionals) {
-    Ranks const& ranks = tables.ranks;
-    RankCall call(arguments, optionals);
-    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    RankVerdict verdict;
-    if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
-        transport.send(up, bytes_of(call), sizeof call, 0);
-        transport.receive(up + 1, bytes_of(verdict), sizeof verdict);
-    } else {
-        for (std::size_t r = 0; r < ranks.all(); ++r) {
-            std::uint32_t const other = tables.channel_of_rank(r);
-            if (other == no_channel) continue;
-            RankCall theirs = call;
-            transport.receive(other, bytes_of(theirs), sizeof theirs);
-            if (verdict.rank == RankVerdict::nobody && !(theirs == call))
-                verdict = {r, theirs, ranks.number(), call};
-        }
-        for (std::size_t r = 0; r < ranks.all(); ++r)
-            if (std::uint32_t const other = tables.channel_of_rank(r); other != no_channel)
-                transport.send(other + 1, bytes_of(verdict), sizeof verdict, 0);
+    // As that one, of another rank.
+    void compare(std::uint64_t self, RankCall const& own, std::uint64_t other,
+                 RankCall const& theirs) {
+        if (rank == nobody && !(own == theirs)) *this = {other, theirs, self, own};
     }
-    if (transport.error()) std::rethrow_exception(transport.error());
-    if (verdict.rank == RankVerdict::nobody) return;
-    throw_error<std::invalid_argument>(
-        "gpipe: rank %zu is told to %s, but rank %zu to %s: all have to be told the same",
-        static_cast<std::size_t>(verdict.rank), verdict.call.words().text,
-        static_cast<std::size_t>(verdict.decider), verdict.decides.words().text);
-}
+    void check() const {
+        if (rank == nobody) return;
+        throw_error<std::invalid_argument>(
+            "gpipe: rank %zu is told to %s, but rank %zu to %s: all have to be told the same",
+            static_cast<std::size_t>(rank), call.words().text, static_cast<std::size_t>(decider),
+            decides.words().text);
+    }
+};
 
 } // namespace gpipe::detail

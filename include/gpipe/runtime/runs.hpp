@@ -16,7 +16,7 @@ namespace gpipe {
 
 namespace detail {
 
-// Of several ranks: see runtime/rank_call.hpp and runtime/agreement.hpp.
+// Of several ranks: see runtime/agreement.hpp.
 template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
                    StepOptionals const& optionals);
@@ -68,7 +68,7 @@ template <DeviceRuntime Device> class Runs {
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         refuse_if_torn();
-        if constexpr (joins_ranks<Device>)
+        if constexpr (joins_ranks<Device> && !calls_enqueue<Device>)
             detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
         last_failure_.reset();
         if (arguments.training() && arguments.before == 0) spoilt_.reset();
