@@ -77,17 +77,15 @@ template <class T, std::size_t... Extents> class BatchView {
     constexpr BatchView(BatchView<U, Extents...> const& other)
         : data_(other.data()), samples_(other.samples()) {}
 
-    /// As std::span; size() is the number of all elements.
-    ///@{
-    constexpr T* data() const { return data_; }
-    constexpr std::size_t samples() const { return samples_; }
-    constexpr std::size_t size() const { return samples_ * Sample::size(); }
-    constexpr T* begin() const { return data_; }
-    constexpr T* end() const { return data_ + size(); }
+    constexpr T* data() const { return data_; }                ///< of the first sample
+    constexpr std::size_t samples() const { return samples_; } ///< how many
+    constexpr std::size_t size() const { return samples_ * Sample::size(); } ///< all elements
+    constexpr T* begin() const { return data_; }                             ///< of all elements
+    constexpr T* end() const { return data_ + size(); }                      ///< likewise
+    /// One of the samples.
     constexpr Sample operator[](std::size_t sample) const {
         return Sample{data_ + sample * Sample::size()};
     }
-    ///@}
     /// Element (i, ...) of a sample.
     template <class... Indices>
         requires(sizeof...(Indices) == sizeof...(Extents))
