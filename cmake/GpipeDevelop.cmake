@@ -39,6 +39,19 @@ function(gpipe_require what found package)
     endif()
 endfunction()
 
+# The library's functions, compiled once for all programs that are only to be built and tried: half of
+# their compilation otherwise. Not for a source that changes a macro of the library.
+add_library(gpipe_once STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp)
+target_link_libraries(gpipe_once PUBLIC gpipe::gpipe PRIVATE gpipe_warnings)
+function(gpipe_compile_once target source)
+    file(STRINGS ${source} changes REGEX "^#define GPIPE_" LIMIT_COUNT 1)
+    if(NOT changes)
+        target_compile_definitions(${target} PRIVATE GPIPE_COMPILED)
+        target_link_libraries(${target} PRIVATE gpipe_once)
+    endif()
+endfunction()
+option(GPIPE_PROGRAMS_ONCE "Examples and benchmarks have the library's functions from one library" OFF)
+
 # Options and JSON of the programs, in one place: their libraries take seconds to compile.
 find_package(CLI11 QUIET)
 gpipe_require(CLI11 CLI11_FOUND libcli11-dev)
@@ -60,6 +73,9 @@ function(gpipe_program target name)
     set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name})
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
     target_link_libraries(${target} PRIVATE gpipe::gpipe gpipe_warnings gpipe_command_line ${ARGN})
+    if(GPIPE_PROGRAMS_ONCE AND NOT GPIPE_WITH_CUDA)
+        gpipe_compile_once(${target} ${name}.cpp)
+    endif()
     if(GPIPE_BUILD_TESTS AND "programs" IN_LIST GPIPE_TEST_KINDS)
         add_test(NAME programs.${target}
             COMMAND sh ${PROJECT_SOURCE_DIR}/tests/scripts/program $<TARGET_FILE:${target}>

@@ -20,6 +20,7 @@ function(gpipe_document_tests document prefix)
         gpipe_compile_only_library(readme ${prefix}.${name} ${source})
         # a fragment shows a value without using it
         target_compile_options(${prefix}.${name} PRIVATE -Wno-unused)
+        target_compile_definitions(${prefix}.${name} PRIVATE GPIPE_COMPILED) # no code that nobody runs
     endforeach()
 
     file(GLOB sources ${blocks}/run_*.cpp ${blocks}/ranks_*.cpp)
@@ -42,6 +43,9 @@ function(gpipe_document_tests document prefix)
         endif()
         add_executable(${prefix}.${name} ${source})
         target_link_libraries(${prefix}.${name} PRIVATE ${libraries} gpipe_warnings)
+        if(NOT prefix STREQUAL "readme") # whose programs are built as it says
+            gpipe_compile_once(${prefix}.${name} ${source})
+        endif()
         if(EXISTS ${blocks}/${name}.txt)
             gpipe_add_test(readme ${prefix}.${name} sh -c
                 "output=$(\"$@\") && printf '%s\\n' \"$output\" | diff -u \"$0\" -"

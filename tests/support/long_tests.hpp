@@ -26,5 +26,8 @@ inline constexpr bool sanitized = false;
 inline std::size_t one_of(std::size_t points) {
     return long_tests() ? 1 : points * (sanitized ? 37 : 1);
 }
+/// How many of so many random cases are tried: a tenth under sanitizers, which find what they can
+/// in those.
+inline std::size_t cases(std::size_t count) { return sanitized ? (count + 9) / 10 : count; }
 
 } // namespace toy

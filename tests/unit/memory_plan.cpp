@@ -135,7 +135,7 @@ TEST_CASE("an arena is filled without gap or overlap, whatever chain, cut, sched
             CAPTURE(m);
             check(schedule.programs(k, m));
         });
-    for (int round = 0; round < 600; ++round) {
+    for (std::size_t round = 0; round < toy::cases(600); ++round) {
         CAPTURE(round);
         std::size_t const cells = 1 + random() % 9, m = 1 + random() % 5;
         check(toy::Dealt::programs(cells, m));
@@ -227,7 +227,7 @@ TEST_CASE("no plan is smaller than what lives at once, under any schedule there 
 
 TEST_CASE("more samples never take fewer bytes") {
     std::mt19937_64 random(2);
-    for (int round = 0; round < 100; ++round) {
+    for (std::size_t round = 0; round < toy::cases(100); ++round) {
         toy::RandomChain const chain = toy::random_chain(random, 6, {});
         Array<std::size_t> first(4);
         first[1] = 2, first[2] = 4, first[3] = 6;

@@ -224,7 +224,7 @@ TEST_CASE(
 
 TEST_CASE("the number, time and bytes of a reversal are those of its walk") {
     std::mt19937_64 random(2);
-    for (int i = 0; i < 3000; ++i) {
+    for (std::size_t i = 0; i < toy::cases(3000); ++i) {
         std::size_t const n = uniform(random, 1, 12);
         Reversal const reversal = random_reversal(random, n);
         ReversalCosts const costs = random_costs(random, n, 100);
@@ -243,7 +243,7 @@ TEST_CASE("the number, time and bytes of a reversal are those of its walk") {
 TEST_CASE("a reversal with anything changed is sound exactly if it can be walked") {
     std::mt19937_64 random(3);
     std::map<gpipe::ReversalProblem, std::size_t> seen;
-    for (int i = 0; i < 60'000; ++i) {
+    for (std::size_t i = 0; i < toy::cases(60'000); ++i) {
         std::size_t const n = uniform(random, 1, 7);
         Reversal reversal = random_reversal(random, n);
         std::vector<ReversalStep> steps = vector(reversal.steps);
@@ -572,7 +572,7 @@ Least least_of(ReversalCosts const& costs, std::size_t first, std::size_t last) 
 
 TEST_CASE("rotor: in one slot, it is the fastest of the least in bytes") {
     std::mt19937_64 random(14);
-    for (int i = 0; i < 2000; ++i) {
+    for (std::size_t i = 0; i < toy::cases(2000); ++i) {
         std::size_t const n = uniform(random, 2, 7);
         ReversalCosts const costs = random_network(random, n, uniform(random, 1, 9));
         Least const least = least_of(costs, 0, n);
@@ -732,7 +732,7 @@ TEST_CASE("optimal: between keeping everything and one piece, on 24 equal layers
 
 TEST_CASE("the square root rule takes the number of segments for which its estimate is least") {
     std::mt19937_64 random(13);
-    for (int i = 0; i < 2000; ++i) {
+    for (std::size_t i = 0; i < toy::cases(2000); ++i) {
         std::size_t const n = uniform(random, 1, 30);
         std::size_t const in_flight = uniform(random, 1, 9);
         ReversalCosts const costs = random_network(random, n, uniform(random, 1, 40));

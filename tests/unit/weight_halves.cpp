@@ -1,4 +1,5 @@
 // When the weight halves of a cell's layers run, and what runs again for them.
+#include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
 #include <gpipe/checkpoint/weight_halves.hpp>
@@ -60,7 +61,7 @@ TEST_CASE("each half that waits runs once, the last layer's first, behind its la
           "again, and layers run again at most once") {
     std::mt19937_64 random(3);
     std::size_t runs = 0, passes = 0;
-    for (std::size_t n = 0; n < 5000; ++n) {
+    for (std::size_t n = 0; n < toy::cases(5000); ++n) {
         std::size_t const count = 1 + random() % 8;
         Reversal const reversal = toy::some_reversal(random, count);
         Array<WeightHalf> halves(count);
@@ -96,6 +97,6 @@ TEST_CASE("each half that waits runs once, the last layer's first, behind its la
         }
         while (left > 0) REQUIRE(halves[--left] == once);
     }
-    CHECK(runs > 1000);
-    CHECK(passes > 1000);
+    CHECK(runs > toy::cases(1000));
+    CHECK(passes > toy::cases(1000));
 }
