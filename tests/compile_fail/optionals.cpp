@@ -1,5 +1,7 @@
 // expect GPIPE_OPTIONAL_ALWAYS_THERE: (no matching|no viable|cannot convert|no suitable constructor)
 // expect GPIPE_OPTIONAL_NEIGHBOUR: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
+// expect GPIPE_OPTIONAL_SAVED: gpipe: a gpipe::Optional stands in Input and Output, skips
+// expect GPIPE_OPTIONAL_PARAMETERS: gpipe: a gpipe::Optional stands in Input and Output, skips
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 
@@ -10,7 +12,18 @@ using Hint = gpipe::Optional<Mask, X>;
 struct First {
     using Input = gpipe::Tensors<X, Hint>;
     using Output = Input;
-    void forward(auto&, auto, auto) const {}
+#if defined GPIPE_OPTIONAL_SAVED
+    using Saved = Hint;
+#else
+    using Saved = X;
+#endif
+#if defined GPIPE_OPTIONAL_PARAMETERS
+    using Parameters = Hint;
+#else
+    using Parameters = X;
+#endif
+    void initialize(auto& context) const { context.parameters(); }
+    void forward(auto& context, auto, auto) const { context.saved(); }
     void backward(auto&, auto, auto, auto) const {}
 };
 struct Second : First {

@@ -93,6 +93,7 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
 
   protected:
     template <class Tensors, Access access> auto views(Place const& place) const {
+        static_assert(always_there<as_tensors<Tensors>>() || true); // one error, not two
         return batch_views<Tensors, access>({place.in(frame_)}, frame_.samples,
                                             frame_.shared->capacity);
     }

@@ -30,6 +30,14 @@ template <class Group> inline constexpr bool has_optional = is_optional<Group>;
 template <class... Ts>
 inline constexpr bool has_optional<Tensors<Ts...>> = (false || ... || is_optional<Ts>);
 
+// Where what is a layer's own is viewed.
+template <class Group> consteval bool always_there() {
+    constexpr bool holds = !has_optional<Group>;
+    static_assert(holds, "gpipe: a gpipe::Optional stands in Input and Output, skips, side inputs "
+                         "and targets: what a layer has for itself is always there");
+    return holds;
+}
+
 template <class Tag, class T, std::size_t... Es>
 inline constexpr bool is_tensor<Optional<Tag, Tensor<T, Es...>>> = true;
 
