@@ -1,5 +1,6 @@
 // What layers are given beside the tensors of the chain, read by kernels: constants of a step
-// and side inputs. In steps that are kept as graphs, too, all is as on the host, in every bit.
+// and side inputs, which may be absent. In steps that are kept as graphs, too, all is as on the
+// host, in every bit.
 #include "support/on_gpu.hpp"
 
 #include <gpipe/check_gradients.hpp>
@@ -39,12 +40,14 @@ template <class T> struct HeatedGradient {
     }
 };
 
-/// y = x times a mask of integers, one for each sample.
+/// y = x times a mask of integers, one for each sample; null: there is none.
 template <class T, std::size_t N> struct MaskedForward {
     std::int32_t const* mask;
     T const* x;
     T* y;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { y[i] = T(mask[i / N]) * x[i]; }
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
+        y[i] = mask ? T(mask[i / N]) * x[i] : x[i];
+    }
 };
 
 } // namespace body
@@ -78,7 +81,7 @@ struct MaskTag;
 template <class T, std::size_t N> struct Masked {
     using Input = gpipe::Tensor<T, N>;
     using Output = Input;
-    using Side = gpipe::SideInput<MaskTag, gpipe::Tensor<std::int32_t>>;
+    using Side = gpipe::SideInput<MaskTag, gpipe::Optional<MaskTag, gpipe::Tensor<std::int32_t>>>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
 
     void forward(auto& ctx, auto x, auto y) const { mask(ctx, x.data(), y.data(), x.size()); }
@@ -124,16 +127,19 @@ std::vector<std::int32_t> mask_of(std::size_t samples) {
     for (std::size_t s = 0; s < samples; ++s) mask[s] = static_cast<std::int32_t>(s % 3);
     return mask;
 }
-// Steps, each with another temperature, that are begun before those before are done; and what is
-// evaluated between.
+// Steps, each with another temperature and some without a mask, that are begun before those before
+// are done; and what is evaluated between.
 template <class T> std::vector<double> run(T& train) {
+    using Batch = gpipe::Batch<typename T::Input>;
     std::vector<double> result;
     std::vector<typename T::Pending> pending;
-    for (std::size_t const samples : std::vector<std::size_t>{8, 8, 5, 8, 8, 8}) {
+    for (std::size_t const samples : std::vector<std::size_t>{8, 8, 5, 8, 8, 8, 8, 8}) {
         toy::Data<Real> const data(samples, static_cast<std::uint32_t>(samples));
         auto const mask = mask_of(samples);
         train.template constant<toy::Temperature>().value += 0.25f;
-        pending.push_back(train.start({data.inputs, mask}, data.targets));
+        bool const masked = pending.size() % 3 != 1;
+        pending.push_back(train.start(
+            masked ? Batch{data.inputs, mask} : Batch{data.inputs, gpipe::none}, data.targets));
         train.template constant<toy::Temperature>().value += 0.125f;
         if (samples == 5) result.push_back(train.evaluate({data.inputs, mask}, data.targets).loss);
     }
@@ -162,6 +168,7 @@ TEST_CASE("P1 what kernels are given beside the chain's tensors is what loops ar
         CHECK((run(train) == expected));
         toy::Data<Real> const data(8);
         CHECK(gpipe::check_gradients(train, {data.inputs, mask_of(8)}, data.targets).passed());
+        CHECK(gpipe::check_gradients(train, {data.inputs, gpipe::none}, data.targets).passed());
         CHECK(train.used_bytes() == train.planned_bytes());
     }
 }
