@@ -1,4 +1,4 @@
-// expect GPIPE_OPTIONAL_ALWAYS_THERE: (no matching|no viable|cannot convert|no suitable constructor)
+// expect GPIPE_OPTIONAL_ALWAYS_THERE: gpipe: gpipe::none is given for a tensor that is always there
 // expect GPIPE_OPTIONAL_NEIGHBOUR: gpipe: layer Index \(Left\) gives Output, but the next layer \(Right\) takes Input
 // expect GPIPE_OPTIONAL_SAVED: gpipe: a gpipe::Optional stands in Input and Output, skips
 // expect GPIPE_OPTIONAL_PARAMETERS: gpipe: a gpipe::Optional stands in Input and Output, skips

@@ -37,7 +37,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     // A contiguous range with data() and size(); <ranges> would cost more than all other includes.
     template <class Range, class T> static consteval bool fits() {
         if constexpr (is_none<Range>) {
-            return detail::is_optional<T>;
+            return true; // else there would be no sentence where it does not
         } else if constexpr (requires(Range & range) {
                                  std::data(range);
                                  std::size(range);
@@ -57,7 +57,11 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// Optional.
     template <class... Ranges>
         requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
-    Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {}
+    Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {
+        constexpr bool holds = ((!is_none<Ranges> || detail::is_optional<Ts>)&&...);
+        static_assert(holds, "gpipe: gpipe::none is given for a tensor that is always there: one "
+                             "that may be absent is a gpipe::Optional<Tag, gpipe::Tensor<...>>");
+    }
 
     /// N. Throws std::invalid_argument if a range is not a whole number of samples, if two
     /// disagree, or if none is there; `what` names the batch in the message.
