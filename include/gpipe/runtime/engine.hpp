@@ -242,7 +242,7 @@ template <DeviceRuntime Device> class Engine {
 
     Device& device_;
     MachinePlan<Device> const& planned_;
-    MiniBatch batches_[slots];
+    MiniBatch batches_[slots]; ///< made by prepared(), before runs_
     Runs<Device> runs_;
     TiedParameters<Device> tied_;
     Array<LanePlan> plans_; ///< one lane; as many as the device has, if that is more
