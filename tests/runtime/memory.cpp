@@ -73,7 +73,7 @@ template <class T> void poison_all(T& train) {
         std::byte* const rest = optimizer + plan.optimizer;
         std::fill(gradients, optimizer, poison);
         // What a device that has it counts steps in lives on, as parameters do.
-        std::byte* const state = arena.data() + train.plan().begin[d].states;
+        std::byte* const state = arena.data() + train.plan().begin[d].state;
         bool const counts = plan.staging > 0;
         std::fill(rest, counts ? state : arena.data() + arena.size(), poison);
         if (counts) std::fill(state + 256, arena.data() + arena.size(), poison);

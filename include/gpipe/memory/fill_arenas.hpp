@@ -164,8 +164,8 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         };
         bool const last = programs.device_of(cells - 1) == d;
         bool const updates = bytes.parameters > 0;
-        stage(begin.states, slot_bytes(staging.state));
-        stage(begin.optimizers, updates ? slot_bytes(staging.optimizer) : 0);
+        stage(begin.state, slot_bytes(staging.state));
+        stage(begin.optimizer, updates ? slot_bytes(staging.optimizer) : 0);
         bool reads = last && chain.loss_constants.count > 0;
         for (std::size_t const i : layers) {
             reads = reads || chain.layers[i].constants.count > 0;

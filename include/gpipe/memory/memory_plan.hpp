@@ -91,8 +91,8 @@ struct DeviceOffsets {
     std::size_t part = 0;         ///< behind them: those of each micro-batch, and one more
     std::size_t parts = 0;        ///< the room that tensors share which stay inside of cells
     std::size_t evaluation = 0;   ///< likewise, in an evaluation
-    std::size_t states = 0;       ///< of a step
-    std::size_t optimizers = 0;   ///< the functor
+    std::size_t state = 0;        ///< of a step
+    std::size_t optimizer = 0;    ///< the functor
     std::size_t constants = 0;    ///< of a step; 0: none are read
     std::size_t sides = 0;        ///< the staged side inputs that it reads
     std::size_t staged_sides = 0; ///< bytes of one mini-batch's, as MemoryPlan::staged_inputs

@@ -244,8 +244,8 @@ namespace detail {
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceOffsets const& begin = plan.begin[d];
         Tables::OnDevice& own = tables.devices[d];
-        own.state = reinterpret_cast<StepState*>(arenas[d] + begin.states);
-        own.optimizer = arenas[d] + begin.optimizers;
+        own.state = reinterpret_cast<StepState*>(arenas[d] + begin.state);
+        own.optimizer = arenas[d] + begin.optimizer;
         if (begin.constants > 0) own.constants = arenas[d] + begin.constants;
         own.squares = arenas[d] + begin.squares;
     }
