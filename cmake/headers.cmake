@@ -132,7 +132,9 @@ set(GPIPE_HEADERS
     include/gpipe/layers/gradient_tap.hpp
     include/gpipe/layers/moments.hpp
     include/gpipe/layers/norm_loops.hpp
+    include/gpipe/layers/replica_moments.hpp
     include/gpipe/layers/running_statistics.hpp
+    include/gpipe/layers/sync_batch_norm.hpp
     include/gpipe/loader.hpp
     include/gpipe/memory/byte_planner.hpp
     include/gpipe/memory/cell_call.hpp
@@ -208,6 +210,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/engine_steps.hpp
+    include/gpipe/runtime/exchange_zeros.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp

@@ -49,6 +49,11 @@
 // expect GPIPE_NO_UPDATE_OF_BUFFERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_UPDATE_NOT_CONST: gpipe: layer Index \(L\) declares Buffers, so it must have: void update_buffers\(
 // expect GPIPE_STATISTICS_OF_NOTHING: gpipe: layer Index \(L\) declares Statistics, but no Buffers that they would move
+// expect GPIPE_NO_EXCHANGE: gpipe: layer Index \(L\) declares what replicas tell each other as Exchanged, so it must have: void exchange\(
+// expect GPIPE_NO_EXCHANGE: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_EXCHANGE_SHORT: gpipe: layer Index \(L\) declares what replicas tell each other as Exchanged, so it must have: void exchange\(
+// expect GPIPE_EXCHANGE_GRADIENT_READS: gpipe: layer Index \(L\) declares ExchangedGradient, so it must have: void exchange_gradient\(
+// expect GPIPE_EXCHANGE_GRADIENT_READS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
 // expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static constexpr
 // expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
@@ -91,6 +96,17 @@ struct Merges : Running {
     template <class C>
     void merge_statistics(C&, gpipe::TensorView<float, 4>,
                           gpipe::TensorView<float const, 4>) const {}
+};
+struct Tells : Four {
+    using Exchanged = gpipe::Tensors<Tensor, gpipe::Tensor<double>>;
+    using ExchangedGradient = Tensor;
+    template <class C>
+    void exchange(C& context, ReadView,
+                  gpipe::Views<gpipe::TensorView<float, 4>, gpipe::TensorView<double>>) const {
+        context.exchanged(0);
+    }
+    template <class C>
+    void exchange_gradient(C&, ReadView, ReadView, gpipe::TensorView<float, 4>) const {}
 };
 struct Counts : Four {
     using Buffers = gpipe::Tensor<int>;
@@ -313,6 +329,22 @@ struct Mistake : Four {
     void initialize(auto&) const {}
     void merge_statistics(auto&, auto, auto) const {}
 };
+#elif defined(GPIPE_NO_EXCHANGE)
+struct Mistake : Four {
+    using Exchanged = Tensor;
+};
+#elif defined(GPIPE_EXCHANGE_SHORT)
+struct Mistake : Four {
+    using Exchanged = Tensor;
+    void exchange(auto&, auto) const {}
+};
+#elif defined(GPIPE_EXCHANGE_GRADIENT_READS)
+struct Mistake : Four {
+    using ExchangedGradient = Tensor;
+    static constexpr auto backward_reads = gpipe::Reads::both;
+    void backward(auto&, auto, auto, auto, auto) const {}
+    void exchange_gradient(auto&, auto, auto, auto) const {}
+};
 #elif defined(GPIPE_FINAL)
 struct Mistake final : Four {};
 #elif defined(GPIPE_INSIDE_REPEAT)
@@ -330,5 +362,5 @@ static_assert(Net::size > 0);
 
 using Control = gpipe::Pipeline<Whole, Neither, Halves, WholeAndHalves>;
 static_assert(Control::size == 4);
-static_assert(gpipe::Pipeline<Merges, Counts>::size == 2);
+static_assert(gpipe::Pipeline<Merges, Counts, Tells>::size == 3);
 static_assert(!gpipe::splits_backward<Whole> && gpipe::splits_backward<Halves>);

@@ -2,6 +2,7 @@
 // becomes of them when something fails.
 #include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
+#include "support/exchange_layers.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 
 #include <gpipe/device/cuda_memory.hpp>
@@ -22,7 +23,13 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+/// In place of kernels: what the layers do is enqueued as a whole.
+template <> struct gpipe::detail::NormWork<gpipe::device::Cuda::Stream> : gpipe::detail::NormLoops {
+    explicit NormWork(gpipe::device::Cuda::Stream const&) {}
+};
 
 namespace {
 
@@ -37,9 +44,9 @@ using Net = toy::EnqueuedNet<Real>;
 Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using Ranks = gpipe::NcclRanks<LocalRanks>;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
-template <class Shard>
+template <class Shard, class OnGpu = Net>
 using TrainOf =
-    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+    gpipe::Training<OnGpu, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                     gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, Cuda,
                     gpipe::transport::Nccl<LocalRanks>, gpipe::schedule::Dynamic,
                     gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
@@ -62,6 +69,7 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
     using Base::members_;
 
   public:
+    using Net = decltype(make_net(std::declval<toy::Watch&>()));
     using Base::errors, Base::each, Base::rethrow, Base::ranks;
 
     CrewOf(std::size_t cells, toy::Watch& watch, typename Train::Options const& options,
@@ -133,7 +141,14 @@ using Inference =
 // What a crew has trained other than the host; nothing if it is empty.
 template <class Crew, class Host>
 std::string differs(Crew& crew, Host& host, bool looks_at_gradients) {
-    for (std::size_t l = 0; l < Net::size; ++l)
+    auto const layers = Crew::Net::layers();
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+        for (std::size_t t = 0; t < layers[l].buffers.count; ++t) {
+            std::vector<std::byte> a(layers[l].buffers.bytes[t]), b(a.size());
+            crew.read_buffer(l, t, std::span(a));
+            host.read_buffer(l, t, std::span(b));
+            if (a != b) return "buffer " + std::to_string(t) + " of layer " + std::to_string(l);
+        }
         for (std::size_t t = 0; t < crew.tensors(l); ++t) {
             std::string const where = " " + std::to_string(t) + " of layer " + std::to_string(l) +
                                       ", rank " + std::to_string(crew.rank_of(l));
@@ -145,6 +160,7 @@ std::string differs(Crew& crew, Host& host, bool looks_at_gradients) {
             host.read_gradient(l, t, std::span(b));
             if (a != b && looks_at_gradients) return "gradient" + where;
         }
+    }
     return "";
 }
 
@@ -224,13 +240,13 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
 namespace {
 
 // Parameters and optimizer state of all ranks, every byte.
-std::vector<std::byte> state_of(Crew& crew) {
+template <class Crew> std::vector<std::byte> state_of(Crew& crew) {
     std::vector<std::byte> all;
     for (std::size_t r = 0; r < crew.ranks(); ++r) {
         std::size_t const device = r % crew[r].devices();
         auto const arena = crew[r].arena(device);
         auto const& plan = crew[r].plan().devices[device];
-        std::vector<std::byte> bytes(plan.state());
+        std::vector<std::byte> bytes(plan.parameters + plan.gradients + plan.optimizer);
         cuda_double::peek(bytes.data(), arena.data(), bytes.size());
         auto const gradients = bytes.begin() + static_cast<std::ptrdiff_t>(plan.parameters);
         all.insert(all.end(), bytes.begin(), gradients);
@@ -241,6 +257,7 @@ std::vector<std::byte> state_of(Crew& crew) {
 
 // That a step throws what the watch was told to on the rank that has the layer, and there what it
 // is on all others; or one that has a part before it, which throws.
+template <class Crew>
 std::string fails_rightly(Crew& crew, toy::Watch const& watch, toy::Data<Real> const& data,
                           Fault const& fault, bool in_part = false) {
     crew.each([&](std::size_t r) {
@@ -272,17 +289,19 @@ std::string fails_rightly(Crew& crew, toy::Watch const& watch, toy::Data<Real> c
 namespace {
 
 // Against replicas on the host, in one process and of one device.
-template <class Shard> void replicas_train_alike(std::size_t points) {
-    using T = TrainOf<Shard>;
-    using Host =
-        gpipe::Training<toy::Net<Real>, gpipe::Cells<1>, gpipe::MicroBatches<gpipe::dynamic>,
-                        gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>,
-                        gpipe::schedule::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
+template <class Shard, auto on_gpu = &make_net, auto on_host = &toy::make_net<Real>>
+void replicas_train_alike(std::size_t points) {
+    using OnGpu = decltype(on_gpu(std::declval<toy::Watch&>()));
+    using T = TrainOf<Shard, OnGpu>;
+    using Host = gpipe::Training<decltype(on_host(std::declval<toy::Watch&>())), gpipe::Cells<1>,
+                                 gpipe::MicroBatches<gpipe::dynamic>,
+                                 gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>,
+                                 gpipe::schedule::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
     constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
     std::size_t point = 0, trained = 0;
     for (std::size_t const replicas : {2, 3})
         toy::each_of_catalogue(
-            3, Net::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            3, OnGpu::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
                     if (k * replicas > 6 || point++ % toy::one_of(points) != 0) continue;
                     std::size_t const most = 8 * replicas;
@@ -303,7 +322,7 @@ template <class Shard> void replicas_train_alike(std::size_t points) {
                     auto of_host = common(typename Host::Options{});
                     if (schedule.name() != "GPipe")
                         of_host.schedule = gpipe::schedule::GPipeAscending{};
-                    Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, of_host);
+                    Host host(on_host(watch), {}, Adam{1e-2f}, of_host);
                     std::vector<double> expected;
                     for (std::size_t const size : sizes) {
                         toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
@@ -322,7 +341,7 @@ template <class Shard> void replicas_train_alike(std::size_t points) {
                     o.checkpointing = checkpointing.policy;
                     o.device.device.graphs = trained / 2 % 2 * 2;
                     {
-                        CrewOf<T, &make_net> crew(k, watch, o, 60, replicas);
+                        CrewOf<T, on_gpu> crew(k, watch, o, 60, replicas);
                         CHECK_NOTHROW(crew.rethrow());
                         if (!crew.good()) continue;
                         CHECK((crew.steps(sizes, trained % 2 == 1) == expected));
@@ -348,6 +367,22 @@ TEST_CASE(
 
 TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
     replicas_train_alike<gpipe::shard::OptimizerState>(53);
+}
+
+namespace {
+
+using ExchangeNet = toy::ExchangeNetOf<Real, toy::WatchedEnqueued>;
+ExchangeNet make_exchange_net(toy::Watch& watch) {
+    return [&]<class... Ls>(gpipe::Pipeline<Ls...> const*) {
+        return gpipe::Pipeline<Ls...>(Ls(watch)...);
+    }(static_cast<ExchangeNet const*>(nullptr));
+}
+toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
+
+} // namespace
+
+TEST_CASE("P1 and where they tell each other something within a micro-batch") {
+    replicas_train_alike<gpipe::shard::Nothing, &make_exchange_net, &make_exchange_net_on_host>(61);
 }
 
 namespace {
@@ -394,13 +429,14 @@ TEST_CASE("P3 there is room for the losses and the squares of all replicas") {
     CHECK(cuda_double::complaints() == "");
 }
 
-TEST_CASE(
-    "P6 over NCCL whatever throws on a rank arrives there as it was thrown, on the others with "
-    "its place, in eager steps and in those that are captured; nothing has changed, and "
-    "training goes on") {
+namespace {
+
+// Wherever a layer may throw, but few places: eager and as graphs, from `first` 2 on of two
+// replicas.
+template <class Crew> void throw_everywhere(std::size_t first, std::size_t one_of) {
     std::size_t faults = 0;
     for (toy::NamedSchedule const& schedule : toy::schedules)
-        for (std::size_t const n : {0, 1, 2, 3}) {
+        for (std::size_t n = first; n < 4; ++n) {
             std::size_t const graphs = n % 2, replicas = 1 + n / 2, cells = 3 - n / 2;
             INFO(schedule.name, ", graphs ", graphs, ", replicas ", replicas);
             cuda_double::Session const doubles(session(cells * replicas, faults % 4));
@@ -424,7 +460,7 @@ TEST_CASE(
             auto const calls = watch.log();
             std::size_t at = 0;
             for (toy::Call const& call : calls) {
-                if (call.layer >= Net::size || at++ % toy::one_of(7) != 0) continue;
+                if (call.layer >= Crew::Net::size || at++ % toy::one_of(one_of) != 0) continue;
                 crew.first = call.first_sample * replicas / 8 * cells;
                 Fault const fault{call.layer, call.first_sample, call.phase};
                 watch.faults = {fault};
@@ -440,6 +476,19 @@ TEST_CASE(
         }
     CHECK(faults > 0);
     MESSAGE(faults << " faults");
+}
+
+} // namespace
+
+TEST_CASE(
+    "P6 over NCCL whatever throws on a rank arrives there as it was thrown, on the others with "
+    "its place, in eager steps and in those that are captured; nothing has changed, and "
+    "training goes on") {
+    throw_everywhere<Crew>(0, 7);
+}
+
+TEST_CASE("P6 and where replicas tell each other something") {
+    throw_everywhere<CrewOf<TrainOf<gpipe::shard::Nothing, ExchangeNet>, &make_exchange_net>>(2, 7);
 }
 
 TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the others that it is "

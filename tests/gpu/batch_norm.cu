@@ -2,6 +2,7 @@
 #include "support/gpu_memory.hpp"
 
 #include <gpipe/cuda/norm_work.cuh>
+#include <gpipe/layers/sync_batch_norm.hpp>
 
 #include <doctest/doctest.h>
 
@@ -32,7 +33,8 @@ template <class T> struct Numbers {
 };
 template <class T> struct Results {
     std::vector<T> y, dx, dscale, dshift;
-    std::vector<double> statistics, running;
+    std::vector<T> sync_y, sync_dx, sync_dscale, sync_dshift; // of two replicas with other samples
+    std::vector<double> statistics, copied, running;
     std::vector<std::int64_t> moves;
 };
 
@@ -60,7 +62,27 @@ Results<T> run(Numbers<T> const& numbers, Work const& work, Memory memory) {
                                moves.data(), {0.25, false},  false};
     work.each(c, update);
     work.each(1, CountMoves{update});
-    return {y.get(), dx.get(), dscale.get(), dshift.get(), sum.get(), running.get(), moves.get()};
+
+    std::size_t const stride = 40 * c; // of what a replica tells
+    auto told = memory(std::vector<double>(2 * stride)),
+         back = memory(std::vector<double>(2 * stride));
+    auto sync_y = memory(numbers.x), sync_dx = memory(numbers.x),
+         sync_dscale = memory(numbers.scale), sync_dshift = memory(numbers.shift);
+    MomentsOfReplicas const moments{{told.data(), stride, 2, c}, 1e-5};
+    SumsOfReplicas const gradients{{back.data(), stride, 2, c}};
+    work.moments(shape, x.data(), moments.of.rows(0));
+    work.moments(shape, dy.data(), moments.of.rows(1));
+    work.normalize(shape, x.data(), sync_y.data(), scale.data(), shift.data(), moments);
+    work.gradient_sums(shape, x.data(), dy.data(), moments, gradients.of.rows(0));
+    work.gradient_sums(shape, dy.data(), x.data(), moments, gradients.of.rows(1));
+    work.each(c, AddGradients<T>{gradients.of.rows(1), sync_dscale.data(), sync_dshift.data()});
+    work.input_gradients(shape, x.data(), dy.data(), sync_dx.data(), scale.data(), moments,
+                         gradients);
+    auto copied = memory(std::vector<double>(4 * c));
+    work.each(c, CopyMoments{{copied.data(), c}, moments.of.rows(1)});
+    return {y.get(),      dx.get(),      dscale.get(),      dshift.get(),
+            sync_y.get(), sync_dx.get(), sync_dscale.get(), sync_dshift.get(),
+            sum.get(),    copied.get(),  running.get(),     moves.get()};
 }
 
 template <class T> struct OnHost {
@@ -114,7 +136,12 @@ TEST_CASE_TEMPLATE("kernels of BatchNorm give what its loops give", T, float, do
         compare(gpu.dx, host.dx, epsilon);
         compare(gpu.dscale, host.dscale, epsilon);
         compare(gpu.dshift, host.dshift, epsilon);
+        compare(gpu.sync_y, host.sync_y, epsilon);
+        compare(gpu.sync_dx, host.sync_dx, epsilon);
+        compare(gpu.sync_dscale, host.sync_dscale, epsilon);
+        compare(gpu.sync_dshift, host.sync_dshift, epsilon);
         compare(gpu.statistics, host.statistics, 1e-10);
+        compare(gpu.copied, host.copied, 1e-10);
         compare(gpu.running, host.running, 1e-10);
         CHECK(gpu.moves == host.moves);
         CHECK(host.moves[0] == 3);

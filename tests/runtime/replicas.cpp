@@ -1,4 +1,5 @@
 // Replicas: the chain several times over, trained as one.
+#include "support/replicas.hpp"
 #include "support/buffer_layers.hpp"
 #include "support/counting.hpp"
 #include "support/folder.hpp"
@@ -24,116 +25,7 @@
 #include <string>
 #include <vector>
 
-namespace {
-
-using gpipe::Adam;
-using gpipe::dynamic;
-using gpipe::Replicas;
-using gpipe::shard::OptimizerState;
-using toy::Backward;
-
-using Real = float;
-using Loss = toy::MeanSquare<Real, 3>;
-using Sizes = std::vector<std::size_t>;
-
-template <class Net, class Shard>
-using Train = gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
-                              gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                              gpipe::checkpoint::Dynamic, Replicas<dynamic, Shard>, toy::Wired>;
-
-template <class T, class Make>
-toy::Crew<T> crew(std::size_t replicas, Sizes devices, bool meets, std::size_t threads,
-                  typename T::Options const& o, Make make) {
-    Sizes all;
-    for (std::size_t r = 0; r < replicas; ++r)
-        all.insert(all.end(), devices.begin(), devices.end());
-    return {all, meets, threads, [&](std::size_t, toy::Rank::Options device) {
-                auto own = o;
-                own.replicas = replicas;
-                own.device = device;
-                return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, own);
-            }};
-}
-template <class T> typename T::Options options(std::size_t k, std::size_t m) {
-    typename T::Options o;
-    o.samples = 7;
-    o.seed = 7;
-    o.cells = k;
-    o.micro_batches = m;
-    return o;
-}
-
-// What a crew has trained other than the plain loop, on any replica; where state is sharded they
-// have parts of the gradients.
-template <class Crew, class Plain>
-std::string differs(Crew& crew, Plain const& plain, std::size_t replicas, bool shards) {
-    for (crew.first = 0; crew.first < crew.ranks(); crew.first += crew.ranks() / replicas)
-        for (std::size_t layer = 0; layer < Crew::layer_count; ++layer) {
-            std::size_t buffer = 0;
-            for (std::vector<std::byte> const& expected : plain.buffers(layer)) {
-                std::vector<std::byte> own(expected.size());
-                crew.read_buffer(layer, buffer++, std::span(own));
-                if (own != expected)
-                    return "buffer " + std::to_string(buffer - 1) + " of layer " +
-                           std::to_string(layer) + ", rank " + std::to_string(crew.first);
-            }
-            for (std::size_t t = 0; t < crew.tensors(layer); ++t) {
-                std::string const where = " " + std::to_string(t) + " of layer " +
-                                          std::to_string(layer) + ", rank " +
-                                          std::to_string(crew.first);
-                std::vector<std::byte> own(plain.parameter(layer, t).size());
-                crew.read_parameter(layer, t, std::span(own));
-                if (own != plain.parameter(layer, t)) return "parameter" + where;
-                crew.read_gradient(layer, t, std::span(own));
-                if (!shards && own != plain.gradient(layer, t)) return "gradient" + where;
-            }
-        }
-    crew.first = 0;
-    return "";
-}
-
-template <class Net, class Shard, class Make>
-void train_alike(std::size_t replicas, std::size_t points, Make make) {
-    using T = Train<Net, Shard>;
-    constexpr bool shards = std::is_same_v<Shard, OptimizerState>;
-    std::size_t point = 0, trained = 0;
-    std::size_t const most = 7 * replicas;
-    toy::each_of_catalogue(3, Net::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
-            for (Sizes const& devices : std::vector<Sizes>{Sizes(k, 1), Sizes{k}}) {
-                if (point++ % toy::one_of(points) != 0) continue;
-                auto o = options<T>(k, 4);
-                o.schedule = schedule;
-                o.checkpointing = checkpointing.policy;
-                o.debug = trained % 4 == 0;
-                INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
-                     ", K = ", k, " on ", devices.size());
-                auto all = crew<T>(replicas, devices, point % 2 == 0, 1 + point % 3, o, make);
-                toy::Reference<Net, Loss, Adam> plain(
-                    make(), {}, Adam{1e-2f}, 7, 4,
-                    schedule.name() == "GPipe" ? Backward::descending : Backward::ascending,
-                    replicas);
-                // All that there is room for; not as many everywhere; none in the last replica.
-                for (std::size_t const size : {most, most - replicas - 1, replicas - 1, most}) {
-                    toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-                    if (size < replicas) { // a part of the next step's mini-batch
-                        all.accumulate(data.inputs, data.targets);
-                        plain.accumulate(data.inputs, data.targets);
-                        continue;
-                    }
-                    CHECK(all.step(data.inputs, data.targets).loss ==
-                          plain.step(data.inputs, data.targets));
-                    CHECK(all.evaluate(data.inputs, data.targets).loss ==
-                          plain.evaluate(data.inputs, data.targets));
-                    CHECK(differs(all, plain, replicas, shards) == "");
-                }
-                ++trained;
-            }
-    });
-    MESSAGE(trained << " trainings");
-}
-
-} // namespace
+using namespace toy::replicas;
 
 TEST_CASE(
     "P1 O8 replicas train as a plain loop does that adds their gradients up in order, in every "
@@ -143,60 +35,6 @@ TEST_CASE(
         train_alike<toy::Net<Real>, gpipe::shard::Nothing>(
             replicas, 29, [&] { return toy::make_net<Real>(watch); });
 }
-
-namespace {
-
-template <class Net, class Shard>
-using OfThreads =
-    gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>, gpipe::Loss<Loss>,
-                    gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
-                    Replicas<dynamic, Shard>>;
-
-template <class Net, class Shard, class Make>
-void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
-    using T = OfThreads<Net, Shard>;
-    std::size_t point = 0, trained = 0;
-    std::size_t const most = 7 * replicas;
-    toy::each_of_catalogue(3, Net::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-            if (point++ % toy::one_of(points) != 0) continue;
-            auto o = options<T>(k, 4);
-            o.schedule = schedule;
-            o.checkpointing = checkpointing.policy;
-            o.debug = trained % 4 == 0;
-            o.replicas = replicas;
-            o.device.threads = point % 4;
-            INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name, ", K = ", k);
-            T train(make(), Loss{}, Adam{1e-2f}, o);
-            toy::Reference<Net, Loss, Adam> plain(
-                make(), {}, Adam{1e-2f}, 7, 4,
-                schedule.name() == "GPipe" ? Backward::descending : Backward::ascending, replicas);
-            for (std::size_t const size :
-                 {most, most - replicas - 1, std::max<std::size_t>(replicas, 2) - 1}) {
-                toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-                for (int part = 0; part < 2; ++part) {
-                    train.accumulate(data.inputs, data.targets);
-                    plain.accumulate(data.inputs, data.targets);
-                }
-                CHECK(train.step(data.inputs, data.targets).loss ==
-                      plain.step(data.inputs, data.targets));
-                CHECK(train.evaluate(data.inputs, data.targets).loss ==
-                      plain.evaluate(data.inputs, data.targets));
-            }
-            for (std::size_t layer = 0; layer < Net::size; ++layer)
-                for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-                    std::vector<std::byte> own(plain.parameter(layer, t).size());
-                    train.read_parameter(layer, t, std::span(own));
-                    CHECK(own == plain.parameter(layer, t));
-                }
-            CHECK(train.used_bytes() == train.planned_bytes());
-            ++trained;
-        }
-    });
-    MESSAGE(trained << " trainings");
-}
-
-} // namespace
 
 TEST_CASE("P1 replicas in one process are those on ranks, in every bit") {
     toy::Watch watch;
@@ -326,8 +164,9 @@ TEST_CASE("P6 what throws in any replica is told in all, changes nothing, and tr
             auto all =
                 crew<Watched<OptimizerState>>(replicas, devices, point % 2 == 0, 1 + point % 2, o,
                                               [&] { return toy::make_net<Real>(watch); });
-            toy::Reference<toy::Net<Real>, Loss, Adam> plain(
-                toy::make_net<Real>(other), {}, Adam{1e-2f}, 7, 3, Backward::ascending, replicas);
+            toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(other), {},
+                                                             Adam{1e-2f}, 7, 3,
+                                                             toy::Backward::ascending, replicas);
             watch.logs = true;
             CHECK(all.step(data.inputs, data.targets).loss ==
                   plain.step(data.inputs, data.targets));
@@ -383,7 +222,7 @@ TEST_CASE(
                     o.schedule = gpipe::schedule::OneForwardOneBackward{};
                     auto all = crew<T>(replicas, devices, replica == 0, 1, o, make);
                     toy::Reference<Net, Loss, Adam> plain(Net{}, {}, Adam{1e-2f}, 7, 3,
-                                                          Backward::ascending, replicas);
+                                                          toy::Backward::ascending, replicas);
                     toy::Counting counting;
                     for (std::size_t d = 0; d < devices.size(); ++d)
                         all[replica * devices.size() + d].change_layer<counter>(
@@ -471,8 +310,8 @@ TEST_CASE("P1 gradients of any size") {
     for (std::size_t const replicas : {2, 3}) {
         using T = Train<Wide, OptimizerState>;
         auto all = crew<T>(replicas, {2}, true, 1, options<T>(2, 2), [] { return Wide{}; });
-        toy::Reference<Wide, Loss, Adam> plain(Wide{}, {}, Adam{1e-2f}, 7, 2, Backward::descending,
-                                               replicas);
+        toy::Reference<Wide, Loss, Adam> plain(Wide{}, {}, Adam{1e-2f}, 7, 2,
+                                               toy::Backward::descending, replicas);
         toy::Data<Real> const data(5);
         for (int n = 0; n < 2; ++n)
             CHECK(all.step(data.inputs, data.targets).loss ==
@@ -489,7 +328,7 @@ TEST_CASE("outputs are written by the replica that sees their samples") {
                                                     options<Watched<gpipe::shard::Nothing>>(2, 2),
                                                     [&] { return toy::make_net<Real>(watch); });
     toy::Reference<toy::Net<Real>, Loss, Adam> plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, 7,
-                                                     2, Backward::ascending, 2);
+                                                     2, toy::Backward::ascending, 2);
     std::size_t const samples = 14 + 5; // two mini-batches: 7, 7, then 3, 2
     toy::Data<Real> const data(samples);
     std::vector<std::vector<Real>> outputs(4, std::vector<Real>(3 * samples));

@@ -92,6 +92,14 @@ template <class L, class Context> void add_buffers(Ranges& ranges, Context& cont
         ranges.add(context.buffers());
     if constexpr (gpipe::detail::gathers<L> && Context::role == gpipe::Phase::forward)
         ranges.add(context.statistics());
+    if constexpr (gpipe::detail::exchanges<L>)
+        for (std::size_t r = 0; r < context.replicas() && context.training(); ++r)
+            ranges.add(context.exchanged(r));
+    if constexpr (gpipe::detail::exchanges_gradient<L> &&
+                  (Context::role == gpipe::Phase::backward ||
+                   Context::role == gpipe::Phase::input_gradient))
+        for (std::size_t r = 0; r < context.replicas(); ++r)
+            ranges.add(context.exchanged_gradient(r));
 }
 template <class Context, class... Tensors> Ranges of_loss(Context& context, Tensors... tensors) {
     Ranges ranges;
@@ -151,6 +159,27 @@ template <class L, class How> struct ForwardBy : L {
         Ranges ranges = of_layer(context, x, y);
         add_buffers<L>(ranges, context);
         How::call(static_cast<L const&>(*this), context, std::move(ranges), "forward", call, x, y);
+    }
+    template <class Context, class... Tensors>
+    void exchange(Context& context, Tensors... tensors) const
+        requires(gpipe::detail::exchanges<L>) {
+        auto const call = [](L const& layer, auto& c, auto... all) {
+            layer.L::exchange(c, all...);
+        };
+        How::call(static_cast<L const&>(*this), context, of_layer(context, tensors...), "exchange",
+                  call, tensors...);
+    }
+    template <class Context, class... Tensors>
+    void exchange_gradient(Context& context, Tensors... tensors) const
+        requires(gpipe::detail::exchanges_gradient<L>) {
+        auto const call = [](L const& layer, auto& c, auto... all) {
+            layer.L::exchange_gradient(c, all...);
+        };
+        Ranges ranges = of_layer(context, tensors...);
+        if constexpr (gpipe::detail::exchanges<L>)
+            for (std::size_t r = 0; r < context.replicas(); ++r) ranges.add(context.exchanged(r));
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "exchange gradient",
+                  call, tensors...);
     }
     template <class S, class P>
     void merge_statistics(auto& context, S sum, P part) const requires(gpipe::detail::gathers<L>) {
@@ -214,6 +243,7 @@ template <class L, class How, bool = gpipe::splits_backward<L>> struct HalvesBy 
     }
     {
         Ranges ranges = of_layer(context, tensors...);
+        add_buffers<L>(ranges, context);
         ranges.add(context.deferred());
         auto const call = [](L const& layer, auto& c, auto... all) {
             layer.L::input_gradient(c, all...);
@@ -228,6 +258,7 @@ template <class L, class How, bool = gpipe::splits_backward<L>> struct HalvesBy 
     }
     {
         Ranges ranges = of_layer(context, tensors...);
+        add_buffers<L>(ranges, context);
         ranges.add(context.deferred());
         ranges.add(context.gradients());
         auto const call = [](L const& layer, auto& c, auto... all) {

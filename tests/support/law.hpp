@@ -194,6 +194,13 @@ class Definition {
                 all.reads.push_back(token(done, i));
                 break;
             }
+        // What replicas have told of a micro-batch.
+        if (step.kind != gpipe::Kind::forward && !ending_->buffers.empty() &&
+            ending_->buffers[step.cell].exchanges)
+            for (std::size_t i = 0; i < programs.size(); ++i)
+                if (programs[i].kind == gpipe::Kind::forward && programs[i].cell == step.cell &&
+                    programs[i].micro_batch == step.micro_batch)
+                    all.reads.push_back(token(done, i));
         result.insert(result.begin(), all);
         all.writes.push_back(token(done, step.action));
         result.push_back(all);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -83,23 +84,26 @@ template <class Net, class Loss, class Optimizer> class Reference {
     Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
               std::size_t micro_batches, Backward order, std::size_t replicas = 1)
         : net_(net), loss_(loss), optimizer_(optimizer), seed_(seed), micro_batches_(micro_batches),
-          order_(order), replicas_(replicas) {
+          order_(order), replicas_(replicas), own_(replicas) {
         auto const objects = net_.leaf_objects();
         Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
             leaf_[i] = leaf;
             auto const bytes = Net::leaf_info[leaf].parameters.slots(1);
             parameters_.emplace_back(bytes, 0);
-            gradients_.emplace_back(bytes, 0);
             states_.emplace_back(bytes * Optimizer::states, 0);
             auto const& info = Net::leaf_info[leaf];
             for (auto* const memory : {&buffers_, &next_})
                 memory->emplace_back(info.buffers.slots(1), 0);
-            for (auto* const memory : {&statistics_, &part_})
-                memory->emplace_back(info.statistics.slots(1), 0);
+            part_.emplace_back(info.statistics.slots(1), 0);
+            for (Own& own : own_) {
+                own.gradients.emplace_back(bytes, 0);
+                own.statistics.emplace_back(info.statistics.slots(1), 0);
+            }
+            told_.emplace_back(micro_batches * replicas * info.exchanged.slots(1), 0);
+            told_back_.emplace_back(replicas * info.exchanged_gradient.slots(1), 0);
             auto& call = calls_[i];
             call.layer = objects[leaf];
             call.parameters = parameters_[i].data();
-            call.gradients = gradients_[i].data();
             call.index = static_cast<std::uint32_t>(i);
             Net::template leaf_functions<Stream>[leaf].initialize(
                 call.layer, call.parameters, buffers_[i].data(), seed_, i, size);
@@ -130,26 +134,27 @@ template <class Net, class Loss, class Optimizer> class Reference {
         before_ = 0;
         return loss;
     }
-    /// Forward and backward of a part of the next step's mini-batch.
+    /// Forward and backward of a part of the next step's mini-batch: all replicas together, layer
+    /// by layer.
     void accumulate(Inputs const& inputs, Targets const& targets) {
+        if (before_ == 0)
+            for (Own& own : own_) clear(own.gradients), clear(own.statistics);
+        clear(told_); // a replica without samples tells zeros
+        std::vector<std::vector<MicroBatch>> rows(micro_batches_); // then by replica
         std::size_t first = 0;
-        sums_.resize(replicas_);
-        for (std::size_t r = 0; r < replicas_; ++r) {
-            std::size_t const part = deal(inputs.samples, replicas_)[r];
-            give_sums(r);
-            auto const sizes = deal(part, micro_batches_);
-            std::vector<MicroBatch> batches(micro_batches_);
+        for (std::size_t const part : deal(inputs.samples, replicas_))
             for (std::size_t m = 0; m < micro_batches_; ++m) {
-                if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::forward);
-                first += sizes[m];
+                MicroBatch& batch = rows[m].emplace_back();
+                batch.number = m;
+                batch.first = first;
+                first += batch.samples = deal(part, micro_batches_)[m];
             }
-            for (std::size_t n = 0; n < micro_batches_; ++n) {
-                std::size_t const m = order_ == Backward::ascending ? n : micro_batches_ - 1 - n;
-                if (sizes[m]) backward(batches[m], inputs, targets);
-            }
-            keep_sums(r);
-            for (auto& batch : batches) batches_.push_back(std::move(batch));
-        }
+        for (auto& row : rows) forward(row, inputs, gpipe::Phase::forward);
+        for (std::size_t n = 0; n < micro_batches_; ++n)
+            backward(rows[order_ == Backward::ascending ? n : micro_batches_ - 1 - n], inputs,
+                     targets);
+        for (std::size_t r = 0; r < replicas_; ++r)
+            for (auto& row : rows) batches_.push_back(std::move(row[r]));
         before_ += inputs.samples;
     }
     double evaluate(Inputs const& inputs, Targets const& targets) {
@@ -157,12 +162,12 @@ template <class Net, class Loss, class Optimizer> class Reference {
         double weight = 0;
         std::size_t first = 0;
         for (std::size_t const part : deal(inputs.samples, replicas_)) {
-            auto const sizes = deal(part, micro_batches_);
             std::vector<MicroBatch> batches(micro_batches_);
             for (std::size_t m = 0; m < micro_batches_; ++m) {
-                if (sizes[m]) forward(batches[m], inputs, first, sizes[m], gpipe::Phase::evaluate);
-                if (sizes[m]) measure(batches[m], targets);
-                first += sizes[m];
+                batches[m].first = first;
+                first += batches[m].samples = deal(part, micro_batches_)[m];
+                forward({&batches[m], 1}, inputs, gpipe::Phase::evaluate);
+                if (batches[m].samples) measure(batches[m], targets);
             }
             sum += total(batches, &MicroBatch::sum);
             weight += total(batches, &MicroBatch::weight);
@@ -172,8 +177,8 @@ template <class Net, class Loss, class Optimizer> class Reference {
     /// The outputs of all samples as one micro-batch, of a net whose output is one tensor.
     std::vector<std::byte> predict(Inputs const& inputs) {
         MicroBatch batch;
-        std::size_t const samples = inputs.samples;
-        forward(batch, inputs, 0, samples, gpipe::Phase::evaluate);
+        std::size_t const samples = batch.samples = inputs.samples;
+        forward({&batch, 1}, inputs, gpipe::Phase::evaluate);
         std::byte const* const y = batch.output[size - 1].data();
         return {y, y + Net::leaf_info[leaf_[size - 1]].output.bytes[0] * samples};
     }
@@ -183,7 +188,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
         return tensor_of(parameters_[layer], layer, tensor);
     }
     std::vector<std::byte> gradient(std::size_t layer, std::size_t tensor) const {
-        return tensor_of(gradients_[layer], layer, tensor);
+        return tensor_of(own_[0].gradients[layer], layer, tensor);
     }
     /// Of a layer's buffers, one by one.
     std::vector<std::vector<std::byte>> buffers(std::size_t layer) const {
@@ -200,7 +205,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
 
   private:
     struct MicroBatch {
-        std::size_t first = 0, samples = 0;
+        std::size_t number = 0, first = 0, samples = 0;
         std::vector<Memory> output, output_gradient, saved;
         std::vector<Memory> skips; // of the chain, each with its gradient behind it
         double sum = 0, weight = 0;
@@ -210,6 +215,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
                           gpipe::GroupAddress input, Memory const& scratch) {
         shared_ = {batch.samples, seed_, steps_, &stream_, &state_};
         gpipe::OwnFrame frame(&shared_, before_ + batch.first, batch.samples, phase);
+        frame.micro_batch = batch.number;
         // Behind what any layer has come the ends of its skips.
         constexpr std::uint32_t behind = static_cast<std::uint32_t>(gpipe::Region::scratch) + 1;
         auto const& ends = Net::leaf_info[leaf_[layer]].skips;
@@ -237,32 +243,43 @@ template <class Net, class Loss, class Optimizer> class Reference {
         return gpipe::GroupAddress::of_arrays(table.data(), table.size());
     }
 
-    void forward(MicroBatch& batch, Inputs const& inputs, std::size_t first, std::size_t samples,
-                 gpipe::Phase phase) {
-        batch.first = first;
-        batch.samples = samples;
-        std::vector<std::byte*> table;
-        for (gpipe::SkipPair const& skip : Net::skips) {
-            batch.skips.emplace_back(skip.bytes * samples);
-            batch.skips.emplace_back(skip.gradient_bytes * samples);
-        }
+    // Of one micro-batch in all replicas. Where these tell each other something, each layer is
+    // called twice: all have to tell theirs before one can go on.
+    void forward(std::span<MicroBatch> row, Inputs const& inputs, gpipe::Phase phase) {
+        for (MicroBatch& batch : row)
+            for (gpipe::SkipPair const& skip : Net::skips) {
+                batch.skips.emplace_back(skip.bytes * batch.samples);
+                batch.skips.emplace_back(skip.gradient_bytes * batch.samples);
+            }
         for (std::size_t i = 0; i < size; ++i) {
             auto const& info = Net::leaf_info[leaf_[i]];
-            batch.output.emplace_back(info.output.slots(samples));
-            batch.output_gradient.emplace_back(info.output_gradient.slots(samples));
-            batch.saved.emplace_back(info.saved.slots(samples));
-            Memory const scratch(info.scratch.slots(samples));
-            auto call = calls_[i];
-            call.saving = phase != gpipe::Phase::evaluate;
-            gpipe::BufferMemory const memory = memory_of(i);
-            call.buffers = &memory;
-            auto const at = frame(batch, i, phase, input_of(batch, i, inputs, table), scratch);
-            call.skips = skip_places_.data();
-            auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
-            functions.forward(call, at);
-            if (functions.merge_statistics && phase == gpipe::Phase::forward)
-                functions.merge_statistics(call.layer, memory, &stream_, i);
+            bool const twice = info.exchanged.count > 0 && phase == gpipe::Phase::forward;
+            for (MicroBatch& batch : row) {
+                batch.output.emplace_back(info.output.slots(batch.samples));
+                batch.output_gradient.emplace_back(info.output_gradient.slots(batch.samples));
+                batch.saved.emplace_back(info.saved.slots(batch.samples));
+            }
+            for (bool const tells : {true, false})
+                for (std::size_t r = 0; r < row.size() && (twice || !tells); ++r)
+                    if (row[r].samples) forward(row[r], r, i, inputs, phase, !tells);
         }
+    }
+    void forward(MicroBatch& batch, std::size_t replica, std::size_t i, Inputs const& inputs,
+                 gpipe::Phase phase, bool merges) {
+        auto const& info = Net::leaf_info[leaf_[i]];
+        std::vector<std::byte*> table;
+        Memory const scratch(info.scratch.slots(batch.samples));
+        auto call = calls_[i];
+        call.saving = phase != gpipe::Phase::evaluate;
+        call.exchanges = info.exchanges();
+        gpipe::BufferMemory const memory = memory_of(i, replica);
+        call.buffers = &memory;
+        auto const at = frame(batch, i, phase, input_of(batch, i, inputs, table), scratch);
+        call.skips = skip_places_.data();
+        auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
+        functions.forward(call, at);
+        if (functions.merge_statistics && merges && phase == gpipe::Phase::forward)
+            functions.merge_statistics(call.layer, memory, &stream_, i);
     }
     void measure(MicroBatch& batch, Targets const& targets) {
         using Group = gpipe::detail::as_tensors<typename Loss::Target>;
@@ -287,28 +304,40 @@ template <class Net, class Loss, class Optimizer> class Reference {
         batch.sum = value.sum;
         batch.weight = value.weight;
     }
-    void backward(MicroBatch& batch, Inputs const& inputs, Targets const& targets) {
-        measure(batch, targets);
-        std::vector<std::byte*> table;
+    void backward(std::span<MicroBatch> row, Inputs const& inputs, Targets const& targets) {
+        for (MicroBatch& batch : row)
+            if (batch.samples) measure(batch, targets);
         for (std::size_t i = size; i-- > 0;) {
-            auto const& info = Net::leaf_info[leaf_[i]];
-            auto const function = Net::template leaf_functions<Stream>[leaf_[i]].backward;
-            if (!function) break; // no gradient reaches the layers below
-            Memory const scratch(info.scratch.slots(batch.samples));
-            Memory const nobody_wants(info.input_gradient.slots(batch.samples));
-            Memory const deferred(info.deferred.slots(batch.samples));
-            auto at =
-                frame(batch, i, gpipe::Phase::backward, input_of(batch, i, inputs, table), scratch);
-            at.set(gpipe::Region::deferred, deferred.data());
-            at.set(gpipe::Region::output_gradient, batch.output_gradient[i].data());
-            at.set(gpipe::Region::input_gradient,
-                   i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
-            auto call = calls_[i];
-            gpipe::BufferMemory const memory = memory_of(i);
-            call.buffers = &memory;
-            call.skips = skip_places_.data();
-            function(call, at);
+            if (!Net::template leaf_functions<Stream>[leaf_[i]].backward)
+                break; // no gradient reaches the layers below
+            bool const twice = Net::leaf_info[leaf_[i]].exchanged_gradient.count > 0;
+            clear(told_back_);
+            for (bool const tells : {true, false})
+                for (std::size_t r = 0; r < row.size() && (twice || !tells); ++r)
+                    if (row[r].samples) backward(row[r], r, i, inputs, !tells);
         }
+    }
+    void backward(MicroBatch& batch, std::size_t replica, std::size_t i, Inputs const& inputs,
+                  bool counts) {
+        auto const& info = Net::leaf_info[leaf_[i]];
+        std::vector<std::byte*> table;
+        Memory const scratch(info.scratch.slots(batch.samples));
+        Memory const nobody_wants(info.input_gradient.slots(batch.samples));
+        Memory const deferred(info.deferred.slots(batch.samples));
+        Memory const unwanted(info.parameters.slots(1), 0);
+        auto at =
+            frame(batch, i, gpipe::Phase::backward, input_of(batch, i, inputs, table), scratch);
+        at.set(gpipe::Region::deferred, deferred.data());
+        at.set(gpipe::Region::output_gradient, batch.output_gradient[i].data());
+        at.set(gpipe::Region::input_gradient,
+               i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
+        auto call = calls_[i];
+        call.gradients = (counts ? own_[replica].gradients[i] : unwanted).data();
+        call.exchanges = info.exchanges();
+        gpipe::BufferMemory const memory = memory_of(i, replica);
+        call.buffers = &memory;
+        call.skips = skip_places_.data();
+        Net::template leaf_functions<Stream>[leaf_[i]].backward(call, at);
     }
     double mean(std::vector<MicroBatch> const& batches) {
         weight_ = total(batches, &MicroBatch::weight);
@@ -346,71 +375,46 @@ template <class Net, class Loss, class Optimizer> class Reference {
         for (std::size_t i = 0; i < bytes / sizeof(Element); ++i)
             reinterpret_cast<Element*>(sum)[i] += reinterpret_cast<Element const*>(other)[i];
     }
-    void reduce_ties() {
+    void reduce_ties(std::vector<Memory> const& gradients) {
         using Output = gpipe::detail::as_tensors<typename Net::Output>;
         each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
-            add(Output{}, at(gradients_, first), at(gradients_, other), first.bytes);
+            add(Output{}, at(gradients, first), at(gradients, other), first.bytes);
         });
         each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
-            copy(gradients_, other, first);
+            copy(gradients, other, first);
         });
     }
-    gpipe::BufferMemory memory_of(std::size_t layer) const {
+    gpipe::BufferMemory memory_of(std::size_t layer, std::size_t replica) const {
+        auto const& info = Net::leaf_info[leaf_[layer]];
         return {buffers_[layer].data(),
                 next_[layer].data(),
-                statistics_[layer].data(),
+                own_[replica].statistics[layer].data(),
                 part_[layer].data(),
                 0,
-                0};
+                0,
+                {told_[layer].data(), info.exchanged.slots(1), told_back_[layer].data(),
+                 info.exchanged_gradient.slots(1), replica, replicas_}};
     }
-    // What a replica has of the mini-batch so far: gradients and statistics by layer.
-    using Bytes = std::vector<std::byte>;
-    struct Sums {
-        std::vector<Bytes> gradients, statistics;
-    };
-    static void give(std::vector<Bytes> const& from, std::vector<Memory> const& to, bool zero) {
-        for (std::size_t i = 0; i < size; ++i)
-            if (to[i].size() && zero)
-                std::memset(to[i].data(), 0, to[i].size());
-            else if (to[i].size())
-                std::memcpy(to[i].data(), from[i].data(), to[i].size());
-    }
-    static void keep(std::vector<Memory> const& from, std::vector<Bytes>& to) {
-        to.clear();
-        for (Memory const& memory : from)
-            to.emplace_back(memory.data(), memory.data() + memory.size());
-    }
-    void give_sums(std::size_t r) {
-        give(sums_[r].gradients, gradients_, before_ == 0);
-        give(sums_[r].statistics, statistics_, before_ == 0);
-    }
-    void keep_sums(std::size_t r) {
-        keep(gradients_, sums_[r].gradients);
-        keep(statistics_, sums_[r].statistics);
+    static void clear(std::vector<Memory> const& all) {
+        for (Memory const& memory : all) std::memset(memory.data(), 0, memory.size());
     }
     // Adds their gradients up, in their order.
     void add_replicas() {
-        for (std::size_t r = 0; r < replicas_; ++r) {
-            give_sums(r);
-            reduce_ties();
-            keep_sums(r);
-        }
-        give_sums(0);
+        for (Own const& own : own_) reduce_ties(own.gradients);
         for (std::size_t r = 1; r < replicas_; ++r)
             for (std::size_t i = 0; i < size; ++i)
-                add(gpipe::detail::as_tensors<typename Net::Output>{}, gradients_[i].data(),
-                    sums_[r].gradients[i].data(), gradients_[i].size());
+                add(gpipe::detail::as_tensors<typename Net::Output>{}, own_[0].gradients[i].data(),
+                    own_[r].gradients[i].data(), own_[0].gradients[i].size());
     }
     // By the statistics of all replicas, merged in their order.
     void update_buffers() {
         for (std::size_t i = 0; i < size; ++i) {
             auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
             if (!functions.update_buffers) continue;
-            gpipe::BufferMemory memory = memory_of(i);
-            for (std::size_t r = 0; r < replicas_ && functions.merge_statistics; ++r) {
-                Bytes const& own = sums_[r].statistics[i];
-                std::memcpy(r == 0 ? memory.statistics : memory.part, own.data(), own.size());
-                if (r > 0) functions.merge_statistics(calls_[i].layer, memory, &stream_, i);
+            gpipe::BufferMemory memory = memory_of(i, 0);
+            for (std::size_t r = 1; r < replicas_ && functions.merge_statistics; ++r) {
+                memory.part = own_[r].statistics[i].data();
+                functions.merge_statistics(calls_[i].layer, memory, &stream_, i);
             }
             std::memcpy(memory.next, memory.buffers, buffers_[i].size());
             functions.update_buffers(calls_[i].layer, memory, &stream_, i);
@@ -448,7 +452,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
     void update_tensor(std::size_t layer, gpipe::UpdateContext& context, float decay,
                        std::size_t& at) {
         using Element = typename T::Element;
-        auto* const gradient = reinterpret_cast<Element*>(gradients_[layer].data() + at);
+        auto* const gradient = reinterpret_cast<Element*>(own_[0].gradients[layer].data() + at);
         for (std::size_t i = 0; i < T::size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
         gpipe::UpdateTensor<Element, Optimizer::states> tensor{
             reinterpret_cast<Element*>(parameters_[layer].data() + at), gradient, {}, T::size};
@@ -493,11 +497,16 @@ template <class Net, class Loss, class Optimizer> class Reference {
     std::size_t leaf_[size] = {};
     gpipe::Call calls_[size];
     std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
-    std::vector<Memory> parameters_, gradients_, states_;
-    std::vector<Memory> buffers_, next_, statistics_, part_;
-    std::vector<Sums> sums_;          // by replica
-    std::vector<MicroBatch> batches_; // of the mini-batch so far
-    std::size_t before_ = 0;          // samples of these
+    std::vector<Memory> parameters_, states_;
+    std::vector<Memory> buffers_, next_, part_;
+    // What a replica has of the mini-batch so far.
+    struct Own {
+        std::vector<Memory> gradients, statistics;
+    };
+    std::vector<Own> own_;                 // by replica
+    std::vector<Memory> told_, told_back_; // by layer: what replicas tell each other
+    std::vector<MicroBatch> batches_;      // of the mini-batch so far
+    std::size_t before_ = 0;               // samples of these
 };
 
 } // namespace toy

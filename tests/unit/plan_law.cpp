@@ -165,6 +165,7 @@ gpipe::Ending some_ending(MemoryPlan const& plan, bool immediate, bool enqueues,
         for (gpipe::CellBuffers& cell : result.buffers) {
             cell.any = random() % 3 == 0;
             cell.gathers = cell.any && random() % 3 > 0;
+            cell.exchanges = random() % 3 == 0;
         }
     }
     // Ties of cells with parameters, each of one or several ends.

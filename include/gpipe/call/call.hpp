@@ -24,6 +24,17 @@ enum class Phase : std::uint8_t {
     weight_gradient
 };
 
+/// How the replicas of a device tell each other something within a call: at `all` there are
+/// `bytes` of each, in the order of the replicas, and the own ones have been written.
+struct Exchange {
+    /// On the device's stream, and on all replicas at the same place of their order.
+    void (*all_gather)(Exchange const& self, std::byte* all, std::size_t bytes) = nullptr;
+    void* end = nullptr;    ///< for who does it
+    void* run = nullptr;    ///< likewise
+    std::size_t device = 0; ///< whose replicas
+    std::size_t stream = 0; ///< of the device
+};
+
 /// What all actions of a step on one device share.
 struct StepFrame {
     std::size_t capacity = 0;           ///< samples that every slot has room for
@@ -35,6 +46,7 @@ struct StepFrame {
     StepConstants constants{};          ///< of the step
     StepSides sides{};                  ///< as the device finds them
     StepOptionals optionals{};          ///< which tensors of the mini-batch are absent
+    Exchange const* exchange = nullptr; ///< null where there is one replica
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
@@ -100,6 +112,35 @@ struct SkipPlace {
     Place gradient; ///< its gradient
 };
 
+/// What replicas tell each other, in its device's memory: see LayerTraits::Exchanged.
+struct ExchangeMemory {
+    std::byte* all = nullptr;       ///< of all replicas, of the first micro-batch
+    std::size_t bytes = 0;          ///< of a replica
+    std::byte* gradient = nullptr;  ///< of all replicas, of the micro-batch that is run backward
+    std::size_t gradient_bytes = 0; ///< of a replica
+    std::size_t replica = 0;        ///< which one this is
+    std::size_t replicas = 1;       ///< R
+
+    /// Of a replica, before a forward, and before a backward.
+    ///@{
+    std::byte* of(Frame const& frame, std::size_t r) const {
+        return all + (frame.micro_batch * replicas + r) * bytes;
+    }
+    std::byte* gradient_of(std::size_t r) const { return gradient + r * gradient_bytes; }
+    ///@}
+    /// Where this one writes, and then has all of them.
+    ///@{
+    std::byte* own(Frame const& frame, bool backward) const {
+        return backward ? gradient_of(replica) : of(frame, replica);
+    }
+    void all_gather(Frame const& frame, bool backward) const {
+        Exchange const* const with = frame.shared->exchange;
+        std::size_t const size = backward ? gradient_bytes : bytes;
+        if (with && size > 0) with->all_gather(*with, backward ? gradient : of(frame, 0), size);
+    }
+    ///@}
+};
+
 /// What a layer has beside its parameters, in its device's memory: see LayerTraits::Buffers.
 struct BufferMemory {
     std::byte* buffers = nullptr;    ///< as layers read them
@@ -108,6 +149,7 @@ struct BufferMemory {
     std::byte* part = nullptr;       ///< of the first micro-batch
     std::size_t stride = 0;          ///< bytes from one micro-batch's to the next one's
     std::size_t micro_batches = 0;   ///< behind which there is room for what nobody merges
+    ExchangeMemory exchange{};       ///< with other replicas
 
     /// Where a forward leaves them.
     std::byte* part_of(Frame const& frame) const {
@@ -144,6 +186,7 @@ struct Call {
     std::uint32_t index = 0;               ///< of the layer in the chain
     bool saving = false;                   ///< whether a backward will read what this call saves
     bool again = false;                    ///< a forward within a backward
+    bool exchanges = false;                ///< what replicas tell each other, before it
 
     /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {

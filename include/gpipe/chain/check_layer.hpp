@@ -35,6 +35,8 @@ enum class LayerFault {
     merge,
     update_buffers,
     no_buffers,
+    exchange,
+    exchange_gradient,
     parameters_without_gradient,
     decay_short,
     cheapness,
@@ -128,6 +130,10 @@ template <class L> consteval LayerFault layer_fault() {
     else if constexpr (!update_buffers_fits<L>())
         return TensorGroup<typename BuffersOf<L>::type>::count > 0 ? LayerFault::update_buffers
                                                                    : LayerFault::no_buffers;
+    else if constexpr (!exchange_fits<L>())
+        return LayerFault::exchange;
+    else if constexpr (!exchange_gradient_fits<L>())
+        return LayerFault::exchange_gradient;
     else if constexpr (!parameters_learn<L>())
         return LayerFault::parameters_without_gradient;
     else if constexpr (!decay_fits<L>())
@@ -250,6 +256,14 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::no_buffers,
                       "gpipe: layer Index (L) declares Statistics, but no Buffers that they would "
                       "move");
+        static_assert(fault != LayerFault::exchange,
+                      "gpipe: layer Index (L) declares what replicas tell each other as Exchanged, "
+                      "so it must have: void exchange(auto& context, auto x, auto part) const; x "
+                      "is a view of const elements");
+        static_assert(fault != LayerFault::exchange_gradient,
+                      "gpipe: layer Index (L) declares ExchangedGradient, so it must have: void "
+                      "exchange_gradient(auto& context, ..., auto dy, auto part) const; ... is "
+                      "what backward_reads says (default: auto x)");
         static_assert(fault != LayerFault::parameters_without_gradient,
                       "gpipe: the Parameters of layer Index (L) must be tensors of elements that "
                       "carry a gradient");

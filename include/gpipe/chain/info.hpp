@@ -58,6 +58,8 @@ struct LayerInfo {
     bool wants_gradient = false;          ///< see gpipe::wants_gradient
     ConstantNeeds constants{};            ///< of the step, that it reads
     SideEnds sides{};                     ///< likewise: side inputs
+    GroupSizes exchanged{};               ///< whole tensors, see LayerTraits::Exchanged
+    GroupSizes exchanged_gradient{};      ///< likewise
 
     /// Whether the gradient of its output is wanted: for parameters that are trained, or by itself.
     constexpr bool learns() const { return (parameters.count > 0 && !frozen) || wants_gradient; }
@@ -72,6 +74,8 @@ struct LayerInfo {
         frozen = true;
         if (splits) splits = has_whole = false;
     }
+    /// Whether replicas tell each other anything for it within a step.
+    constexpr bool exchanges() const { return exchanged.count + exchanged_gradient.count > 0; }
     /// Whether it has buffers.
     constexpr bool has_buffers() const { return buffers.count > 0; }
 };
@@ -122,6 +126,10 @@ template <class L> constexpr LayerInfo layer_info() {
                    sizes_of<typename Traits::Buffers>(),
                    sizes_of<typename Traits::Statistics>()};
     info.wants_gradient = wants_gradient<L>;
+    if constexpr (exchanges<L> || exchanges_gradient<L>) {
+        info.exchanged = sizes_of<typename Traits::Exchanged>();
+        info.exchanged_gradient = sizes_of<typename Traits::ExchangedGradient>();
+    }
     if constexpr (is_given_more<L>) {
         info.constants = constant_needs<L>();
         info.sides = SideTypes<sides_of<L>>::ends();

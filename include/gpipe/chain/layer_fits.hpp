@@ -66,6 +66,13 @@ struct CallWeightGradient {
         return layer.weight_gradient(context, arguments...);
     }
 };
+struct CallExchangeGradient {
+    template <class L, class C, class... As>
+    auto operator()(L const& layer, C& context, As... arguments) const
+        -> decltype(layer.exchange_gradient(context, arguments...)) {
+        return layer.exchange_gradient(context, arguments...);
+    }
+};
 template <class Call, class L, class C, class... As>
 concept CallsHalf = requires(L const layer, C context, As... arguments) {
     { Call{}(layer, context, arguments...) } -> std::same_as<void>;
@@ -141,6 +148,23 @@ template <class L> consteval bool update_buffers_fits() {
     else
         return !gathers<L>;
 }
+template <class L> consteval bool exchange_fits() {
+    if constexpr (exchanges<L>)
+        return requires(L const l, ForwardContextOf<L, AnyStream> c, InputViews<L> x,
+                        WholeViews<typename L::Exchanged, Access::write> part) {
+            { l.exchange(c, x, part) } -> std::same_as<void>;
+        };
+    else
+        return true;
+}
+template <class L> consteval bool exchange_gradient_fits() {
+    if constexpr (exchanges_gradient<L>)
+        return has_half<CallExchangeGradient, L, BackwardContextOf<L, AnyStream>,
+                        OutputGradientViews<L>,
+                        WholeViews<typename L::ExchangedGradient, Access::write>>();
+    else
+        return true;
+}
 template <class L> consteval bool parameters_learn() {
     // A range: nvcc warns of a comparison with a count that is zero.
     for (std::size_t bytes : TensorGroup<typename LayerTraits<L>::Parameters>::gradient_bytes)
@@ -172,9 +196,9 @@ template <class L> consteval bool ties_fit() {
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               merge_fits<L>() && update_buffers_fits<L>() && parameters_learn<L>() &&
-               decay_fits<L>() && cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() &&
-               given_fits<L>();
+               merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
+               exchange_gradient_fits<L>() && parameters_learn<L>() && decay_fits<L>() &&
+               cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() && given_fits<L>();
     else
         return false;
 }

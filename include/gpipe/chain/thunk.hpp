@@ -31,10 +31,30 @@ void merge_thunk(void const* layer, BufferMemory const& memory, void const* stre
         tensor_views<typename L::Statistics, Access::read>(memory.part));
 }
 
+// write(own part), and then the exchange: also if that throws, for other replicas wait.
+template <class F>
+void exchange_part(Call const& call, Frame const& frame, bool backward, F write) {
+    ExchangeMemory const& memory = call.buffers->exchange;
+    try {
+        write(memory.own(frame, backward));
+    } catch (...) {
+        memory.all_gather(frame, backward);
+        throw;
+    }
+    memory.all_gather(frame, backward);
+}
+
 template <class L, class Stream> void forward_thunk(Call const& call, Frame const& frame) {
     ForwardContextOf<L, Stream> context{call, frame};
     auto const& layer = *static_cast<L const*>(call.layer);
-    layer.forward(context, views_in<typename L::Input, Access::read>(frame, call.input(frame)),
+    auto const x = views_in<typename L::Input, Access::read>(frame, call.input(frame));
+    if constexpr (exchanges<L>)
+        if (call.exchanges && context.training())
+            exchange_part(call, frame, false, [&](std::byte* part) {
+                layer.exchange(context, x,
+                               tensor_views<typename L::Exchanged, Access::write>(part));
+            });
+    layer.forward(context, x,
                   views_in<typename L::Output, Access::write>(frame, {call.y.in(frame)}));
     check_call<Stream>(frame);
 }
@@ -71,14 +91,31 @@ void call_half(Call const& call, Frame const& frame, Tail... tail) {
                views_in<typename L::Output, read>(frame, {call.y.in(frame)}), tail...);
 }
 
+// What replicas tell each other before a backward, if anything.
+template <class L, class Stream>
+void exchange_gradient([[maybe_unused]] Call const& call, [[maybe_unused]] Frame const& frame) {
+    if constexpr (exchanges_gradient<L>)
+        if (call.exchanges)
+            exchange_part(call, frame, true, [&](std::byte* part) {
+                call_half<L, CallExchangeGradient, BackwardContextOf<L, Stream>>(
+                    call, frame, gradients_in<typename L::Output, Access::read>(frame, call.dy),
+                    tensor_views<typename L::ExchangedGradient, Access::write>(part));
+            });
+}
+
 template <class L, class Stream, bool wants_input_gradient>
-void input_gradient_thunk(Call const& call, Frame const& frame) {
+void call_input_gradient(Call const& call, Frame const& frame) {
     constexpr bool leaves_out = !wants_input_gradient && accepts_none<L>;
     using DX = std::conditional_t<leaves_out, void, typename L::Input>;
     call_half<L, CallInputGradient, InputGradientContextOf<L, Stream>>(
         call, frame, gradients_in<typename L::Output, Access::read>(frame, call.dy),
         gradients_in<DX, Access::write>(frame, call.dx));
     check_call<Stream>(frame);
+}
+template <class L, class Stream, bool wants_input_gradient>
+void input_gradient_thunk(Call const& call, Frame const& frame) {
+    exchange_gradient<L, Stream>(call, frame);
+    call_input_gradient<L, Stream, wants_input_gradient>(call, frame);
 }
 
 template <class L, class Stream> void weight_gradient_thunk(Call const& call, Frame const& frame) {
@@ -90,8 +127,9 @@ template <class L, class Stream> void weight_gradient_thunk(Call const& call, Fr
 // Both halves, one behind the other, of a layer that has no other backward.
 template <class L, class Stream, bool wants_input_gradient>
 void halves_thunk(Call const& call, Frame const& frame) {
+    exchange_gradient<L, Stream>(call, frame);
     if constexpr (wants_input_gradient || LayerTraits<L>::defers)
-        input_gradient_thunk<L, Stream, wants_input_gradient>(call, frame);
+        call_input_gradient<L, Stream, wants_input_gradient>(call, frame);
     weight_gradient_thunk<L, Stream>(call, frame);
 }
 
@@ -103,6 +141,7 @@ void backward_thunk(Call const& call, Frame const& frame) {
     constexpr bool leaves_out = !wants_input_gradient && accepts_none<L>;
     constexpr Reads reads = declared_reads<L>;
     using DX = std::conditional_t<leaves_out, void, typename L::Input>;
+    exchange_gradient<L, Stream>(call, frame);
     BackwardContextOf<L, Stream> context{call, frame};
     auto const& layer = *static_cast<L const*>(call.layer);
     auto const dy = gradients_in<typename L::Output, read>(frame, call.dy);

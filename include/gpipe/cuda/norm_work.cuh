@@ -78,6 +78,28 @@ __global__ void norm_backward_kernel(Channels shape, T const* x, T const* dy, T*
         gradient(shape.at(c, i), i);
 }
 
+// Of several replicas, in two steps: see NormLoops.
+template <class T, class F>
+__global__ void gradient_sums_kernel(Channels shape, T const* x, T const* dy, F normal_of_channel,
+                                     StatisticsRows to) {
+    std::size_t const c = blockIdx.x;
+    TwoSums const sums = sum_of_block(shape, c, SumGradients<T>{x, dy, normal_of_channel(c)});
+    if (threadIdx.x != 0) return;
+    to(0, c) = sums.a;
+    to(1, c) = sums.b;
+}
+template <class T, class M, class S>
+__global__ void input_gradients_kernel(Channels shape, T const* x, T const* dy, T* dx,
+                                       T const* scale, M moments, S sums_of_channel) {
+    std::size_t const c = blockIdx.x;
+    auto const gradient =
+        input_gradient(x, dy, dx, scale[c], moments(c), sums_of_channel(c), moments.all(c).count);
+    std::size_t const stride = std::size_t{gridDim.y} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x; i < shape.elements();
+         i += stride)
+        gradient(shape.at(c, i), i);
+}
+
 template <class F> struct PreparedAlready {
     F f;
     __device__ F operator()() const { return f; }
@@ -100,18 +122,35 @@ template <> struct NormWork<device::Cuda::Stream> {
     template <class T, class F>
     void normalize(Channels const& shape, T const* x, T* y, T const* scale, T const* shift,
                    F normal_of_channel) const {
-        constexpr std::size_t threads = 256, most = 64;
-        dim3 const blocks(
-            static_cast<unsigned>(shape.channels),
-            static_cast<unsigned>(std::min((shape.elements() + threads - 1) / threads, most)));
-        cuda::launch(stream, blocks, threads, 0, normalize_kernel<T, F>, shape, x, y, scale, shift,
-                     normal_of_channel);
+        cuda::launch(stream, blocks(shape), threads, 0, normalize_kernel<T, F>, shape, x, y, scale,
+                     shift, normal_of_channel);
     }
     template <class T>
     void backward(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale, T* dscale,
                   T* dshift, double epsilon) const {
         cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0,
                      norm_backward_kernel<T>, shape, x, dy, dx, scale, dscale, dshift, epsilon);
+    }
+    template <class T, class F>
+    void gradient_sums(Channels const& shape, T const* x, T const* dy, F normal_of_channel,
+                       StatisticsRows const& to) const {
+        cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0,
+                     gradient_sums_kernel<T, F>, shape, x, dy, normal_of_channel, to);
+    }
+    template <class T, class M, class S>
+    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale,
+                         M moments, S sums_of_channel) const {
+        cuda::launch(stream, blocks(shape), threads, 0, input_gradients_kernel<T, M, S>, shape, x,
+                     dy, dx, scale, moments, sums_of_channel);
+    }
+
+  private:
+    static constexpr unsigned threads = 256;
+    // Several for each channel.
+    static dim3 blocks(Channels const& shape) {
+        constexpr std::size_t most = 64;
+        return {static_cast<unsigned>(shape.channels),
+                static_cast<unsigned>(std::min((shape.elements() + threads - 1) / threads, most))};
     }
 };
 

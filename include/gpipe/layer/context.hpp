@@ -40,6 +40,18 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
         static_assert(TensorGroup<Buffers>::count > 0, "gpipe: this layer declares no Buffers");
         return tensor_views<Buffers, Access::read>(call_.buffers->buffers);
     }
+    /// What replica r tells of this micro-batch (declared as Layer::Exchanged), in training.
+    auto exchanged(std::size_t r) const {
+        using Exchanged = typename PartsOf<Whole>::Exchanged;
+        static_assert(TensorGroup<Exchanged>::count > 0,
+                      "gpipe: this layer declares nothing as Exchanged");
+        return tensor_views<Exchanged, Access::read>(call_.buffers->exchange.of(frame_, r));
+    }
+    /// Of a layer that declares any: how many replicas there are, and which one this is.
+    ///@{
+    std::size_t replicas() const { return call_.buffers->exchange.replicas; }
+    std::size_t replica() const { return call_.buffers->exchange.replica; }
+    ///@}
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
     /// Position of the micro-batch's first sample in the mini-batch.
@@ -92,6 +104,12 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     }
 
   protected:
+    auto told_gradient(std::size_t r) const {
+        using Exchanged = typename PartsOf<Whole>::ExchangedGradient;
+        static_assert(TensorGroup<Exchanged>::count > 0,
+                      "gpipe: this layer declares nothing as ExchangedGradient");
+        return tensor_views<Exchanged, Access::read>(call_.buffers->exchange.gradient_of(r));
+    }
     template <class Tensors, Access access> auto views(Place const& place) const {
         static_assert(always_there<as_tensors<Tensors>>() || true); // one error, not two
         return batch_views<Tensors, access>({place.in(frame_)}, frame_.samples,
@@ -155,6 +173,8 @@ class BackwardContext : public detail::CallContext<Whole, Stream, Given, Skips> 
     auto scratch() const {
         return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
+    /// What replica r tells of this micro-batch (declared as Layer::ExchangedGradient).
+    auto exchanged_gradient(std::size_t r) const { return this->told_gradient(r); }
 };
 
 /// What a layer's input_gradient gets as its first argument.
@@ -177,6 +197,8 @@ class InputGradientContext : public detail::CallContext<Whole, Stream, Given, Sk
     auto scratch() const {
         return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
+    /// What replica r tells of this micro-batch (declared as Layer::ExchangedGradient).
+    auto exchanged_gradient(std::size_t r) const { return this->told_gradient(r); }
 };
 
 /// What a layer's weight_gradient gets as its first argument.
@@ -195,6 +217,8 @@ class WeightGradientContext : public BackwardContext<Whole, Saved, Scratch, Stre
     auto scratch() const {
         return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
+    /// Is gone by then: leave in deferred() what is needed.
+    void exchanged_gradient(std::size_t r) const = delete;
 };
 
 /// What a layer's initialize gets: called once for each layer, before the first step.

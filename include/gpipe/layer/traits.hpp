@@ -41,6 +41,15 @@ template <class L> struct StatisticsOf<L, std::void_t<typename L::Statistics>> {
     using type = as_tensors<typename L::Statistics>;
 };
 
+template <class L, class = void> struct ExchangedOf { using type = Tensors<>; };
+template <class L> struct ExchangedOf<L, std::void_t<typename L::Exchanged>> {
+    using type = as_tensors<typename L::Exchanged>;
+};
+template <class L, class = void> struct ExchangedGradientOf { using type = Tensors<>; };
+template <class L> struct ExchangedGradientOf<L, std::void_t<typename L::ExchangedGradient>> {
+    using type = as_tensors<typename L::ExchangedGradient>;
+};
+
 template <class L>
 concept has_buffers = requires {
     typename L::Buffers;
@@ -48,22 +57,39 @@ concept has_buffers = requires {
 || requires { typename L::Statistics; };
 template <class L>
 inline constexpr bool gathers = TensorGroup<typename StatisticsOf<L>::type>::count > 0;
+// Whether its replicas tell each other something within a micro-batch, forward and backward.
+///@{
+template <class L>
+inline constexpr bool exchanges = TensorGroup<typename ExchangedOf<L>::type>::count > 0;
+template <class L>
+inline constexpr bool exchanges_gradient =
+    TensorGroup<typename ExchangedGradientOf<L>::type>::count > 0;
+///@}
 // The whole tensors of a layer as contexts know them: for nearly all layers the parameters alone.
-template <class Parameters, class Buffers, class Statistics> struct WithBuffers {};
+template <class Parameters, class Buffers, class Statistics, class Exchanged,
+          class ExchangedGradient>
+struct WithBuffers {};
 template <class L> struct WholeOf : ParametersOf<L> {};
-template <has_buffers L> struct WholeOf<L> {
+template <class L>
+    requires(has_buffers<L> || exchanges<L> || exchanges_gradient<L>)
+struct WholeOf<L> {
     using type = WithBuffers<typename ParametersOf<L>::type, typename BuffersOf<L>::type,
-                             typename StatisticsOf<L>::type>;
+                             typename StatisticsOf<L>::type, typename ExchangedOf<L>::type,
+                             typename ExchangedGradientOf<L>::type>;
 };
 template <class Whole> struct PartsOf {
     using Parameters = Whole;
     using Buffers = Tensors<>;
     using Statistics = Tensors<>;
+    using Exchanged = Tensors<>;
+    using ExchangedGradient = Tensors<>;
 };
-template <class P, class B, class S> struct PartsOf<WithBuffers<P, B, S>> {
+template <class P, class B, class S, class E, class G> struct PartsOf<WithBuffers<P, B, S, E, G>> {
     using Parameters = P;
     using Buffers = B;
     using Statistics = S;
+    using Exchanged = E;
+    using ExchangedGradient = G;
 };
 
 template <class L> inline constexpr Reads declared_reads = Reads::input;
@@ -190,6 +216,15 @@ template <class L> struct LayerTraits {
     /// that has samples to them, in ascending order, and then those of each replica; nothing of a
     /// recomputation or an evaluation.
     using Statistics = typename detail::StatisticsOf<L>::type;
+    /// What replicas tell each other of a micro-batch before its forward, in training: whole
+    /// tensors, which `void exchange(auto& context, auto x, auto part) const` writes. Forward, its
+    /// recomputation and backward find those of replica r in `context.exchanged(r)`; of one that
+    /// has no samples in the micro-batch they are zeros. So one replica, or none, is no other case.
+    using Exchanged = typename detail::ExchangedOf<L>::type;
+    /// Likewise before its backward, or its input gradient: `void exchange_gradient(auto& context,
+    /// ..., auto dy, auto part) const`, which takes what the backward takes and `part` in place of
+    /// dx. These find them in `context.exchanged_gradient(r)`.
+    using ExchangedGradient = typename detail::ExchangedGradientOf<L>::type;
 
     /// Whether its weight gradient reads what its input gradient leaves.
     static constexpr bool defers = TensorGroup<Deferred>::count > 0;

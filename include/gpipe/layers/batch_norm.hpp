@@ -79,8 +79,7 @@ struct BatchNorm {
             work.moments(shape, x.data(), part);
             work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
                            detail::OfMoments{part, epsilon});
-            if (by_moves && context.gathering())
-                work.each(channels, detail::MomentsToMove{part, rule()});
+            if (context.gathering()) leave(work, part);
         } else {
             auto [mean, variance, moves] = context.buffers();
             work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
@@ -113,12 +112,19 @@ struct BatchNorm {
     }
     ///@}
 
-  private:
-    static constexpr bool by_moves = running == RunningStatistics::micro_batch;
-    detail::RunningRule rule() const { return {momentum, biased}; }
+  protected:
+    /// Makes of moments what a forward leaves as statistics.
+    void leave(auto const& work, detail::StatisticsRows const& part) const {
+        if constexpr (by_moves) work.each(channels, detail::MomentsToMove{part, rule()});
+    }
+    /// Of a tensor with some of them.
     template <class View> static detail::StatisticsRows rows(View const& view) {
         return {const_cast<double*>(view.data()), channels};
     }
+
+  private:
+    static constexpr bool by_moves = running == RunningStatistics::micro_batch;
+    detail::RunningRule rule() const { return {momentum, biased}; }
 };
 
 } // namespace gpipe

@@ -49,6 +49,31 @@ struct NormLoops {
                          [=](T value, T slope) { return gradient.of(value, slope); });
         }
     }
+    // The same in two steps, for moments and sums that are not those of these samples alone: of
+    // each channel the gradients of shift and scale; then dx.
+    ///@{
+    template <class T, class F>
+    void gradient_sums(Channels const& shape, T const* x, T const* dy, F normal_of_channel,
+                       StatisticsRows const& to) const {
+        for (std::size_t c = 0; c < shape.channels; ++c) {
+            TwoSums const sums =
+                sum<true>(shape, c, x, dy, SumGradients<T>{x, dy, normal_of_channel(c)});
+            to(0, c) = sums.a;
+            to(1, c) = sums.b;
+        }
+    }
+    // `sums_of_channel(c)`: TwoSums, over moments.all(c).count elements.
+    template <class T, class M, class S>
+    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale,
+                         M moments, S sums_of_channel) const {
+        for (std::size_t c = 0; c < shape.channels; ++c) {
+            auto const gradient = input_gradient(x, dy, dx, scale[c], moments(c),
+                                                 sums_of_channel(c), moments.all(c).count);
+            each_element(shape, c, x, dy, dx,
+                         [=](T value, T slope) { return gradient.of(value, slope); });
+        }
+    }
+    ///@}
 
   private:
     // to = f(x, y), element by element.

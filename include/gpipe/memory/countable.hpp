@@ -12,8 +12,8 @@ namespace gpipe {
 /// Whether the bytes of a plan can be counted at all. The bound is generous, so that no sum or
 /// product on the way to a plan is larger: of parameters, their gradients and the optimizer's
 /// states once each; of buffers two, of statistics one for each replica and micro-batch and one
-/// more; of every other tensor of every layer sixteen for each micro-batch and two more; of what is
-/// staged all.
+/// more; of what replicas exchange one for each replica of each micro-batch; of every other tensor
+/// of every layer sixteen for each micro-batch and two more; of what is staged all.
 GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t micro_batches) {
     ChainShape const& chain = request.chain;
     Staging const& staging = request.staging;
@@ -35,6 +35,8 @@ GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t mi
         add(layer.buffers, 1, 2);
         add(layer.statistics, 1,
             checked_sum(request.replication.count, checked_sum(micro_batches, 1)));
+        add(layer.exchanged, 1, checked_product(request.replication.count, micro_batches));
+        add(layer.exchanged_gradient, 1, request.replication.count);
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.deferred,
               &layer.input_gradient, &layer.output_gradient})

@@ -55,8 +55,8 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     bool const trains = !programs.evaluates();
     bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
-    for (auto* by_layer :
-         {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers, &plan.statistics})
+    for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers,
+                           &plan.statistics, &plan.exchanged})
         *by_layer = Array<std::size_t>(chain.size);
     plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
@@ -125,6 +125,16 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
             begin.part += request.replication.count * statistics;
             at = begin.part + (programs.micro_batches() + 1) * statistics;
         }
+        std::size_t told = 0;
+        for (std::size_t const i : layers) {
+            if (!trains) continue;
+            LayerInfo const& layer = chain.layers[i];
+            plan.exchanged[i] = at;
+            at += programs.micro_batches() * request.replication.count * layer.exchanged.slots(1);
+            told = std::max(told, layer.exchanged_gradient.slots(1));
+        }
+        begin.exchanged = at;
+        at += request.replication.count * told;
         bytes.buffers = at - before_buffers;
 
         auto const put = [&](Pool& pool, std::size_t& purpose) {

@@ -18,7 +18,7 @@ struct DeviceBytes {
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
     std::size_t frozen = 0;      ///< parameters of its other layers, and gradients nobody wants
-    std::size_t buffers = 0;     ///< of its layers, twice, and the statistics that move them
+    std::size_t buffers = 0;     ///< of its layers, twice, what moves them, and what is exchanged
     std::size_t boundary = 0;    ///< tensors between cells, where these have slots
     std::size_t activations = 0; ///< tensors inside of cells, what of them moves, and those without
     std::size_t staging = 0;     ///< the mini-batch and the state of a step, see Staging
@@ -89,6 +89,7 @@ struct DeviceOffsets {
     std::size_t next = 0;         ///< what they become
     std::size_t statistics = 0;   ///< those of the mini-batch, of each replica
     std::size_t part = 0;         ///< behind them: those of each micro-batch, and one more
+    std::size_t exchanged = 0;    ///< before a backward: the most that a layer's replicas tell
     std::size_t parts = 0;        ///< the room that tensors share which stay inside of cells
     std::size_t evaluation = 0;   ///< likewise, in an evaluation
     std::size_t state = 0;        ///< of a step
@@ -118,6 +119,8 @@ struct MemoryPlan {
     Array<std::size_t> buffers;
     Array<std::size_t> statistics;
     ///@}
+    /// By layer: offset of what its replicas tell each other, of each micro-batch.
+    Array<std::size_t> exchanged;
     Array<std::size_t> in_flight;   ///< by cell: micro-batches between forward and end of backward
     PlacedParts parts;              ///< tensors that stay inside of cells
     Room room;                      ///< of a step, at DeviceOffsets::evaluation

@@ -29,7 +29,7 @@ class EndTable {
             commits_[ranks_.of(programs_.device_of(c))] = programs_.device_of(c);
         std::size_t const most = size_ + ends_.size();
         for (std::size_t i = 0; i < size_; ++i)
-            chain_ += is_backward(programs_[i].kind) || gathers(programs_[i]);
+            chain_ += is_backward(programs_[i].kind) || finds(programs_[i]);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
         for (std::size_t c = 0; c < programs_.cells() && ending.replicas.count > 1; ++c)
             if (ending.updates[programs_.device_of(c)]) chain_ += ending.replicas.shards ? 1 : 2;
@@ -37,7 +37,7 @@ class EndTable {
         chain_ = operands.values.size();
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
-        all_.all = Array<Operand>(operands.all.size() + 4 * size_ + statistics_.size() +
+        all_.all = Array<Operand>(operands.all.size() + (statistics_.empty() ? 4 : 6) * size_ +
                                   9 * programs_.cells() + 24 * devices_ +
                                   ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
@@ -77,9 +77,15 @@ class EndTable {
         static_cast<std::size_t>(Holds::parameters) - first_kind + 1;
     static bool is_backward(Kind kind) { return gives_gradient(kind) || ends_backward(kind); }
 
-    bool gathers(Action const& a) const {
+    // Whether it leaves something beside its outputs: statistics, or what replicas exchange; and
+    // whether it reads the latter.
+    bool finds(Action const& a) const {
         return a.kind == Kind::forward && !ending_.buffers.empty() &&
-               ending_.buffers[a.cell].gathers;
+               (ending_.buffers[a.cell].gathers || ending_.buffers[a.cell].exchanges);
+    }
+    bool reads_found(Action const& a) const {
+        return a.kind != Kind::forward && computes(a.kind) && !ending_.buffers.empty() &&
+               ending_.buffers[a.cell].exchanges;
     }
     std::size_t part_of(Action const& a) const {
         return a.cell * programs_.micro_batches() + a.micro_batch;
@@ -99,7 +105,8 @@ class EndTable {
             if (computes(a.kind) && ending_.copies_state) use(Holds::state, d, Use::read);
             for (Operand const& operand : operands[i]) all_.all[operands_++] = operand;
             if (is_backward(a.kind)) add_gradients(a.cell);
-            if (gathers(a)) statistics_[part_of(a)] = write_of_cell(Holds::statistics, a.cell);
+            if (reads_found(a)) all_.all[operands_++] = {statistics_[part_of(a)], 0, Use::read};
+            if (finds(a)) statistics_[part_of(a)] = write_of_cell(Holds::statistics, a.cell);
             if (i == loss) losses_ = gradients_[a.cell];
             needs_.set(i, step_.needs[i]);
             all_.begin[++action_] = static_cast<std::uint32_t>(operands_);

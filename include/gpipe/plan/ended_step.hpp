@@ -14,10 +14,11 @@ struct TiedCell {
     std::uint32_t cell = 0; ///< that has one
 };
 
-/// What a cell has of layers with buffers.
+/// What a cell has of layers with buffers, or whose replicas tell each other something.
 struct CellBuffers {
-    bool any = false;     ///< whether there are any
-    bool gathers = false; ///< whether forwards add to statistics
+    bool any = false;       ///< whether any has buffers
+    bool gathers = false;   ///< whether forwards add to statistics
+    bool exchanges = false; ///< whether what forwards exchange is read in backwards
 };
 
 /// How a step ends.

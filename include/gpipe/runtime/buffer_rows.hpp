@@ -6,6 +6,7 @@
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +28,7 @@ struct DeviceBuffers {
     std::size_t bytes = 0;            ///< of each
     std::byte* statistics = nullptr;  ///< of the mini-batch, among those of all replicas
     std::size_t statistics_bytes = 0; ///< of one replica's
+    std::size_t exchanged_bytes = 0;  ///< the most that a replica tells others within a step
     std::size_t first = 0;            ///< of its layers, in BufferRows
     std::size_t last = 0;             ///< one past them
 };
@@ -49,12 +51,29 @@ namespace detail {
     for (LayerInfo const& layer : model.infos) count += layer.has_buffers();
     BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<BufferRow>(count)};
     std::size_t at = 0;
+    auto const is_on = [&](std::size_t layer, std::size_t d) {
+        return programs.device_of(cell_of(plan.first, layer)) == d;
+    };
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {
         DeviceBuffers& own = result.devices[d];
         own.bytes = plan.begin[d].next - plan.begin[d].buffers;
         own.statistics_bytes =
             (plan.begin[d].part - plan.begin[d].statistics) / plan.replication.count;
         own.first = own.last = at;
+        for (std::size_t i = 0; i < model.infos.size(); ++i) {
+            LayerInfo const& layer = model.infos[i];
+            if (!layer.exchanges() || !is_on(i, d)) continue;
+            std::size_t const bytes = layer.exchanged.slots(1),
+                              gradient = layer.exchanged_gradient.slots(1);
+            own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
+            if (ranks.own(d))
+                layers[i].buffers.exchange = {arenas[d] + plan.exchanged[i],
+                                              bytes,
+                                              arenas[d] + plan.begin[d].exchanged,
+                                              gradient,
+                                              ranks.replica,
+                                              plan.replication.count};
+        }
         if (!ranks.own(d)) continue;
         std::byte* const arena = arenas[d];
         own.buffers = arena + plan.begin[d].buffers;
@@ -62,8 +81,7 @@ namespace detail {
         std::size_t const before = ranks.replica * own.statistics_bytes;
         own.statistics = arena + plan.begin[d].statistics + before;
         for (std::size_t i = 0; i < model.infos.size(); ++i) {
-            if (!model.infos[i].has_buffers()) continue;
-            if (programs.device_of(cell_of(plan.first, i)) != d) continue;
+            if (!model.infos[i].has_buffers() || !is_on(i, d)) continue;
             LayerParts const& layer = model.layers[i];
             result.rows[at++] = {layer.functions.update_buffers, layer.functions.merge_statistics,
                                  layer.object, static_cast<std::uint32_t>(i)};
@@ -73,7 +91,8 @@ namespace detail {
                                  arena + plan.begin[d].part +
                                      (plan.statistics[i] - plan.begin[d].statistics),
                                  own.statistics_bytes,
-                                 programs.micro_batches()};
+                                 programs.micro_batches(),
+                                 layers[i].buffers.exchange};
         }
         own.last = at;
     }

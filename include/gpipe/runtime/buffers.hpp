@@ -39,7 +39,9 @@ template <class Device> class BufferMoves {
                      });
             if constexpr (joins_ranks<Device>)
                 if (tables_.replicas.any() && run.arguments.last)
-                    ReplicaExchange<End>(end, tables_, run, step).all_gather(own);
+                    ReplicaExchange<End>(end, tables_, run, step.device, step.stream)
+                        .all_gather(own.statistics - tables_.ranks.replica * own.statistics_bytes,
+                                    own.statistics_bytes);
         }
         if (!run.arguments.last) return;
         device_.copy(step.stream, own.next, own.buffers, own.bytes);

@@ -108,11 +108,18 @@ class CellCallMaker {
                 call.layer = model_.layers[layer].object;
                 call.parameters = memory_[layer].parameters;
                 call.gradients = memory_[layer].gradients;
-                if (model_.infos[layer].has_buffers()) call.buffers = &memory_[layer].buffers;
+                LayerInfo const& info = model_.infos[layer];
+                if (info.has_buffers() || info.exchanges()) call.buffers = &memory_[layer].buffers;
+                call.exchanges = !evaluates && exchanges(info, one.kind, stage);
                 add_skips(call, way, one, stage == Stage::recompute || call.again);
             }
             *to_++ = call;
         }
+    }
+    // Once of each micro-batch.
+    static bool exchanges(LayerInfo const& layer, CallKind kind, Stage stage) {
+        if (kind == CallKind::forward) return layer.exchanged.count > 0 && stage == Stage::forward;
+        return layer.exchanged_gradient.count > 0 && kind != CallKind::weight_gradient;
     }
     CallFunction function_of(std::size_t layer, CallKind kind) const {
         LayerFunctions const& functions = model_.layers[layer].functions;

@@ -63,7 +63,8 @@ namespace gpipe::detail {
     }
     ReplicaParts& parts = tables.replicas;
     auto const longest = [&](std::size_t d) {
-        return std::max(parts.message[d], tables.buffers.devices[d].statistics_bytes);
+        DeviceBuffers const& buffers = tables.buffers.devices[d];
+        return std::max({parts.message[d], buffers.statistics_bytes, buffers.exchanged_bytes});
     };
     if (parts.any()) parts.channels = Array<std::uint32_t>(devices * ranks.replicas, no_channel);
     for (std::size_t d = 0; d < devices && parts.any(); ++d)

@@ -58,10 +58,11 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
         ending.updates[d] = tables.has_updates(d);
     for (std::size_t i = 0; i < machine.model.infos.size(); ++i) {
         LayerInfo const& layer = machine.model.infos[i];
-        if (!layer.has_buffers()) continue;
+        if (!layer.has_buffers() && !layer.exchanges()) continue;
         if (ending.buffers.empty()) ending.buffers = Array<CellBuffers>(machine.plan.cells.size());
         CellBuffers& cell = ending.buffers[machine.cell_of(i)];
-        cell.any = true;
+        cell.any = cell.any || layer.has_buffers();
+        cell.exchanges = cell.exchanges || layer.exchanges();
         cell.gathers = cell.gathers || layer.statistics.count > 0;
     }
     ending.ranks = machine.ranks;

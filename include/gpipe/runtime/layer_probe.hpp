@@ -75,13 +75,24 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             call_.gradients = gradients_.there();
             // What a forward finds out goes nowhere.
             std::size_t const buffers = info.buffers.slots(1), found = info.statistics.slots(1);
-            lasting_ = memory(buffers + 2 * found);
+            // And there is one replica.
+            std::size_t const told = info.exchanged.slots(1);
+            std::size_t const told_back = info.exchanged_gradient.slots(1);
+            lasting_ = memory(buffers + 2 * found + parts * told + told_back);
             lasting_.fill(0);
             bench.copy(lasting_.here(), own.buffers.buffers, buffers);
             lasting_.upload();
             std::byte* const there = lasting_.there();
-            buffers_ = {there, nullptr, there + buffers, there + buffers + found, 0, 0};
+            std::byte* const all = there + buffers + 2 * found;
+            buffers_ = {there,
+                        nullptr,
+                        there + buffers,
+                        there + buffers + found,
+                        0,
+                        0,
+                        {all, told, all + parts * told, told_back}};
             call_.buffers = &buffers_;
+            call_.exchanges = info.exchanges();
         }
         scratch_ = memory(scratch.slots(capacity));
         for (std::size_t p = 0; p < parts; ++p) {

@@ -127,18 +127,20 @@ template <class Bench> class LayerSlopes {
     Change changed(Place place, double step) {
         Change change;
         change.step = step;
+        double hidden = 0; ///< noise that changes may have gone under in
         std::size_t const reached = probe_.reached(place);
         for (std::size_t p = 0; p < Probe::parts; ++p) {
             if (reached != Probe::parts && reached != p) continue;
             probe_.forward(p, now_);
             for (std::size_t i = 0; i < now_.size(); ++i) {
-                if (now_[i] == base_[p][i]) continue;
                 double const weight = weights_[p][i];
-                change.sum += weight * (now_[i] - base_[p][i]);
                 double const rounded = weight * epsilon_ / std::sqrt(12.0) * now_[i];
-                change.noise += rounded * rounded;
+                bool const same = now_[i] == base_[p][i];
+                (same ? hidden : change.noise) += rounded * rounded;
+                if (!same) change.sum += weight * (now_[i] - base_[p][i]);
             }
         }
+        if (change.noise == 0) change.noise = hidden; // a layer may also find as little by rounding
         return change;
     }
 

@@ -15,11 +15,11 @@ namespace gpipe::detail {
 // End: a StepEnd.
 template <class End> class ReplicaExchange {
   public:
-    ReplicaExchange(End& end, Tables const& tables, Run& run, Step const& step)
-        : end_(end), tables_(tables), parts_(tables.replicas), run_(run), step_(step),
-          self_(tables.ranks.replica), count_(parts_.replication.count),
-          message_(parts_.message[step.device]),
-          gradients_(tables.devices[step.device].gradients.data) {}
+    ReplicaExchange(End& end, Tables const& tables, Run& run, std::size_t device,
+                    std::size_t stream)
+        : end_(end), tables_(tables), parts_(tables.replicas), run_(run), device_(device),
+          stream_(stream), self_(tables.ranks.replica), count_(parts_.replication.count),
+          message_(parts_.message[device]), gradients_(tables.devices[device].gradients.data) {}
 
     // Everybody gets what the others have of his part, and adds it up in the order of the replicas:
     // the sum is the same whoever does it.
@@ -37,7 +37,7 @@ template <class End> class ReplicaExchange {
     void all_gather(bool gradients) {
         auto const which =
             gradients ? &ReplicaParts::Begin::gradient : &ReplicaParts::Begin::parameter;
-        std::byte* const all = gradients ? gradients_ : parts_.parameters[step_.device];
+        std::byte* const all = gradients ? gradients_ : parts_.parameters[device_];
         for (std::size_t n = 0; n < messages(which); ++n)
             each_other([&](std::size_t other) {
                 Bytes const own = bytes(which, self_, n), theirs = bytes(which, other, n);
@@ -45,12 +45,10 @@ template <class End> class ReplicaExchange {
             });
     }
 
-    // Everybody gets the statistics of all, which stand in the order of the replicas.
-    void all_gather(DeviceBuffers const& own) {
-        std::size_t const bytes = own.statistics_bytes;
-        std::byte* const all = own.statistics - self_ * bytes;
+    // Everybody gets these bytes of all, which stand in the order of the replicas.
+    void all_gather(std::byte* all, std::size_t bytes) {
         each_other([&](std::size_t other) {
-            exchange(other, own.statistics, bytes, all + other * bytes, bytes);
+            exchange(other, all + self_ * bytes, bytes, all + other * bytes, bytes);
         });
     }
 
@@ -62,7 +60,7 @@ template <class End> class ReplicaExchange {
     };
 
     std::size_t begin(Which which, std::size_t replica) const {
-        return parts_.at(step_.device, replica).*which;
+        return parts_.at(device_, replica).*which;
     }
     std::size_t messages(Which which) const {
         std::size_t most = 0;
@@ -77,14 +75,14 @@ template <class End> class ReplicaExchange {
         return {at, std::min(message_, end - at)};
     }
     std::byte* room(std::size_t other) const {
-        return parts_.room[step_.device] + (other - (other > self_)) * message_;
+        return parts_.room[device_] + (other - (other > self_)) * message_;
     }
 
     // Together where a device can; else in rounds, in each of which everybody meets one other at
     // the most: with the order of the rounds that of all messages is one line, so that nobody waits
     // for himself even where a send ends when it is received.
     template <class F> void each_other(F f) const {
-        end_.together(step_.stream, [&] {
+        end_.together(stream_, [&] {
             for (std::size_t round = 0; round < count_; ++round)
                 if (std::size_t const other = (round + count_ - self_) % count_; other != self_)
                     f(other);
@@ -92,19 +90,18 @@ template <class End> class ReplicaExchange {
     }
     void exchange(std::size_t other, std::byte const* from, std::size_t sent, std::byte* to,
                   std::size_t received) {
-        std::size_t const there = parts_.channel(step_.device, other);
+        std::size_t const there = parts_.channel(device_, other);
         for (bool const sends : {self_<other, self_> other}) {
-            if (sends && sent > 0)
-                end_.send(run_, step_.stream, there + (self_ > other), from, sent);
+            if (sends && sent > 0) end_.send(run_, stream_, there + (self_ > other), from, sent);
             if (!sends && received > 0)
-                end_.receive(run_, step_.stream, there + (self_ < other), to, received);
+                end_.receive(run_, stream_, there + (self_ < other), to, received);
         }
     }
 
     void add_up(Bytes const& own) {
-        std::size_t const first = tables_.updates_at[step_.device];
-        std::size_t const last = tables_.updates_at[step_.device + 1];
-        end_.launch_rows(run_, step_.stream, FailureOf::gradient, tables_.updates, first, last,
+        std::size_t const first = tables_.updates_at[device_];
+        std::size_t const last = tables_.updates_at[device_ + 1];
+        end_.launch_rows(run_, stream_, FailureOf::gradient, tables_.updates, first, last,
                          [self = *this, own](UpdateRow const& row, std::size_t i) {
                              self.add_up(row, self.parts_.element[i], own);
                          });
@@ -125,7 +122,7 @@ template <class End> class ReplicaExchange {
         for (std::size_t r = 1; r < count_; ++r) {
             std::byte* const next = of(r);
             part.gradient = r == self_ ? next : sum;
-            row.add({r == self_ ? sum : next, end_.stream(step_.stream)}, part);
+            row.add({r == self_ ? sum : next, end_.stream(stream_)}, part);
             sum = part.gradient;
         }
     }
@@ -134,7 +131,8 @@ template <class End> class ReplicaExchange {
     Tables const& tables_;
     ReplicaParts const& parts_;
     Run& run_;
-    Step const& step_;
+    std::size_t device_;
+    std::size_t stream_;
     std::size_t self_;
     std::size_t count_;
     std::size_t message_;

@@ -46,6 +46,7 @@ struct Run {
     MiniBatch const* batch = nullptr;  ///< its samples
     Array<SampleRange> ranges;         ///< by micro-batch
     Array<StepFrame> frames;           ///< by device
+    Array<Exchange> exchanges;         ///< by device; empty where there is one replica
     FirstFailure failure;              ///< the first, if any
     std::uint64_t base = 0;            ///< what positions count from
     bool follows = false;              ///< whether the run before may be under way, over this table

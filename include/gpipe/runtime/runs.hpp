@@ -49,6 +49,8 @@ template <DeviceRuntime Device> class Runs {
         for (Run& run : runs_) {
             run.ranges = Array<SampleRange>(tables_.micro_batches);
             run.frames = Array<StepFrame>(tables_.devices.size());
+            if constexpr (joins_ranks<Device>)
+                if (tables_.replicas.any()) run.exchanges = Array<Exchange>(run.frames.size());
         }
         if (checks.scale.scales()) scale_.factor = checks.scale.initial;
     }
@@ -89,7 +91,8 @@ template <DeviceRuntime Device> class Runs {
                              tables_.handles + d,
                              {tables_.constants.table, mail_.constants(arguments.slot, d).there},
                              {tables_.sides.data(), tables_.sides.size(), batch.sides(d)},
-                             batch.optionals()};
+                             batch.optionals(),
+                             exchange_of(run, d, table.stream_of_device[d])};
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
@@ -202,6 +205,11 @@ template <DeviceRuntime Device> class Runs {
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
+    Exchange const* exchange_of(Run& run, std::size_t device, std::size_t stream) {
+        if (run.exchanges.empty()) return nullptr;
+        run.exchanges[device] = {&detail::StepEnd<Device>::exchange, &end_, &run, device, stream};
+        return &run.exchanges[device];
+    }
     StepState state_before(std::uint64_t seed, std::uint64_t steps) const {
         StepState state{seed, steps, 0, end_.checks.clip};
         state.loss_scale = scale_.factor;

@@ -159,6 +159,16 @@ template <DeviceRuntime Device> class StepEnd {
         device_.launch(stream, [all]() noexcept(Work::catches) { all(); });
     }
 
+    // Of replicas, within a call: see Exchange.
+    static void exchange(Exchange const& self, std::byte* all, std::size_t bytes) {
+        if constexpr (joins_ranks<Device>) {
+            auto& end = *static_cast<StepEnd*>(self.end);
+            ReplicaExchange<StepEnd>(end, end.tables_, *static_cast<Run*>(self.run), self.device,
+                                     self.stream)
+                .all_gather(all, bytes);
+        }
+    }
+
     // Where updates are immediate.
     ImmediateChecks<Device> immediately() const { return {device_, tables_, mail_}; }
 
@@ -174,7 +184,7 @@ template <DeviceRuntime Device> class StepEnd {
     // Of replicas: adds gradients up, and gives the sums, or what was updated, to all.
     void share(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>) {
-            ReplicaExchange<StepEnd> exchange(*this, tables_, run, step);
+            ReplicaExchange<StepEnd> exchange(*this, tables_, run, step.device, step.stream);
             if (step.kind == Kind::reduce_scatter) return exchange.reduce_scatter();
             exchange.all_gather(!tables_.replicas.replication.shards || !run.arguments.updates);
         }

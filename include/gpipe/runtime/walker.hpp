@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
+#include <gpipe/runtime/exchange_zeros.hpp>
 #include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_end.hpp>
@@ -51,11 +52,9 @@ template <DeviceRuntime Device> class Walker {
 
   private:
     void feed(Run const& run) {
-        std::size_t i = 0;
-        for (MiniBatch::Copy const& copy : run.batch->copies()) {
-            if (copy.from)
-                device_.feed(i, copy.to, copy.from, copy.bytes,
-                             mail_.batch(run.arguments.slot) + copy.pinned);
+        std::byte* const pinned = mail_.batch(run.arguments.slot);
+        for (std::size_t i = 0; MiniBatch::Copy const& copy : run.batch->copies()) {
+            if (copy.from) device_.feed(i, copy.to, copy.from, copy.bytes, pinned + copy.pinned);
             ++i;
         }
     }
@@ -88,7 +87,7 @@ template <DeviceRuntime Device> class Walker {
                 }
                 if (!computes(step->kind)) [[unlikely]]
                     put_other<observed>(run, table, *step, walker);
-                else if (run.ranges[step->micro_batch].count > 0)
+                else if (joins_ranks<Device> || run.ranges[step->micro_batch].count > 0)
                     device_.launch(step->stream,
                                    [this, &run, &table, &tables, step, walker]() noexcept {
                                        execute<observed>(run, table, tables, *step, walker);
@@ -238,13 +237,14 @@ template <DeviceRuntime Device> class Walker {
     template <bool observed>
     void execute(Run& run, StepTable const& table, Tables const& tables, Step const& step,
                  std::size_t walker) noexcept {
-        if (run.failure.precedes(step.place)) return;
+        Calls::Range calls = tables.calls[step.calls];
+        bool const empty = joins_ranks<Device> && run.ranges[step.micro_batch].count == 0;
+        if (empty || run.failure.precedes(step.place)) return exchange_only(run, step, calls);
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         if constexpr (observed)
-            if (!tell_hook(run, step, walker, true)) return;
+            if (!tell_hook(run, step, walker, true)) return exchange_only(run, step, calls);
         Frame const frame = frame_of(run, table, tables, step);
         double const start = observed ? seconds_in(run) : 0;
-        Calls::Range calls = tables.calls[step.calls];
         if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
         Call const* call = calls.first;
         [[maybe_unused]] bool threw = false;
@@ -253,12 +253,21 @@ template <DeviceRuntime Device> class Walker {
         } catch (...) {
             threw = true;
             fail(run, step, call->index, call->again ? Kind::recompute : step.kind);
+            exchange_only(run, step, {call + 1, calls.last});
         }
         if constexpr (observed) {
             if (!run.times.empty())
                 run.times[step.action] = {action_of(step), walker, start, seconds_in(run), true};
             if (!threw) tell_hook(run, step, walker, false);
         }
+    }
+    // What other replicas wait for before these calls, which are not made.
+    void exchange_only(Run& run, Step const& step, Calls::Range calls) noexcept {
+        if constexpr (joins_ranks<Device>)
+            if (!run.exchanges.empty())
+                detail::exchange_zeros(device_, run, step, calls, [&](std::size_t layer) {
+                    fail(run, step, layer, step.kind);
+                });
     }
     // Whether the hook, if there is one, has thrown nothing: that is as if a layer had.
     bool tell_hook(Run& run, Step const& step, std::size_t walker, bool begins) noexcept {
