@@ -1,6 +1,7 @@
 // Ranks that are processes: each runs this program under mpirun, and all do the same.
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
+#include "support/together_net.hpp"
 
 #include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
@@ -197,64 +198,76 @@ TEST_CASE("P6 O6 what throws in a process is told in all, changes nothing, and t
 
 namespace {
 
-// The part that this rank has of a replica.
-template <class Shard> void train_replicas(std::size_t replicas) {
+// What a Net is trained on.
+struct NetData : toy::Data<Real> {
+    using toy::Data<Real>::Data;
+    auto const& batch() const { return inputs; }
+};
+
+// The part that this rank has of a replica. change(training): before each step.
+template <class Shard, class Data, class Make, class Change>
+void train_replicas(std::size_t replicas, Make make, Change change) {
+    using Chain = decltype(make());
     using Train =
-        gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+        gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
                         gpipe::Replicas<gpipe::dynamic, Shard>, gpipe::transport::Mpi>;
-    toy::Watch watch;
     std::size_t const own = world().ranks() / replicas;
     std::size_t point = 0;
-    toy::each_of_catalogue(4, Net::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-        if (k < own || point++ % 4 != 0) return;
-        MpiRanks ranks(way(point));
-        typename Train::Options o;
-        o.samples = 7;
-        o.seed = 7;
-        o.cells = k;
-        o.micro_batches = 4;
-        o.replicas = replicas;
-        o.schedule = schedule;
-        o.clip_norm = point % 2 ? 0.5 : 0;
-        o.device.transport = &ranks;
-        o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
-        o.device.device.threads = 1 + point % 2;
-        INFO(replicas, " replicas, ", schedule.name(), ", K = ", k);
-        Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
-        // The same in one process.
-        using Local =
-            gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
-                            gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                            gpipe::Replicas<gpipe::dynamic>>;
-        typename Local::Options whole;
-        whole.samples = o.samples;
-        whole.seed = o.seed;
-        whole.cells = k;
-        whole.micro_batches = 4;
-        whole.replicas = replicas;
-        whole.schedule = schedule;
-        whole.clip_norm = o.clip_norm;
-        Local local(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, whole);
-        for (std::size_t const size : {7 * replicas, replicas + 1, std::size_t{1}, 7 * replicas}) {
-            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-            auto const found = train.step(data.inputs, data.targets);
-            auto const expected = local.step(data.inputs, data.targets);
-            CHECK(found.loss == expected.loss);
-            CHECK(found.gradient_norm == expected.gradient_norm);
-            CHECK(train.evaluate(data.inputs, data.targets).loss ==
-                  local.evaluate(data.inputs, data.targets).loss);
-        }
-        for (std::size_t layer = 0; layer < Net::size; ++layer)
-            for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-                std::size_t cell = 0;
-                while (train.plan().first[cell + 1] <= layer) ++cell;
-                if (train.arena(train.programs().device_of(cell)).empty()) continue; // elsewhere
-                auto const ours = train.template parameter<Real>(layer, t);
-                auto const theirs = local.template parameter<Real>(layer, t);
-                CHECK(std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end()));
+    toy::each_of_catalogue(
+        4, Chain::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (k < own || point++ % 4 != 0) return;
+            MpiRanks ranks(way(point));
+            typename Train::Options o;
+            o.samples = 7;
+            o.seed = 7;
+            o.cells = k;
+            o.micro_batches = 4;
+            o.replicas = replicas;
+            o.schedule = schedule;
+            o.clip_norm = point % 2 ? 0.5 : 0;
+            o.device.transport = &ranks;
+            o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
+            o.device.device.threads = 1 + point % 2;
+            INFO(replicas, " replicas, ", schedule.name(), ", K = ", k);
+            Train train(make(), Loss{}, Adam{1e-2f}, o);
+            // The same in one process.
+            using Local = gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>,
+                                          gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Loss>,
+                                          gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                                          gpipe::Replicas<gpipe::dynamic>>;
+            typename Local::Options whole;
+            whole.samples = o.samples;
+            whole.seed = o.seed;
+            whole.cells = k;
+            whole.micro_batches = 4;
+            whole.replicas = replicas;
+            whole.schedule = schedule;
+            whole.clip_norm = o.clip_norm;
+            Local local(make(), Loss{}, Adam{1e-2f}, whole);
+            for (std::size_t const size :
+                 {7 * replicas, replicas + 1, std::size_t{1}, 7 * replicas}) {
+                Data const data(size, static_cast<std::uint32_t>(size));
+                change(train, size);
+                change(local, size);
+                auto const found = train.step(data.batch(), data.targets);
+                auto const expected = local.step(data.batch(), data.targets);
+                CHECK(found.loss == expected.loss);
+                CHECK(found.gradient_norm == expected.gradient_norm);
+                CHECK(train.evaluate(data.batch(), data.targets).loss ==
+                      local.evaluate(data.batch(), data.targets).loss);
             }
-    });
+            for (std::size_t layer = 0; layer < Chain::size; ++layer)
+                for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+                    std::size_t cell = 0;
+                    while (train.plan().first[cell + 1] <= layer) ++cell;
+                    if (train.arena(train.programs().device_of(cell)).empty())
+                        continue; // elsewhere
+                    auto const ours = train.template parameter<Real>(layer, t);
+                    auto const theirs = local.template parameter<Real>(layer, t);
+                    CHECK(std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end()));
+                }
+        });
     CHECK(point > 0);
 }
 
@@ -263,8 +276,27 @@ template <class Shard> void train_replicas(std::size_t replicas) {
 TEST_CASE("P1 replicas of one or several processes each are those in one process, in every bit") {
     for (std::size_t const replicas : {1, 2, 3, 4}) {
         if (world().ranks() % replicas != 0) continue;
-        train_replicas<gpipe::shard::Nothing>(replicas);
-        train_replicas<gpipe::shard::OptimizerState>(replicas);
+        toy::Watch watch;
+        auto const make = [&] { return toy::make_net<Real>(watch); };
+        auto const nothing = [](auto&, std::size_t) {};
+        train_replicas<gpipe::shard::Nothing, NetData>(replicas, make, nothing);
+        train_replicas<gpipe::shard::OptimizerState, NetData>(replicas, make, nothing);
+    }
+}
+
+TEST_CASE("P1 side inputs, constants, buffers and what replicas tell each other go over processes, "
+          "too") {
+    for (std::size_t const replicas : {1, 2, 3, 4}) {
+        if (world().ranks() % replicas != 0) continue;
+        auto const make = [] {
+            toy::TogetherNet net;
+            toy::trips_of(net).most = 1e30f; // of one sample norms make large numbers
+            return net;
+        };
+        train_replicas<gpipe::shard::Nothing, toy::TogetherData>(
+            replicas, make, [](auto& train, std::size_t step) {
+                toy::heat(train, 1 + static_cast<Real>(step) / 16);
+            });
     }
 }
 

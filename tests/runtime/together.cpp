@@ -1,10 +1,9 @@
 // Whatever can be chosen of a training, chosen together by chance: a seeded sample, which covers
 // nearly all pairs of choices, against one device that recomputes nothing. What each of them does
 // by itself has a file of its own.
-#include "support/buffer_layers.hpp"
 #include "support/net.hpp"
 #include "support/ranks.hpp"
-#include "support/skip_layers.hpp"
+#include "support/together_net.hpp"
 
 #include <gpipe/replicas.hpp>
 
@@ -37,51 +36,10 @@ using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
-/// One that throws when it is told to.
-struct Trips : toy::Limited<Real, 6> {
-    std::atomic<bool>* now = nullptr;
-
-    Trips() { most = 3000; }
-    void forward(auto& context, auto x, auto y) const {
-        if (now && *now) throw std::range_error("now");
-        toy::Limited<Real, 6>::forward(context, x, y);
-    }
-};
-/// Reads a tensor of the mini-batch that no layer in front has seen, and a number of the step.
-struct Heat {
-    Real value = 1;
-};
-struct MaskTag;
-struct Masked {
-    using Input = gpipe::Tensor<Real, 6>;
-    using Output = Input;
-    using Side = gpipe::SideInput<MaskTag, gpipe::Tensor<int, 6>>;
-    using Constants = Heat;
-    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
-
-    void forward(auto& ctx, auto x, auto y) const { multiply(ctx, x, y); }
-    void backward(auto& ctx, auto dy, auto dx) const { multiply(ctx, dy, dx); }
-
-  private:
-    static void multiply(auto& ctx, auto from, auto to) {
-        auto const mask = gpipe::side<MaskTag>(ctx);
-        static_assert(std::is_same_v<decltype(mask.data()), int const*>); // promise P8
-        Real const heat = gpipe::constant<Heat>(ctx)->value;
-        for (std::size_t i = 0; i < from.size(); ++i)
-            to.data()[i] = from.data()[i] * (mask.data()[i] ? heat : heat / 2);
-    }
-};
-struct Factors;
-template <class L> using Tied = toy::TiedTo<L, Factors>;
-using Net =
-    gpipe::Pipeline<toy::Linear<Real, 5, 6>, gpipe::BatchNorm<gpipe::Tensor<Real, 6>>,
-                    Tied<toy::Give<Real, 6, 1>>, toy::Dropout<Real, 6>, toy::Counter<Real, 6>,
-                    Tied<toy::Give<Real, 6, 3>>, toy::Tanh<Real, 6>, toy::Linear<Real, 6, 6>,
-                    toy::Times<Real, 6, 3>, Trips, toy::Plus<Real, 6, 4>,
-                    gpipe::BatchNorm<gpipe::Tensor<Real, 6>, gpipe::RunningStatistics::micro_batch>,
-                    toy::Times<Real, 6, 2>, toy::StepCounter<Real, 6>, Masked,
-                    toy::Plus<Real, 6, 1>, Masked, toy::StrictLinear<Real, 6, 3>>;
-constexpr std::size_t L = Net::size, trips = 9;
+using Net = toy::TogetherNet;
+using toy::Heat;
+using Data = toy::TogetherData;
+constexpr std::size_t L = Net::size;
 using Loss = toy::MeanSquare<Real, 3>;
 
 template <class Device, class... Policies>
@@ -187,21 +145,6 @@ template <class T> typename T::Options all_options(Choice const& choice) {
     return o;
 }
 
-struct Data : toy::Data<Real> {
-    std::vector<int> mask;
-    Data(std::size_t samples, std::uint32_t seed) : toy::Data<Real>(samples, seed) {
-        for (std::size_t i = 0; i < 6 * samples; ++i) mask.push_back((i * i + seed) % 7 < 4);
-    }
-    gpipe::Batch<TrainOf<Host>::Input> batch() const { return {inputs, mask}; }
-};
-template <class T> void heat(T& train, Real value) {
-    if constexpr (requires { train.ranks(); })
-        for (std::size_t r = 0; r < train.ranks(); ++r)
-            train[r].template constant<Heat>().value = value;
-    else
-        train.template constant<Heat>().value = value;
-}
-
 std::size_t skips = 0, failures = 0; // of all trainings
 
 // Trains, and what is to be seen of it: numbers, and in the end all that it has.
@@ -213,7 +156,7 @@ template <class T> std::vector<double> run(T& train, Choice const& choice, std::
     for (std::size_t i = 0; i < 4; ++i) {
         Data const data(samples[i % 3] * all, static_cast<std::uint32_t>(i));
         Data const part(i % 2 ? all : 8 * all - 1, static_cast<std::uint32_t>(9 + i));
-        heat(train, 1 + static_cast<Real>(i) / 4);
+        toy::heat(train, 1 + static_cast<Real>(i) / 4);
         if (choice[between] == 2)
             seen.push_back(train.compute_gradients(data.batch(), data.targets).loss);
         for (std::size_t p = 0; p < choice[parts] && i != 1; ++p)
@@ -236,8 +179,7 @@ template <class T> std::vector<double> run(T& train, Choice const& choice, std::
 }
 Net net_of(std::atomic<bool>& now) {
     Net net;
-    const_cast<Trips&>(*static_cast<Trips const*>(net.leaf_objects()[Net::leaf_of(trips)])).now =
-        &now;
+    toy::trips_of(net).now = &now;
     return net;
 }
 
