@@ -267,6 +267,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/tables.hpp
     include/gpipe/runtime/tied_parameters.hpp
     include/gpipe/runtime/timed.hpp
+    include/gpipe/runtime/told_rates.hpp
     include/gpipe/runtime/training_options.hpp
     include/gpipe/runtime/update.hpp
     include/gpipe/runtime/walker.hpp

@@ -513,6 +513,64 @@ TEST_CASE("ranks that are told different things are refused on all, before anyth
                          std::invalid_argument);
 }
 
+namespace {
+
+// The step is refused with these words on all ranks, and nothing has happened.
+template <class Crew> void check_refused(Crew& crew, char const* words) {
+    toy::Data<Real> const data(N);
+    std::uint64_t const steps = crew[0].steps();
+    crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+    for (std::exception_ptr const& error : crew.errors) {
+        REQUIRE(error);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(error), words, std::invalid_argument);
+    }
+    CHECK(crew[1].steps() == steps);
+}
+
+} // namespace
+
+TEST_CASE("ranks whose optimizers are told different rates are refused on all, and train on once "
+          "they are not") {
+    toy::Watch watch;
+    auto const o = faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{});
+    auto crew = watched_crew(watch, {1, 2, 1}, true, 2, o);
+    toy::Data<Real> const data(N);
+    crew.step(data.inputs, data.targets);
+    crew[1].optimizer().learning_rate = 0.5f;
+    check_refused(crew, "gpipe: rank 1 is told to train with learning rate 0.5, but rank 2 with "
+                        "0.01: all have to be told the same");
+    crew.evaluate(data.inputs, data.targets); // which needs none
+    crew[1].optimizer().learning_rate = 1e-2f;
+    crew.step(data.inputs, data.targets);
+    crew[0].optimizer().weight_decay = 0.5f;
+    char const* const others = "gpipe: the optimizer of rank 0 has another weight decay, or other "
+                               "shares of its groups, than that of rank 2: all have to be told the "
+                               "same";
+    check_refused(crew, others);
+    for (std::size_t r : {1, 2}) crew[r].optimizer().weight_decay = 0.5f;
+    crew.step(data.inputs, data.targets);
+}
+
+TEST_CASE("what groups and a chosen optimizer say is compared, too") {
+    using gpipe::detail::told_rates;
+    gpipe::Grouped<gpipe::AdamW> grouped;
+    auto const told = [&] { return told_rates<gpipe::Grouped<gpipe::AdamW>>(&grouped); };
+    gpipe::ToldRates const before = told();
+    CHECK(before.learning_rate == double{gpipe::AdamW{}.learning_rate});
+    grouped.groups[3].rate = 0.5f;
+    gpipe::ToldRates const other = told();
+    CHECK(other != before);
+    std::swap(grouped.groups[3], grouped.groups[4]);
+    CHECK(told() != other);
+    CHECK(told() != before);
+    using Chosen = gpipe::optimizer::OneOf<gpipe::SGD, gpipe::AdamW>;
+    Chosen chosen{gpipe::AdamW{.learning_rate = 0.25f}};
+    CHECK(told_rates<Chosen>(&chosen).learning_rate == 0.25);
+    struct Bare {
+    } const bare;
+    CHECK(told_rates<Bare>(&bare) == gpipe::ToldRates{});
+}
+
 TEST_CASE("an output is written where the last cell is") {
     toy::Watch watch;
     auto o = options<Train>(4, 4);

@@ -103,7 +103,7 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
                    StepOptionals const& optionals) {
     Ranks const& ranks = tables.ranks;
     auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    RankCall call(arguments, optionals);
+    RankCall call(arguments, optionals, tables.told_rates);
     RankVerdict verdict;
     if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
         transport.send(up, bytes_of(call), sizeof call, 0);
@@ -129,7 +129,7 @@ template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
     Ranks const& ranks = tables.ranks;
     RankNote note(run, ranks.number());
-    RankCall const call(run.arguments, run.batch->optionals());
+    RankCall const call(run.arguments, run.batch->optionals(), tables.told_rates);
     note.verdict.call = call; // until it is a verdict
     // What each replica has evaluated; of a step they are the sums over all.
     bool const adds = ranks.replicas > 1 && !run.arguments.training();

@@ -8,6 +8,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/runtime/device_work.hpp>
+#include <gpipe/runtime/told_rates.hpp>
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/transport/local.hpp>
 
@@ -108,23 +109,24 @@ struct LossParts {
 
 /// A chain, its loss and its optimizer as values. What is built from here on knows no layer type.
 struct Model {
-    Array<LayerParts> layers;        ///< of the chain
-    Array<LayerInfo> infos;          ///< likewise
-    Array<double> costs;             ///< likewise: of one sample's forward
-    Part<SkipPair> skips;            ///< of the chain
-    Part<TiedTensor> ties;           ///< likewise
-    Part<SideInfo> sides;            ///< likewise: behind the first layer's tensors
-    LossParts loss;                  ///< on top
-    GroupSizes loss_scratch;         ///< see LayerTraits::Scratch
-    HandleNeeds loss_handles;        ///< that the loss declares
-    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
-    std::size_t states = 0;          ///< arrays per parameter tensor of the optimizer
-    GroupSizes targets;              ///< of the loss
-    std::size_t optimizer_bytes = 0; ///< of the functor itself
-    std::size_t input_tensors = 1;   ///< of the chain
-    std::size_t target_tensors = 1;  ///< of targets or outputs, the more of both
-    ConstantNeeds loss_constants;    ///< that the loss declares
-    StepConstants constants;         ///< as the caller sets them
+    Array<LayerParts> layers;               ///< of the chain
+    Array<LayerInfo> infos;                 ///< likewise
+    Array<double> costs;                    ///< likewise: of one sample's forward
+    Part<SkipPair> skips;                   ///< of the chain
+    Part<TiedTensor> ties;                  ///< likewise
+    Part<SideInfo> sides;                   ///< likewise: behind the first layer's tensors
+    LossParts loss;                         ///< on top
+    GroupSizes loss_scratch;                ///< see LayerTraits::Scratch
+    HandleNeeds loss_handles;               ///< that the loss declares
+    std::size_t sums = 2;                   ///< numbers that the loss leaves per micro-batch
+    std::size_t states = 0;                 ///< arrays per parameter tensor of the optimizer
+    GroupSizes targets;                     ///< of the loss
+    std::size_t optimizer_bytes = 0;        ///< of the functor itself
+    ToldRatesFunction told_rates = nullptr; ///< likewise
+    std::size_t input_tensors = 1;          ///< of the chain
+    std::size_t target_tensors = 1;         ///< of targets or outputs, the more of both
+    ConstantNeeds loss_constants;           ///< that the loss declares
+    StepConstants constants;                ///< as the caller sets them
 };
 
 } // namespace gpipe

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/told_rates.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,15 +20,18 @@ struct RankCall {
     std::uint64_t step = 0;
     std::uint64_t seed = 0;
     std::uint64_t absent = 0; // see StepOptionals
+    ToldRates rates{};        // of a step
 
     RankCall() = default;
-    RankCall(RunArguments const& of, StepOptionals const& optionals)
+    RankCall(RunArguments const& of, StepOptionals const& optionals, ToldRatesFunction told)
         : kind(!of.training() ? of.measures ? evaluates : predicts
                : !of.updates  ? computes_gradients
                : !of.last     ? accumulates
                               : trains),
           samples(of.samples), before(of.before), step(of.step), seed(of.seed),
-          absent(optionals.absent) {}
+          absent(optionals.absent) {
+        if (kind == trains && told) rates = told(of.optimizer);
+    }
     friend bool operator==(RankCall const&, RankCall const&) = default;
 
     Message words() const {
@@ -59,10 +63,22 @@ struct RankVerdict {
     }
     void check() const {
         if (rank == nobody) return;
+        auto const here = static_cast<std::size_t>(decider), there = static_cast<std::size_t>(rank);
+        RankCall same = call;
+        same.rates = decides.rates;
+        if (same == decides && call.rates.learning_rate != decides.rates.learning_rate)
+            throw_error<std::invalid_argument>(
+                "gpipe: rank %zu is told to train with learning rate %g, but rank %zu with %g: all "
+                "have to be told the same",
+                there, call.rates.learning_rate, here, decides.rates.learning_rate);
+        if (same == decides)
+            throw_error<std::invalid_argument>(
+                "gpipe: the optimizer of rank %zu has another weight decay, or other shares of its "
+                "groups, than that of rank %zu: all have to be told the same",
+                there, here);
         throw_error<std::invalid_argument>(
             "gpipe: rank %zu is told to %s, but rank %zu to %s: all have to be told the same",
-            static_cast<std::size_t>(rank), call.words().text, static_cast<std::size_t>(decider),
-            decides.words().text);
+            there, call.words().text, here, decides.words().text);
     }
 };
 

@@ -73,13 +73,14 @@ struct Tables {
     /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
-    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
-    std::size_t micro_batches = 0;   ///< M
-    std::size_t capacity = 0;        ///< samples that a micro-batch has room for
-    std::size_t optimizer_bytes = 0; ///< of the functor
-    std::size_t last_device = 0;     ///< of the last cell
-    Ranks ranks;                     ///< who has the devices
-    ReplicaParts replicas;           ///< what they exchange
+    std::size_t sums = 2;                   ///< numbers that the loss leaves per micro-batch
+    std::size_t micro_batches = 0;          ///< M
+    std::size_t capacity = 0;               ///< samples that a micro-batch has room for
+    std::size_t optimizer_bytes = 0;        ///< of the functor
+    ToldRatesFunction told_rates = nullptr; ///< likewise; null where there are no other ranks
+    std::size_t last_device = 0;            ///< of the last cell
+    Ranks ranks;                            ///< who has the devices
+    ReplicaParts replicas;                  ///< what they exchange
     /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
     /// by rank of any replica to that which decides; the next one goes back.
     Array<std::uint32_t> channels;
@@ -282,6 +283,7 @@ namespace detail {
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;
     tables.optimizer_bytes = model.optimizer_bytes;
+    tables.told_rates = model.told_rates;
     tables.constants = model.constants;
     tables.sides = model.sides;
     tables.output_sizes = model.infos[model.infos.size() - 1].output;
