@@ -181,10 +181,7 @@ TEST_CASE("constants: gradients are checked, and layers timed, with what they ar
     };
     auto const before = numbers();
     train.constant<toy::Temperature>().value *= 2;
-    auto const after = numbers();
-    CHECK(before != after);
-    train.constant<toy::Temperature>().value /= 2;
-    CHECK(before == numbers());
+    CHECK(before != numbers());
     auto const profile =
         gpipe::profile(Net<OfTheStep>{}, gpipe::ProfileOptions<>{.samples = 2, .rounds = 1});
     CHECK(profile.layers.size() == L);

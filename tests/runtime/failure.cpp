@@ -141,7 +141,7 @@ TEST_CASE_TEMPLATE("P6 F4 whatever throws at any layer, micro-batch and action a
                    "thrown, changes nothing, and training goes on as if nothing had happened",
                    Device, Host, Deferred, Remote) {
     auto const runs = toy::runs<Device>();
-    std::size_t const few = toy::long_tests() ? 1 : toy::sanitized ? 7 : 3;
+    std::size_t const few = toy::long_tests() ? 1 : toy::sanitized ? 23 : 3;
     std::size_t point = 0;
     std::size_t way = 0;
     std::size_t faults = 0;

@@ -763,7 +763,9 @@ struct Initialized : toy::Linear<Real, 4, 4> {
 TEST_CASE("O1 O2 one rank of 64 has the layers and the bytes of its device, and nothing else") {
     using Net = gpipe::Pipeline<gpipe::Repeat<128, Initialized>>;
     using One = toy::Training<Net, toy::MeanSquare<Real, 4>, Adam, gpipe::Joined<Counted, Alone>>;
+    std::size_t point = 0;
     for (std::size_t const rank : Sizes{0, 1, 31, 63}) {
+        if (toy::left_out(point, 3)) continue;
         Alone alone{rank};
         auto o = options<One>(64, 64);
         o.samples = 64 * 3;

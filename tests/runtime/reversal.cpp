@@ -37,8 +37,10 @@ std::size_t runs_again(gpipe::Reversal const& reversal, std::size_t first, std::
 TEST_CASE("layers run again as often as their cell's reversal says, and never twice for one "
           "backward") {
     std::size_t const micro_batches = 3;
+    std::size_t point = 0;
     for (toy::NamedCheckpointing const& checkpointing : toy::reversings)
         for (std::size_t cells = 1; cells <= L; ++cells) {
+            if (toy::left_out(point, 7)) continue;
             Train::Options o;
             o.samples = micro_batches;
             o.cells = cells;

@@ -26,6 +26,10 @@ inline constexpr bool sanitized = false;
 inline std::size_t one_of(std::size_t points) {
     return long_tests() ? 1 : points * (sanitized ? 37 : 1);
 }
+/// Whether a sweep leaves this point out, which it counts: all but one of so many, under sanitizers.
+inline bool left_out(std::size_t& point, std::size_t points) {
+    return sanitized && !long_tests() && point++ % points != 0;
+}
 /// How many of so many random cases are tried: a tenth under sanitizers, which find what they can
 /// in those.
 inline std::size_t cases(std::size_t count) { return sanitized ? (count + 9) / 10 : count; }

@@ -1,5 +1,7 @@
 // best_schedule(): what a search finds that times every schedule of the catalogue by going round
 // until nothing changes, and counts bytes moment by moment.
+#include "support/long_tests.hpp"
+
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/verify.hpp>
@@ -180,7 +182,7 @@ TEST_CASE("the best schedule is the one that a search finds by definitions of it
     std::mt19937_64 random(11);
     std::size_t fitting = 0, none = 0, weighed = 0;
     std::map<std::string, int> winners;
-    for (int repeat = 0; repeat < 150; ++repeat) {
+    for (std::size_t repeat = 0; repeat < toy::cases(150); ++repeat) {
         ScheduleProblem problem = any_problem(random);
         CAPTURE(repeat);
         CAPTURE(problem.devices);
@@ -244,9 +246,9 @@ TEST_CASE("the best schedule is the one that a search finds by definitions of it
     for (auto const& [name, times] : winners) names += " " + name + " " + std::to_string(times);
     MESSAGE(weighed << " choices, " << none
                     << " problems without a schedule that fits; best:" << names);
-    CHECK(fitting > 50);
-    CHECK(none >= 30);
-    CHECK(winners.size() >= 4);
+    CHECK(fitting > toy::cases(50));
+    CHECK(none >= toy::cases(30));
+    CHECK((winners.size() >= 4 || toy::sanitized));
 }
 
 TEST_CASE("with more bytes the best schedule is never slower") {

@@ -433,7 +433,7 @@ TEST_CASE("what may wait in the host's memory makes no step longer, and no budge
 
 TEST_CASE("no limit is a budget, too; that nothing is looked at is refused") {
     std::mt19937_64 random(61);
-    for (int i = 0; i < 20; ++i) {
+    for (std::size_t i = 0; i < toy::cases(20); ++i) {
         Problem const problem(random, 4 + below(random, 10), gpipe::schedule::GPipe{},
                               1 + below(random, 4), 5);
         BudgetFit const fit = BudgetSearch(problem.problem).fit(unlimited);
@@ -450,7 +450,7 @@ TEST_CASE("no limit is a budget, too; that nothing is looked at is refused") {
 
 TEST_CASE("what is chosen for some samples fits for fewer, too") {
     std::mt19937_64 random(41);
-    for (int i = 0; i < 60; ++i) {
+    for (std::size_t i = 0; i < toy::cases(60); ++i) {
         Problem problem(random, 4 + below(random, 10), gpipe::schedule::OneForwardOneBackward{},
                         1 + below(random, 4), 5);
         problem.problem.capacity = 8;
