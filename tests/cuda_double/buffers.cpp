@@ -2,6 +2,7 @@
 #include "support/buffer_layers.hpp"
 #include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
+#include "support/enqueued_norm.hpp"
 #include "support/net.hpp"
 
 #include <doctest/doctest.h>
@@ -12,11 +13,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-/// In place of kernels: what the layers do is enqueued as a whole.
-template <> struct gpipe::detail::NormWork<gpipe::device::Cuda::Stream> : gpipe::detail::NormLoops {
-    explicit NormWork(gpipe::device::Cuda::Stream const&) {}
-};
 
 namespace {
 

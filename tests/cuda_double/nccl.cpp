@@ -2,6 +2,7 @@
 // becomes of them when something fails.
 #include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
+#include "support/enqueued_norm.hpp"
 #include "support/exchange_layers.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 
@@ -25,11 +26,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-/// In place of kernels: what the layers do is enqueued as a whole.
-template <> struct gpipe::detail::NormWork<gpipe::device::Cuda::Stream> : gpipe::detail::NormLoops {
-    explicit NormWork(gpipe::device::Cuda::Stream const&) {}
-};
 
 namespace {
 

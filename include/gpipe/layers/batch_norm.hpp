@@ -57,8 +57,7 @@ struct BatchNorm {
     double momentum = 0.1;
     bool biased = false; ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
 
-    /// As a layer has them.
-    ///@{
+    /// As their names say.
     void initialize(auto& context) const {
         auto [scale, shift] = context.parameters();
         auto [mean, variance, moves] = context.buffers();
@@ -70,6 +69,8 @@ struct BatchNorm {
         }
         moves[0] = 0;
     }
+    /// By the moments of the micro-batch, which it leaves as statistics; in evaluation by running
+    /// ones.
     void forward(auto& context, auto x, auto y) const {
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
@@ -86,6 +87,7 @@ struct BatchNorm {
                            detail::OfRunning{mean.data(), variance.data(), epsilon});
         }
     }
+    /// Finds the moments once more.
     void backward(auto& context, auto x, auto dy, auto dx) const {
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
@@ -95,6 +97,7 @@ struct BatchNorm {
         work.backward({x.samples(), channels, positions}, x.data(), dy.data(), to, scale.data(),
                       dscale.data(), dshift.data(), epsilon);
     }
+    /// In the order of the micro-batches.
     void merge_statistics(auto& context, auto sum, auto part) const {
         auto const work = detail::norm_work(context.stream());
         if constexpr (by_moves)
@@ -102,6 +105,7 @@ struct BatchNorm {
         else
             work.each(channels, detail::MergeMoments{rows(sum), rows(part)});
     }
+    /// Moves running statistics.
     void update_buffers(auto& context, auto statistics, auto buffers) const {
         auto const work = detail::norm_work(context.stream());
         auto [mean, variance, moves] = buffers;
@@ -110,7 +114,6 @@ struct BatchNorm {
         work.each(channels, update);
         work.each(1, detail::CountMoves{update});
     }
-    ///@}
 
   protected:
     /// Makes of moments what a forward leaves as statistics.

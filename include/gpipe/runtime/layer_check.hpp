@@ -168,7 +168,8 @@ template <class Bench> class LayerCheck {
                 return std::max({std::isfinite(a) ? std::abs(a) : 0, std::abs(slope.value), other});
             };
             auto const wrong = [&](double a, Slope const& slope) {
-                double const allowed = tolerance_ * size_of(a, slope) + slope.margin();
+                double const allowed =
+                    tolerance_ * size_of(a, slope) + slope.margin() + 3 * slope.hidden;
                 return !std::isfinite(a) || std::abs(a - slope.value) > allowed;
             };
             bool seen = false, faulty = false;

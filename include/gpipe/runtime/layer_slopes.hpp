@@ -17,6 +17,8 @@ struct Slope {
     /// By how much it may be off, about: what two widths disagree by, what the function bends
     /// unlike a parabola, and what rounding may do. Large where the function has a kink.
     double doubt = std::numeric_limits<double>::infinity();
+    /// Where nothing changes at all: what rounding may hide, of the function and of a backward.
+    double hidden = 0;
 
     /// The largest error that is to be expected; of one kink it is at most 2/3 of the doubt.
     double margin() const { return 3 * doubt; }
@@ -75,7 +77,8 @@ template <class Bench> class LayerSlopes {
   private:
     struct Change {
         double sum = 0;
-        double noise = 0; ///< of rounding, squared
+        double noise = 0;  ///< of rounding, squared
+        double hidden = 0; ///< likewise, of what has not changed
         double step = 0;
     };
 
@@ -118,16 +121,18 @@ template <class Bench> class LayerSlopes {
         };
         double const near = slope_of(right, left);
         double const far = slope_of(far_right, far_left);
-        double const noise = std::sqrt(right.noise + left.noise) / (right.step - left.step);
+        double const width = right.step - left.step;
+        double const noise = std::sqrt(right.noise + left.noise) / width;
+        double const hidden = noise > 0 ? 0 : std::sqrt(right.hidden + left.hidden) / width;
         return {(4 * near - far) / 3,
                 std::abs(near - far) + std::abs(bend(far_right, far_left) - 2 * bend(right, left)) +
-                    noise};
+                    noise,
+                hidden};
     }
 
     Change changed(Place place, double step) {
         Change change;
         change.step = step;
-        double hidden = 0; ///< noise that changes may have gone under in
         std::size_t const reached = probe_.reached(place);
         for (std::size_t p = 0; p < Probe::parts; ++p) {
             if (reached != Probe::parts && reached != p) continue;
@@ -136,11 +141,10 @@ template <class Bench> class LayerSlopes {
                 double const weight = weights_[p][i];
                 double const rounded = weight * epsilon_ / std::sqrt(12.0) * now_[i];
                 bool const same = now_[i] == base_[p][i];
-                (same ? hidden : change.noise) += rounded * rounded;
+                (same ? change.hidden : change.noise) += rounded * rounded;
                 if (!same) change.sum += weight * (now_[i] - base_[p][i]);
             }
         }
-        if (change.noise == 0) change.noise = hidden; // a layer may also find as little by rounding
         return change;
     }
 
