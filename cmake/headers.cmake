@@ -128,6 +128,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
+    include/gpipe/layer/whole_context.hpp
     include/gpipe/layers/batch_norm.hpp
     include/gpipe/layers/gradient_tap.hpp
     include/gpipe/layers/moments.hpp

@@ -373,6 +373,7 @@ ExchangeNet make_exchange_net(toy::Watch& watch) {
         return gpipe::Pipeline<Ls...>(Ls(watch)...);
     }(static_cast<ExchangeNet const*>(nullptr));
 }
+using ExchangeCrew = CrewOf<TrainOf<gpipe::shard::Nothing, ExchangeNet>, &make_exchange_net>;
 toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
 
 } // namespace
@@ -484,11 +485,13 @@ TEST_CASE(
 }
 
 TEST_CASE("P6 and where replicas tell each other something") {
-    throw_everywhere<CrewOf<TrainOf<gpipe::shard::Nothing, ExchangeNet>, &make_exchange_net>>(2, 7);
+    throw_everywhere<ExchangeCrew>(2, 7);
 }
 
-TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the others that it is "
-          "lost, nobody waits for ever, and nothing is left behind") {
+namespace {
+
+// Of any calls, with one replica, or two, at the least.
+template <class Crew> void fail_calls(std::size_t least) {
     std::size_t failed = 0;
     for (bool const cuda : {false, true})
         for (std::size_t n = 0;; n += toy::one_of(cuda ? 97 : 7)) {
@@ -497,7 +500,7 @@ TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the
             toy::Watch watch;
             auto o = options(2);
             o.device.device.graphs = n % 2;
-            std::size_t const replicas = 1 + n / 2 % 2;
+            std::size_t const replicas = n / 2 % 2 == 0 ? least : 2;
             cuda ? cuda_double::fail_call(n, cudaErrorInvalidValue) : nccl_double::fail_call(n);
             bool made = false, hit = false;
             {
@@ -525,6 +528,15 @@ TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the
     CHECK(failed > 0);
     MESSAGE(failed << " failed calls");
 }
+
+} // namespace
+
+TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the others that it is "
+          "lost, nobody waits for ever, and nothing is left behind") {
+    fail_calls<Crew>(1);
+}
+
+TEST_CASE("and so it is where replicas tell each other something") { fail_calls<ExchangeCrew>(2); }
 
 TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     cuda_double::Session const doubles(session(2, 0));

@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -539,36 +540,55 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
     crew[1].optimizer().learning_rate = 0.5f;
     check_refused(crew, "gpipe: rank 1 is told to train with learning rate 0.5, but rank 2 with "
                         "0.01: all have to be told the same");
+    crew[1].optimizer().learning_rate = std::nextafter(1e-2f, 1.0f);
+    check_refused(crew,
+                  "gpipe: rank 1 is told to train with learning rate 0.010000000707805157, but "
+                  "rank 2 with 0.0099999997764825821: all have to be told the same");
     crew.evaluate(data.inputs, data.targets); // which needs none
     crew[1].optimizer().learning_rate = 1e-2f;
     crew.step(data.inputs, data.targets);
     crew[0].optimizer().weight_decay = 0.5f;
-    char const* const others = "gpipe: the optimizer of rank 0 has another weight decay, or other "
-                               "shares of its groups, than that of rank 2: all have to be told the "
-                               "same";
+    char const* const others = "gpipe: the optimizer of rank 0 is another, or has another weight "
+                               "decay or other groups, than that of rank 2: all have to be told "
+                               "the same";
     check_refused(crew, others);
     for (std::size_t r : {1, 2}) crew[r].optimizer().weight_decay = 0.5f;
     crew.step(data.inputs, data.targets);
 }
 
-TEST_CASE("what groups and a chosen optimizer say is compared, too") {
-    using gpipe::detail::told_rates;
+TEST_CASE("what groups say, and which optimizer was chosen, is compared, too") {
+    auto const told = []<class O>(O const& optimizer) {
+        return gpipe::detail::told_rates<O>(&optimizer);
+    };
     gpipe::Grouped<gpipe::AdamW> grouped;
-    auto const told = [&] { return told_rates<gpipe::Grouped<gpipe::AdamW>>(&grouped); };
-    gpipe::ToldRates const before = told();
-    CHECK(before.learning_rate == double{gpipe::AdamW{}.learning_rate});
+    CHECK(told(grouped).learning_rate == double{gpipe::AdamW{}.learning_rate});
+    std::vector<gpipe::ToldRates> all{told(grouped)};
+    auto const differs = [&](auto const& optimizer) {
+        all.push_back(told(optimizer));
+        CHECK(std::count(all.begin(), all.end(), all.back()) == 1);
+    };
     grouped.groups[3].rate = 0.5f;
-    gpipe::ToldRates const other = told();
-    CHECK(other != before);
+    differs(grouped);
     std::swap(grouped.groups[3], grouped.groups[4]);
-    CHECK(told() != other);
-    CHECK(told() != before);
-    using Chosen = gpipe::optimizer::OneOf<gpipe::SGD, gpipe::AdamW>;
-    Chosen chosen{gpipe::AdamW{.learning_rate = 0.25f}};
-    CHECK(told_rates<Chosen>(&chosen).learning_rate == 0.25);
-    struct Bare {
-    } const bare;
-    CHECK(told_rates<Bare>(&bare) == gpipe::ToldRates{});
+    differs(grouped);
+    grouped.groups[4].first_layer = 1;
+    differs(grouped);
+    grouped.groups[4].last_layer = 2;
+    differs(grouped);
+    grouped.groups[4].tensor = 0;
+    differs(grouped);
+    grouped.groups[4].decay = 2;
+    differs(grouped);
+    using Chosen = gpipe::optimizer::OneOf<gpipe::RMSProp, gpipe::Adam>;
+    differs(Chosen{gpipe::RMSProp{}});
+    differs(Chosen{gpipe::Adam{}}); // as many states, the same rate and decay
+    gpipe::Grouped<Chosen> both{gpipe::Adam{}};
+    differs(both);
+    both.groups[0].rate = 0;
+    differs(both);
+    struct Bare {};
+    CHECK(told(Bare{}) == told(Bare{}));
+    CHECK(told(gpipe::SGD{.learning_rate = NAN}) == told(gpipe::SGD{.learning_rate = NAN}));
 }
 
 TEST_CASE("an output is written where the last cell is") {

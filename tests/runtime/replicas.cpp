@@ -177,19 +177,7 @@ TEST_CASE("P6 what throws in any replica is told in all, changes nothing, and tr
                 if (point++ % 3 != 0) continue;
                 watch.faults = {{call.layer, call.first_sample, call.phase}};
                 all.each([&](std::size_t r) { all[r].step(data.inputs, data.targets); });
-                std::size_t thrown = 0;
-                for (std::size_t r = 0; r < all.ranks(); ++r) {
-                    REQUIRE(all.errors[r]);
-                    REQUIRE(all[r].failure());
-                    CHECK(all[r].failure()->layer == call.layer);
-                    try {
-                        std::rethrow_exception(all.errors[r]);
-                    } catch (toy::Thrown const&) {
-                        ++thrown;
-                    } catch (gpipe::RankError const&) {
-                    }
-                }
-                CHECK(thrown == 1);
+                CHECK((thrown_as<toy::Thrown>(all, call.layer) == 1));
                 CHECK(all.wire->fault() == "");
                 CHECK(parameters(all, replicas) == before);
                 ++faults;
@@ -233,18 +221,7 @@ TEST_CASE(
                             all.each(
                                 [&](std::size_t r) { all[r].step(data.inputs, data.targets); });
                             counting.throws = toy::Counting::nothing;
-                            std::size_t thrown = 0;
-                            for (std::size_t r = 0; r < all.ranks(); ++r) {
-                                REQUIRE(all.errors[r]);
-                                CHECK(all[r].failure()->layer == counter);
-                                try {
-                                    std::rethrow_exception(all.errors[r]);
-                                } catch (std::range_error const&) {
-                                    ++thrown;
-                                } catch (gpipe::RankError const&) {
-                                }
-                            }
-                            CHECK(thrown == 1);
+                            CHECK((thrown_as<std::range_error>(all, counter) == 1));
                         }
                         CHECK(all.step(data.inputs, data.targets).loss ==
                               plain.step(data.inputs, data.targets));
@@ -349,12 +326,14 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     toy::Watch watch;
     auto const make = [&] { return toy::make_net<Real>(watch); };
     using T = Watched<gpipe::shard::Nothing>;
+    std::size_t (*threads)(std::size_t) = [](std::size_t) { return std::size_t{1}; };
     auto const refused = [&](std::size_t replicas, Sizes const& devices, char const* words) {
         CHECK_THROWS_WITH_AS((toy::Crew<T>{devices, true, 1,
-                                           [&](std::size_t, toy::Rank::Options device) {
+                                           [&](std::size_t r, toy::Rank::Options device) {
                                                auto o = options<T>(2, 2);
                                                o.replicas = replicas;
                                                o.device = device;
+                                               o.device.device.threads = threads(r);
                                                return std::make_unique<T>(make(), Loss{},
                                                                           Adam{1e-2f}, o);
                                            }}),
@@ -365,6 +344,8 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     for (Sizes const& devices : {Sizes{1, 1, 2}, Sizes{1, 2, 1}, Sizes{2, 1, 1}, Sizes{3, 1}})
         refused(2, devices, "gpipe: each of 2 replicas has 2 devices on ranks of its own");
     refused(5, {5, 5}, "gpipe: each of 5 replicas has 2 devices on ranks of its own");
+    threads = [](std::size_t rank) { return std::size_t{rank == 1 ? 1u : 2u}; };
+    refused(2, {2, 2}, "gpipe: a rank of one replica has as many threads to walk its devices as");
 }
 
 namespace {

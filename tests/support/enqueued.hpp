@@ -166,8 +166,14 @@ template <class L, class How> struct ForwardBy : L {
         auto const call = [](L const& layer, auto& c, auto... all) {
             layer.L::exchange(c, all...);
         };
-        How::call(static_cast<L const&>(*this), context, of_layer(context, tensors...), "exchange",
-                  call, tensors...);
+        Ranges ranges;
+        (ranges.add(tensors), ...);
+        RangesOfSides<typename Context::Sides>::add_to(ranges, context);
+        ranges.add(context.parameters());
+        ranges.add(context.scratch());
+        add_constants(ranges, context);
+        How::call(static_cast<L const&>(*this), context, std::move(ranges), "exchange", call,
+                  tensors...);
     }
     template <class Context, class... Tensors>
     void exchange_gradient(Context& context, Tensors... tensors) const

@@ -17,7 +17,10 @@ namespace toy {
 struct Meetings {
     enum Function { nothing, exchange, forward, exchange_gradient, backward };
     std::atomic<Function> throws = nothing;
-    std::atomic<std::size_t> sample = 0; ///< the first of the micro-batch where it does
+    std::atomic<std::size_t> sample = 0;       ///< the first of the micro-batch where it does
+    std::atomic<std::size_t> thrower = nobody; ///< the replica that did so last, in exchange
+    std::atomic<std::size_t> strays = 0;       ///< how often others were told something by it then
+    static constexpr std::size_t nobody = ~std::size_t{0};
 };
 
 /// Subtracts w[i] times the mean of element i in all replicas' samples; by halves. That of a
@@ -47,6 +50,9 @@ template <class T, std::size_t N> struct Meeting {
             for (std::size_t i = 0; i < N; ++i) y(s, i) = x(s, i);
         if (!ctx.training()) return;
         check(ctx, Meetings::forward);
+        if (std::size_t const by = meetings ? meetings->thrower.load() : Meetings::nobody;
+            by < ctx.replicas() && get<1>(ctx.exchanged(by))[0] != 0)
+            ++meetings->strays;
         for (std::size_t i = 0; i < N; ++i) {
             T const mean = mean_of(ctx, i);
             for (std::size_t s = 0; s < x.samples(); ++s) y(s, i) -= w[i] * mean;
@@ -95,8 +101,10 @@ template <class T, std::size_t N> struct Meeting {
         return sum / count(ctx);
     }
     void check(auto const& ctx, Meetings::Function function) const {
-        if (meetings && meetings->throws == function && meetings->sample == ctx.first_sample())
-            throw std::range_error("nobody was met");
+        if (!meetings || meetings->throws != function || meetings->sample != ctx.first_sample())
+            return;
+        if (function == Meetings::exchange) meetings->thrower = ctx.replica();
+        throw std::range_error("nobody was met");
     }
 };
 

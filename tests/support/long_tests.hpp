@@ -26,7 +26,8 @@ inline constexpr bool sanitized = false;
 inline std::size_t one_of(std::size_t points) {
     return long_tests() ? 1 : points * (sanitized ? 37 : 1);
 }
-/// Whether a sweep leaves this point out, which it counts: all but one of so many, under sanitizers.
+/// Whether a sweep leaves this point out, which it counts: all but one of so many, under
+/// sanitizers.
 inline bool left_out(std::size_t& point, std::size_t points) {
     return sanitized && !long_tests() && point++ % points != 0;
 }

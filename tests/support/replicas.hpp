@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -87,6 +88,23 @@ std::string differs(Crew& crew, Plain const& plain, std::size_t replicas, bool s
         }
     crew.first = 0;
     return "";
+}
+
+/// On how many ranks an E surfaced as it was thrown, in this layer; on all others it has been told.
+template <class E, class Crew> std::size_t thrown_as(Crew& crew, std::size_t layer) {
+    std::size_t thrown = 0;
+    for (std::size_t r = 0; r < crew.ranks(); ++r) {
+        REQUIRE(crew.errors[r]);
+        REQUIRE(crew[r].failure());
+        CHECK(crew[r].failure()->layer == layer);
+        try {
+            std::rethrow_exception(crew.errors[r]);
+        } catch (E const&) {
+            ++thrown;
+        } catch (gpipe::RankError const&) {
+        }
+    }
+    return thrown;
 }
 
 /// One of `points` trainings of Net out of all, against the plain loop.

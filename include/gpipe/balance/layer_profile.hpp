@@ -69,7 +69,8 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.parameters,
-              &layer.deferred, &layer.buffers, &layer.statistics}) {
+              &layer.deferred, &layer.buffers, &layer.statistics, &layer.exchanged,
+              &layer.exchanged_gradient}) {
             add(group->count);
             for (std::size_t t = 0; t < group->count; ++t) add(group->bytes[t]);
         }

@@ -29,10 +29,11 @@ enum class Phase : std::uint8_t {
 struct Exchange {
     /// On the device's stream, and on all replicas at the same place of their order.
     void (*all_gather)(Exchange const& self, std::byte* all, std::size_t bytes) = nullptr;
-    void* end = nullptr;    ///< for who does it
-    void* run = nullptr;    ///< likewise
+    void* end = nullptr;    ///< the detail::StepEnd that does it
+    void* run = nullptr;    ///< the Run that this is part of
     std::size_t device = 0; ///< whose replicas
     std::size_t stream = 0; ///< of the device
+    bool owed = false;      ///< whether a call that has begun is still to tell its part
 };
 
 /// What all actions of a step on one device share.
@@ -46,7 +47,7 @@ struct StepFrame {
     StepConstants constants{};          ///< of the step
     StepSides sides{};                  ///< as the device finds them
     StepOptionals optionals{};          ///< which tensors of the mini-batch are absent
-    Exchange const* exchange = nullptr; ///< null where there is one replica
+    Exchange* exchange = nullptr;       ///< null where there is one replica
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
@@ -134,9 +135,11 @@ struct ExchangeMemory {
         return backward ? gradient_of(replica) : of(frame, replica);
     }
     void all_gather(Frame const& frame, bool backward) const {
-        Exchange const* const with = frame.shared->exchange;
-        std::size_t const size = backward ? gradient_bytes : bytes;
-        if (with && size > 0) with->all_gather(*with, backward ? gradient : of(frame, 0), size);
+        Exchange* const with = frame.shared->exchange;
+        if (!with) return;
+        with->owed = false;
+        with->all_gather(*with, backward ? gradient : of(frame, 0),
+                         backward ? gradient_bytes : bytes);
     }
     ///@}
 };
@@ -186,7 +189,7 @@ struct Call {
     std::uint32_t index = 0;               ///< of the layer in the chain
     bool saving = false;                   ///< whether a backward will read what this call saves
     bool again = false;                    ///< a forward within a backward
-    bool exchanges = false;                ///< what replicas tell each other, before it
+    bool exchanges = false;                ///< whether replicas tell each other something before it
 
     /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {

@@ -150,7 +150,7 @@ template <class L> consteval bool update_buffers_fits() {
 }
 template <class L> consteval bool exchange_fits() {
     if constexpr (exchanges<L>)
-        return requires(L const l, ForwardContextOf<L, AnyStream> c, InputViews<L> x,
+        return requires(L const l, ExchangeContextOf<L, AnyStream> c, InputViews<L> x,
                         WholeViews<typename L::Exchanged, Access::write> part) {
             { l.exchange(c, x, part) } -> std::same_as<void>;
         };

@@ -31,16 +31,14 @@ void merge_thunk(void const* layer, BufferMemory const& memory, void const* stre
         tensor_views<typename L::Statistics, Access::read>(memory.part));
 }
 
-// write(own part), and then the exchange: also if that throws, for other replicas wait.
-template <class F>
+// write(own part), and then the exchange. If that throws it is owed: once the failure is known,
+// zeros are told.
+template <class Stream, class F>
 void exchange_part(Call const& call, Frame const& frame, bool backward, F write) {
     ExchangeMemory const& memory = call.buffers->exchange;
-    try {
-        write(memory.own(frame, backward));
-    } catch (...) {
-        memory.all_gather(frame, backward);
-        throw;
-    }
+    if (frame.shared->exchange) frame.shared->exchange->owed = true;
+    write(memory.own(frame, backward));
+    check_call<Stream>(frame);
     memory.all_gather(frame, backward);
 }
 
@@ -50,8 +48,9 @@ template <class L, class Stream> void forward_thunk(Call const& call, Frame cons
     auto const x = views_in<typename L::Input, Access::read>(frame, call.input(frame));
     if constexpr (exchanges<L>)
         if (call.exchanges && context.training())
-            exchange_part(call, frame, false, [&](std::byte* part) {
-                layer.exchange(context, x,
+            exchange_part<Stream>(call, frame, false, [&](std::byte* part) {
+                ExchangeContextOf<L, Stream> telling{call, frame};
+                layer.exchange(telling, x,
                                tensor_views<typename L::Exchanged, Access::write>(part));
             });
     layer.forward(context, x,
@@ -96,7 +95,7 @@ template <class L, class Stream>
 void exchange_gradient([[maybe_unused]] Call const& call, [[maybe_unused]] Frame const& frame) {
     if constexpr (exchanges_gradient<L>)
         if (call.exchanges)
-            exchange_part(call, frame, true, [&](std::byte* part) {
+            exchange_part<Stream>(call, frame, true, [&](std::byte* part) {
                 call_half<L, CallExchangeGradient, BackwardContextOf<L, Stream>>(
                     call, frame, gradients_in<typename L::Output, Access::read>(frame, call.dy),
                     tensor_views<typename L::ExchangedGradient, Access::write>(part));

@@ -5,6 +5,7 @@
 #include <gpipe/layer/random.hpp>
 #include <gpipe/layer/skip.hpp>
 #include <gpipe/layer/traits.hpp>
+#include <gpipe/layer/whole_context.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,8 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
         static_assert(TensorGroup<Buffers>::count > 0, "gpipe: this layer declares no Buffers");
         return tensor_views<Buffers, Access::read>(call_.buffers->buffers);
     }
-    /// What replica r tells of this micro-batch (declared as Layer::Exchanged), in training.
+    /// What replica r tells of this micro-batch (declared as Layer::Exchanged): in training, else
+    /// nobody has told anything.
     auto exchanged(std::size_t r) const {
         using Exchanged = typename PartsOf<Whole>::Exchanged;
         static_assert(TensorGroup<Exchanged>::count > 0,
@@ -49,8 +51,8 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     }
     /// Of a layer that declares any: how many replicas there are, and which one this is.
     ///@{
-    std::size_t replicas() const { return call_.buffers->exchange.replicas; }
-    std::size_t replica() const { return call_.buffers->exchange.replica; }
+    std::size_t replicas() const { return exchange().replicas; }
+    std::size_t replica() const { return exchange().replica; }
     ///@}
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
@@ -104,6 +106,15 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     }
 
   protected:
+    ExchangeMemory const& exchange() const {
+        using Parts = PartsOf<Whole>;
+        static_assert(TensorGroup<typename Parts::Exchanged>::count +
+                              TensorGroup<typename Parts::ExchangedGradient>::count >
+                          0,
+                      "gpipe: this layer declares nothing as Exchanged or ExchangedGradient, and "
+                      "so knows nothing of other replicas");
+        return call_.buffers->exchange;
+    }
     auto told_gradient(std::size_t r) const {
         using Exchanged = typename PartsOf<Whole>::ExchangedGradient;
         static_assert(TensorGroup<Exchanged>::count > 0,
@@ -151,6 +162,32 @@ class ForwardContext : public detail::CallContext<Whole, Stream, Given, Skips> {
     /// False where nobody will merge that: in evaluation and recomputation. Filling statistics()
     /// may then be left out.
     bool gathering() const { return this->frame_.phase == Phase::forward; }
+};
+
+/// What a layer's exchange gets as its first argument. It runs once of each micro-batch: what a
+/// forward leaves beside its output, and leaves again when it is run again, is not for here.
+template <class Whole, class Scratch, class Stream, class Given, class Skips>
+class ExchangeContext : public detail::CallContext<Whole, Stream, Given, Skips> {
+    using Base = detail::CallContext<Whole, Stream, Given, Skips>;
+
+  public:
+    using Base::Base;
+    static constexpr Phase role = Phase::forward; ///< what it is for
+
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const {
+        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
+    }
+    /// Nobody has told anything yet.
+    void exchanged(std::size_t r) const = delete;
+
+    /// For gpipe::pop<Tag>(context): what is popped may be read.
+    template <class T, detail::Access access> auto skip(std::size_t at) const {
+        static_assert(access == detail::Access::read,
+                      "gpipe: a layer stashes in its forward, which may run again; its exchange "
+                      "does not");
+        return Base::template skip<T, access>(at);
+    }
 };
 
 /// What a layer's backward gets as its first argument.
@@ -221,63 +258,15 @@ class WeightGradientContext : public BackwardContext<Whole, Saved, Scratch, Stre
     void exchanged_gradient(std::size_t r) const = delete;
 };
 
-/// What a layer's initialize gets: called once for each layer, before the first step.
-template <class Whole> class InitializeContext {
-  public:
-    /// Made by the engine for each layer.
-    InitializeContext(std::byte* parameters, std::byte* buffers, std::uint64_t seed,
-                      std::size_t layer, std::size_t layers)
-        : parameters_(parameters), buffers_(buffers), seed_(seed), layer_(layer), layers_(layers) {}
-
-    /// The parameters, all zero, to be written.
-    auto parameters() const {
-        return tensor_views<typename detail::PartsOf<Whole>::Parameters, detail::Access::write>(
-            parameters_);
-    }
-    /// The buffers, likewise.
-    auto buffers() const {
-        return tensor_views<typename detail::PartsOf<Whole>::Buffers, detail::Access::write>(
-            buffers_);
-    }
-    /// Random numbers for parameter tensor `tensor`; each call starts the sequence anew.
-    InitialRandom random(std::size_t tensor) const {
-        return {seed_, static_cast<std::uint32_t>(layer_), static_cast<std::uint32_t>(tensor)};
-    }
-    /// Position of the layer in the chain, and the length of the chain.
-    std::size_t layer() const { return layer_; }
-    /// Layers of the chain: L.
-    std::size_t layers() const { return layers_; }
-
-  private:
-    std::byte* parameters_;
-    std::byte* buffers_;
-    std::uint64_t seed_;
-    std::size_t layer_;
-    std::size_t layers_;
-};
-
-/// What a layer's merge_statistics and update_buffers get as their first argument.
-template <class Stream> class BufferContext {
-  public:
-    /// Made by the engine for each call.
-    BufferContext(Stream const& stream, std::size_t layer) : stream_(stream), layer_(layer) {}
-
-    /// The stream that the layer's work goes on.
-    Stream const& stream() const { return stream_; }
-    /// Position of the layer in the chain.
-    std::size_t layer() const { return layer_; }
-
-  private:
-    Stream const& stream_;
-    std::size_t layer_;
-};
-
 namespace detail {
 
 template <class L, class Stream>
 using ForwardContextOf =
     ForwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                    typename ScratchOf<L>::type, Stream, given_of<L>, skips_of<L>>;
+template <class L, class Stream>
+using ExchangeContextOf = ExchangeContext<typename WholeOf<L>::type, typename ScratchOf<L>::type,
+                                          Stream, given_of<L>, skips_of<L>>;
 template <class L, class Stream>
 using BackwardContextOf =
     BackwardContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
@@ -292,7 +281,6 @@ using WeightGradientContextOf =
     WeightGradientContext<typename WholeOf<L>::type, typename SavedOf<L>::type,
                           typename DeferredOf<L>::type, typename ScratchOf<L>::type, Stream,
                           given_of<L>, skips_of<L>>;
-template <class L> using InitializeContextOf = InitializeContext<typename WholeOf<L>::type>;
 
 } // namespace detail
 

@@ -219,11 +219,12 @@ template <class L> struct LayerTraits {
     /// What replicas tell each other of a micro-batch before its forward, in training: whole
     /// tensors, which `void exchange(auto& context, auto x, auto part) const` writes. Forward, its
     /// recomputation and backward find those of replica r in `context.exchanged(r)`; of one that
-    /// has no samples in the micro-batch they are zeros. So one replica, or none, is no other case.
+    /// has no samples in the micro-batch they are zeros. With one replica it is called all the
+    /// same.
     using Exchanged = typename detail::ExchangedOf<L>::type;
     /// Likewise before its backward, or its input gradient: `void exchange_gradient(auto& context,
     /// ..., auto dy, auto part) const`, which takes what the backward takes and `part` in place of
-    /// dx. These find them in `context.exchanged_gradient(r)`.
+    /// dx. Backward and input gradient find them in `context.exchanged_gradient(r)`.
     using ExchangedGradient = typename detail::ExchangedGradientOf<L>::type;
 
     /// Whether its weight gradient reads what its input gradient leaves.

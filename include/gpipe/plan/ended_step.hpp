@@ -18,7 +18,7 @@ struct TiedCell {
 struct CellBuffers {
     bool any = false;       ///< whether any has buffers
     bool gathers = false;   ///< whether forwards add to statistics
-    bool exchanges = false; ///< whether what forwards exchange is read in backwards
+    bool exchanges = false; ///< whether they exchange what recomputes and backwards read
 };
 
 /// How a step ends.
@@ -31,7 +31,7 @@ struct Ending {
     Array<TiedCell> ties{};       ///< of the parameters
     Ranks ranks{};                ///< who has the devices; none: they are of one rank
     Replication replicas{};       ///< whose gradients are added up
-    Array<CellBuffers> buffers{}; ///< by cell; none at all: no layer has any
+    Array<CellBuffers> buffers{}; ///< by cell; none at all: all are as they are made
 };
 
 /// The table of a step with its end.

@@ -30,7 +30,7 @@ enum class Holds : std::uint8_t {
     // Of a device, but gradients and statistics of a cell, and of no bytes here: what orders the
     // end of a step.
     gradients,  ///< of a cell's parameters, with those of one backward more
-    statistics, ///< of a cell's layers, of a micro-batch
+    statistics, ///< of a cell's layers, of a micro-batch, and what replicas exchange of it
     buffers,    ///< what they become, if the step counts
     squares,    ///< the sums of those of the gradients
     committed,  ///< whether the step counts, where the device reads that

@@ -66,7 +66,7 @@ namespace detail {
             std::size_t const bytes = layer.exchanged.slots(1),
                               gradient = layer.exchanged_gradient.slots(1);
             own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
-            if (ranks.own(d))
+            if (ranks.own(d) && !programs.evaluates())
                 layers[i].buffers.exchange = {arenas[d] + plan.exchanged[i],
                                               bytes,
                                               arenas[d] + plan.begin[d].exchanged,

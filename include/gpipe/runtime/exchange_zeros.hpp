@@ -11,7 +11,7 @@ namespace gpipe::detail {
 // Has other replicas get zeros where they wait for what these calls, which are not made, would
 // tell. fail(layer): the device refuses.
 template <class Device, class Fail>
-void exchange_zeros(Device& device, Run const& run, Step const& step, Calls::Range calls,
+void exchange_zeros(Device& device, Run& run, Step const& step, Calls::Range calls,
                     Fail fail) noexcept {
     Frame frame{&run.frames[step.device]};
     frame.micro_batch = step.micro_batch;
@@ -25,8 +25,9 @@ void exchange_zeros(Device& device, Run const& run, Step const& step, Calls::Ran
             memory.all_gather(frame, backward);
         }
     } catch (...) {
-        fail(calls.first->index);
+        run.is_cut = true;
         device.cut_short();
+        fail(calls.first->index);
     }
 }
 

@@ -65,10 +65,11 @@ class Joined : public Inner {
         // the lane that has what the other rank waits for must have somebody, too.
         auto const lanes_of = transport_->gather(Inner::walkers());
         std::size_t all = 0;
-        bool alike = transport_->ranks() % replicas_ == 0, any = true, one = true;
+        bool alike = transport_->ranks() % replicas_ == 0, any = true, one = true, walks = true;
         for (std::size_t r = 0; r < devices_of.size(); ++r) {
             all += static_cast<std::size_t>(devices_of[r]);
             alike = alike && devices_of[r] == devices_of[r % lanes_.size()];
+            walks = walks && (!alike || lanes_of[r] == lanes_of[r % lanes_.size()]);
             any = any && devices_of[r] > 0;
             one = one && devices_of[r] == 1;
         }
@@ -86,6 +87,10 @@ class Joined : public Inner {
                 "gpipe: each of %zu replicas has %zu devices on ranks of its own, and those of one "
                 "are to have as many as those of another",
                 replicas_, devices);
+        if (!walks)
+            throw std::invalid_argument(
+                "gpipe: a rank of one replica has as many threads to walk its devices as that of "
+                "another: give all of them the same number");
         for (std::size_t r = 0; r < lanes_.size(); ++r) {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);

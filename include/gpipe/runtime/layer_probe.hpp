@@ -92,7 +92,6 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
                         0,
                         {all, told, all + parts * told, told_back}};
             call_.buffers = &buffers_;
-            call_.exchanges = info.exchanges();
         }
         scratch_ = memory(scratch.slots(capacity));
         for (std::size_t p = 0; p < parts; ++p) {
@@ -242,6 +241,8 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         frame.set(Region::input_gradient, part.dx.there());
         frame.targets = {given_[p].targets.there(), nullptr};
         frame.sums = reinterpret_cast<double*>(part.sums.there());
+        call_.exchanges =
+            !is_loss() && phase != Phase::recompute && bench_.model().infos[layer_].exchanges();
         bench_.call(device_, [&](auto const& stream) {
             shared_.stream = &stream;
             function(call_, frame);

@@ -4,6 +4,7 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/told_rates.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -66,14 +67,18 @@ struct RankVerdict {
         auto const here = static_cast<std::size_t>(decider), there = static_cast<std::size_t>(rank);
         RankCall same = call;
         same.rates = decides.rates;
-        if (same == decides && call.rates.learning_rate != decides.rates.learning_rate)
+        if (double const rate = call.rates.learning_rate, own = decides.rates.learning_rate;
+            same == decides && !call.rates.has_rate_of(decides.rates)) {
+            int const digits =
+                std::abs(rate - own) < 1e-5 * std::abs(own) ? 17 : 6; // to be told apart
             throw_error<std::invalid_argument>(
-                "gpipe: rank %zu is told to train with learning rate %g, but rank %zu with %g: all "
-                "have to be told the same",
-                there, call.rates.learning_rate, here, decides.rates.learning_rate);
+                "gpipe: rank %zu is told to train with learning rate %.*g, but rank %zu with %.*g: "
+                "all have to be told the same",
+                there, digits, rate, here, digits, own);
+        }
         if (same == decides)
             throw_error<std::invalid_argument>(
-                "gpipe: the optimizer of rank %zu has another weight decay, or other shares of its "
+                "gpipe: the optimizer of rank %zu is another, or has another weight decay or other "
                 "groups, than that of rank %zu: all have to be told the same",
                 there, here);
         throw_error<std::invalid_argument>(

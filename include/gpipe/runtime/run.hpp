@@ -47,6 +47,7 @@ struct Run {
     Array<SampleRange> ranges;         ///< by micro-batch
     Array<StepFrame> frames;           ///< by device
     Array<Exchange> exchanges;         ///< by device; empty where there is one replica
+    bool is_cut = false;               ///< whether a device refused one, and nothing more is sent
     FirstFailure failure;              ///< the first, if any
     std::uint64_t base = 0;            ///< what positions count from
     bool follows = false;              ///< whether the run before may be under way, over this table
@@ -61,10 +62,13 @@ struct Run {
     /// observes is walked by other code.
     bool observed() const { return hook || !times.empty(); }
 
+    /// Whether a call on a device that threw has not told other replicas its part.
+    bool owes(std::size_t device) const { return !exchanges.empty() && exchanges[device].owed; }
     /// Nothing has happened in it yet.
     void begin(bool may_follow) {
         follows = may_follow;
         failure.reset();
+        is_cut = false;
         updated.store(false, std::memory_order_relaxed);
     }
     /// Whether any layer or update threw.

@@ -205,7 +205,7 @@ template <DeviceRuntime Device> class Runs {
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
-    Exchange const* exchange_of(Run& run, std::size_t device, std::size_t stream) {
+    Exchange* exchange_of(Run& run, std::size_t device, std::size_t stream) {
         if (run.exchanges.empty()) return nullptr;
         run.exchanges[device] = {&detail::StepEnd<Device>::exchange, &end_, &run, device, stream};
         return &run.exchanges[device];

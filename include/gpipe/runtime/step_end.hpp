@@ -163,9 +163,15 @@ template <DeviceRuntime Device> class StepEnd {
     static void exchange(Exchange const& self, std::byte* all, std::size_t bytes) {
         if constexpr (joins_ranks<Device>) {
             auto& end = *static_cast<StepEnd*>(self.end);
-            ReplicaExchange<StepEnd>(end, end.tables_, *static_cast<Run*>(self.run), self.device,
-                                     self.stream)
-                .all_gather(all, bytes);
+            auto& run = *static_cast<Run*>(self.run);
+            try {
+                ReplicaExchange<StepEnd>(end, end.tables_, run, self.device, self.stream)
+                    .all_gather(all, bytes);
+            } catch (...) { // the device refuses
+                run.is_cut = true;
+                end.device_.cut_short();
+                throw;
+            }
         }
     }
 

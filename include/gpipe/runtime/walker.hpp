@@ -92,6 +92,7 @@ template <DeviceRuntime Device> class Walker {
                                    [this, &run, &table, &tables, step, walker]() noexcept {
                                        execute<observed>(run, table, tables, *step, walker);
                                    });
+                if (joins_ranks<Device> && calls_enqueue<Device> && run.is_cut) break;
                 if (step->more) do_more(run, table, *step);
             }
             progress.at = static_cast<std::size_t>(step - first);
@@ -253,7 +254,7 @@ template <DeviceRuntime Device> class Walker {
         } catch (...) {
             threw = true;
             fail(run, step, call->index, call->again ? Kind::recompute : step.kind);
-            exchange_only(run, step, {call + 1, calls.last});
+            exchange_only(run, step, {call + !run.owes(step.device), calls.last});
         }
         if constexpr (observed) {
             if (!run.times.empty())
@@ -263,11 +264,10 @@ template <DeviceRuntime Device> class Walker {
     }
     // What other replicas wait for before these calls, which are not made.
     void exchange_only(Run& run, Step const& step, Calls::Range calls) noexcept {
+        auto const refused = [&](std::size_t layer) { fail(run, step, layer, step.kind); };
         if constexpr (joins_ranks<Device>)
-            if (!run.exchanges.empty())
-                detail::exchange_zeros(device_, run, step, calls, [&](std::size_t layer) {
-                    fail(run, step, layer, step.kind);
-                });
+            if (!run.exchanges.empty() && !run.is_cut)
+                detail::exchange_zeros(device_, run, step, calls, refused);
     }
     // Whether the hook, if there is one, has thrown nothing: that is as if a layer had.
     bool tell_hook(Run& run, Step const& step, std::size_t walker, bool begins) noexcept {
