@@ -189,6 +189,13 @@ static_assert(gpipe::detail::name_without_arguments("(anonymous namespace)::Laye
 template <std::size_t n> struct Unnamed : blank::Linear<n> {};
 static_assert(gpipe::chain_number(gpipe::Pipeline<blank::Linear<3, 2>, Unnamed<2>>::layers().data(),
                                   2) == 5533519617874341541u);
+// And what replicas tell each other is a part of that.
+template <std::size_t n> struct Telling : blank::Linear<2> {
+    using Exchanged = gpipe::Tensor<float, n>;
+    void exchange(auto&, auto, auto) const {}
+};
+static_assert(gpipe::chain_number(gpipe::Pipeline<Telling<1>>::layers().data(), 1) !=
+              gpipe::chain_number(gpipe::Pipeline<Telling<2>>::layers().data(), 1));
 } // namespace
 
 static_assert(gpipe::CheckCut<gpipe::Balance<2, 1, 3>, 6>::ok());

@@ -67,13 +67,17 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         add(layer.frozen * 4u + layer.splits * 2u + layer.accepts_none);
         add(layer.skips.stashes);
         for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
+        auto const add_group = [&](GroupSizes const& group) {
+            add(group.count);
+            for (std::size_t t = 0; t < group.count; ++t) add(group.bytes[t]);
+        };
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.parameters,
-              &layer.deferred, &layer.buffers, &layer.statistics, &layer.exchanged,
-              &layer.exchanged_gradient}) {
-            add(group->count);
-            for (std::size_t t = 0; t < group->count; ++t) add(group->bytes[t]);
-        }
+              &layer.deferred, &layer.buffers, &layer.statistics})
+            add_group(*group);
+        if (!layer.exchanges()) continue; // else profiles from before there was this would be stale
+        add_group(layer.exchanged);
+        add_group(layer.exchanged_gradient);
     }
     return number;
 }
