@@ -43,6 +43,9 @@ endfunction()
 # their compilation otherwise. Not for a source that changes a macro of the library.
 add_library(gpipe_once STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp)
 target_link_libraries(gpipe_once PUBLIC gpipe::gpipe PRIVATE gpipe_warnings)
+# Compiled once, so worth it: programs that are to compile fast run fast all the same where they plan.
+set(GPIPE_OPTIMISED $<$<CONFIG:Debug>:-O2>)
+target_compile_options(gpipe_once PRIVATE ${GPIPE_OPTIMISED})
 function(gpipe_compile_once target source)
     file(STRINGS ${source} changes REGEX "^#define GPIPE_" LIMIT_COUNT 1)
     if(NOT changes)

@@ -287,6 +287,7 @@ TEST_CASE("P3 nor do parts, steps that are scaled or skipped, constants, side in
     }
 }
 
+#ifdef GPIPE_COUNTS_ALLOCATIONS
 TEST_CASE("P3 the counting allocator counts") {
     std::size_t const before = toy::allocations;
     auto const* const memory = new std::vector<int>(100);
@@ -294,6 +295,7 @@ TEST_CASE("P3 the counting allocator counts") {
     delete memory;
     CHECK(toy::allocations == before + 2);
 }
+#endif
 
 TEST_CASE_TEMPLATE("P3 the arenas are all that a device is asked for, a step of the planned size "
                    "writes every line of them under every schedule there is, and what is read has "

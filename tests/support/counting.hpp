@@ -1,11 +1,18 @@
 #pragma once
 
-// Counts what the whole program allocates. For the one source file of a program.
+// Counts what the whole program allocates. For the one source file of a program. Not under clang's
+// ThreadSanitizer, whose own operators new cannot be replaced: there nothing is counted.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+
+#if !defined(__has_feature)
+#define GPIPE_COUNTS_ALLOCATIONS
+#elif !__has_feature(thread_sanitizer)
+#define GPIPE_COUNTS_ALLOCATIONS
+#endif
 
 namespace toy {
 
@@ -28,6 +35,7 @@ inline void release(void* memory) {
 
 } // namespace toy
 
+#ifdef GPIPE_COUNTS_ALLOCATIONS
 void* operator new(std::size_t bytes) { return toy::allocate(bytes, alignof(std::max_align_t)); }
 void* operator new[](std::size_t bytes) { return toy::allocate(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
@@ -46,3 +54,4 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { toy
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
     toy::release(memory);
 }
+#endif

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -241,32 +242,57 @@ void add_state(T& train, std::vector<double>& to, bool gradients = false) {
     }
 }
 
-/// The first place at which parameters, gradients or buffers differ in a bit, in words; empty if
-/// nowhere.
-/// By copies: who gets views of tied parameters may write them, and then all ends have the same.
-template <class A, class B> std::string difference(A& train, B const& reference) {
-    for (std::size_t layer = 0; layer < A::layer_count; ++layer) {
+/// What difference() reads of a training, whatever its type.
+struct ReadsTraining {
+    void* train;
+    std::size_t layers;
+    std::size_t (*tensors)(void* train, std::size_t layer);
+    void (*parameter)(void* train, std::size_t layer, std::size_t tensor, std::span<std::byte> to);
+    void (*gradient)(void* train, std::size_t layer, std::size_t tensor, std::span<std::byte> to);
+    void (*buffer)(void* train, std::size_t layer, std::size_t tensor, std::span<std::byte> to);
+};
+template <class B> std::string difference(ReadsTraining const& own, B const& reference) {
+    // By copies: who gets views of tied parameters may write them, and then all ends have the same.
+    auto const same = [&](auto read, std::size_t layer, std::size_t t,
+                          std::vector<std::byte> const& expected) {
+        std::vector<std::byte> bytes(expected.size());
+        read(own.train, layer, t, bytes);
+        return bytes == expected;
+    };
+    for (std::size_t layer = 0; layer < own.layers; ++layer) {
+        std::string const where = " of layer " + std::to_string(layer);
         if constexpr (requires { reference.buffers(layer); }) {
-            std::size_t t = 0;
-            for (std::vector<std::byte> const& expected : reference.buffers(layer)) {
-                std::vector<std::byte> own(expected.size());
-                train.read_buffer(layer, t, std::span(own));
-                if (own != expected)
-                    return "buffer " + std::to_string(t) + " of layer " + std::to_string(layer);
-                ++t;
-            }
+            auto const buffers = reference.buffers(layer);
+            for (std::size_t t = 0; t < buffers.size(); ++t)
+                if (!same(own.buffer, layer, t, buffers[t]))
+                    return "buffer " + std::to_string(t) + where;
         }
-        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-            std::string const where =
-                " of tensor " + std::to_string(t) + " of layer " + std::to_string(layer);
-            std::vector<std::byte> own(reference.parameter(layer, t).size());
-            train.read_gradient(layer, t, std::span(own));
-            if (own != reference.gradient(layer, t)) return "gradient" + where;
-            train.read_parameter(layer, t, std::span(own));
-            if (own != reference.parameter(layer, t)) return "parameters" + where;
+        for (std::size_t t = 0; t < own.tensors(own.train, layer); ++t) {
+            std::string const tensor = " of tensor " + std::to_string(t) + where;
+            if (!same(own.gradient, layer, t, reference.gradient(layer, t)))
+                return "gradient" + tensor;
+            if (!same(own.parameter, layer, t, reference.parameter(layer, t)))
+                return "parameters" + tensor;
         }
     }
     return {};
+}
+/// The first place at which parameters, gradients or buffers differ in a bit, in words; empty if
+/// nowhere.
+template <class A, class B> std::string difference(A& train, B const& reference) {
+    using To = std::span<std::byte>;
+    using std::size_t;
+    ReadsTraining const reads{
+        &train,
+        A::layer_count,
+        [](void* a, size_t layer) { return static_cast<A*>(a)->tensors(layer); },
+        [](void* a, size_t l, size_t t, To to) { static_cast<A*>(a)->read_parameter(l, t, to); },
+        [](void* a, size_t l, size_t t, To to) { static_cast<A*>(a)->read_gradient(l, t, to); },
+        [](void* a, size_t l, size_t t, To to) { static_cast<A*>(a)->read_buffer(l, t, to); }};
+    if constexpr (std::is_base_of_v<PlainLoop, B>)
+        return difference(reads, static_cast<PlainLoop const&>(reference));
+    else
+        return difference(reads, reference);
 }
 
 } // namespace toy

@@ -16,6 +16,7 @@
 #include <new>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace toy {
@@ -44,23 +45,30 @@ class Memory {
 };
 
 /// The tensors of a whole mini-batch in the caller's memory, one range for each.
+struct Samples {
+    std::vector<std::byte*> data;
+    std::vector<std::size_t> bytes; // of one sample
+    std::size_t samples = 0;
+
+    std::byte* at(std::size_t tensor, std::size_t sample) const {
+        return data[tensor] + sample * bytes[tensor];
+    }
+    /// The addresses of all tensors from a sample on.
+    std::vector<std::byte*> from(std::size_t sample) const {
+        std::vector<std::byte*> table;
+        for (std::size_t t = 0; t < data.size(); ++t) table.push_back(at(t, sample));
+        return table;
+    }
+};
 template <class Group> struct Arrays : Arrays<gpipe::detail::as_tensors<Group>> {
     using Arrays<gpipe::detail::as_tensors<Group>>::Arrays;
 };
-template <class... Ts> struct Arrays<gpipe::Tensors<Ts...>> {
-    static constexpr std::size_t count = sizeof...(Ts);
-    static constexpr std::size_t bytes[] = {Ts::bytes...};
-    std::byte* data[count];
-    std::size_t samples = 0;
-
-    template <class... Ranges>
-    Arrays(Ranges const&... ranges)
-        : data{const_cast<std::byte*>(reinterpret_cast<std::byte const*>(ranges.data()))...} {
+template <class... Ts> struct Arrays<gpipe::Tensors<Ts...>> : Samples {
+    template <class... Ranges> Arrays(Ranges const&... ranges) {
         std::size_t const sizes[] = {ranges.size() / Ts::size...};
+        data = {const_cast<std::byte*>(reinterpret_cast<std::byte const*>(ranges.data()))...};
+        bytes = {Ts::bytes...};
         samples = sizes[0];
-    }
-    std::byte* at(std::size_t tensor, std::size_t sample) const {
-        return data[tensor] + sample * bytes[tensor];
     }
 };
 
@@ -73,70 +81,28 @@ inline std::vector<std::size_t> deal(std::size_t samples, std::size_t micro_batc
 
 enum class Backward { ascending, descending };
 
-template <class Net, class Loss, class Optimizer> class Reference {
-    struct Stream {};
-    static constexpr std::size_t size = Net::size;
-
+/// The loop over the layers of any net: all that is the same whatever their types are.
+class PlainLoop {
   public:
-    using Inputs = Arrays<typename Net::Input>;
-    using Targets = Arrays<typename Loss::Target>;
-
-    Reference(Net net, Loss loss, Optimizer optimizer, std::uint64_t seed,
-              std::size_t micro_batches, Backward order, std::size_t replicas = 1)
-        : net_(net), loss_(loss), optimizer_(optimizer), seed_(seed), micro_batches_(micro_batches),
-          order_(order), replicas_(replicas), own_(replicas) {
-        auto const objects = net_.leaf_objects();
-        Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
-            leaf_[i] = leaf;
-            auto const bytes = Net::leaf_info[leaf].parameters.slots(1);
-            parameters_.emplace_back(bytes, 0);
-            states_.emplace_back(bytes * Optimizer::states, 0);
-            auto const& info = Net::leaf_info[leaf];
-            for (auto* const memory : {&buffers_, &next_})
-                memory->emplace_back(info.buffers.slots(1), 0);
-            part_.emplace_back(info.statistics.slots(1), 0);
-            for (Own& own : own_) {
-                own.gradients.emplace_back(bytes, 0);
-                own.statistics.emplace_back(info.statistics.slots(1), 0);
-            }
-            told_.emplace_back(micro_batches * replicas * info.exchanged.slots(1), 0);
-            told_back_.emplace_back(replicas * info.exchanged_gradient.slots(1), 0);
-            auto& call = calls_[i];
-            call.layer = objects[leaf];
-            call.parameters = parameters_[i].data();
-            call.index = static_cast<std::uint32_t>(i);
-            Net::template leaf_functions<Stream>[leaf].initialize(
-                call.layer, call.parameters, buffers_[i].data(), seed_, i, size);
-        });
-        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
-            copy(parameters_, other, first);
-        });
-    }
-
-    Reference(Reference const&) = delete; // calls point to the net's layers
-    Reference& operator=(Reference const&) = delete;
-
-    Optimizer& optimizer() { return optimizer_; }
-    template <std::size_t index> auto& layer() {
-        using Layer = typename Net::template Layer<index>;
-        return *static_cast<Layer*>(const_cast<void*>(net_.leaf_objects()[leaf_[index]]));
-    }
+    PlainLoop(PlainLoop const&) = delete; // calls point to the net's layers
+    PlainLoop& operator=(PlainLoop const&) = delete;
 
     /// The mean loss, with what was accumulated before; parameters are updated.
-    double step(Inputs const& inputs, Targets const& targets) {
+    double step(Samples const& inputs, Samples const& targets) {
         accumulate(inputs, targets);
-        double const loss = mean(batches_);
+        weight_ = total(batches_, &MicroBatch::weight);
+        double const loss = total(batches_, &MicroBatch::sum) / weight_;
         add_replicas();
         update_buffers();
         ++steps_;
-        for (std::size_t i = 0; i < size; ++i) updates[leaf_[i]](*this, i);
+        for (std::size_t i = 0; i < layers_.size(); ++i) update(i);
         batches_.clear();
         before_ = 0;
         return loss;
     }
     /// Forward and backward of a part of the next step's mini-batch: all replicas together, layer
     /// by layer.
-    void accumulate(Inputs const& inputs, Targets const& targets) {
+    void accumulate(Samples const& inputs, Samples const& targets) {
         if (before_ == 0)
             for (Own& own : own_) clear(own.gradients), clear(own.statistics);
         clear(told_); // a replica without samples tells zeros
@@ -157,7 +123,7 @@ template <class Net, class Loss, class Optimizer> class Reference {
             for (auto& row : rows) batches_.push_back(std::move(row[r]));
         before_ += inputs.samples;
     }
-    double evaluate(Inputs const& inputs, Targets const& targets) {
+    double evaluate(Samples const& inputs, Samples const& targets) {
         double sum = 0;
         double weight = 0;
         std::size_t first = 0;
@@ -175,42 +141,122 @@ template <class Net, class Loss, class Optimizer> class Reference {
         return sum / weight;
     }
     /// The outputs of all samples as one micro-batch, of a net whose output is one tensor.
-    std::vector<std::byte> predict(Inputs const& inputs) {
+    std::vector<std::byte> predict(Samples const& inputs) {
         MicroBatch batch;
         std::size_t const samples = batch.samples = inputs.samples;
         forward({&batch, 1}, inputs, gpipe::Phase::evaluate);
-        std::byte const* const y = batch.output[size - 1].data();
-        return {y, y + Net::leaf_info[leaf_[size - 1]].output.bytes[0] * samples};
+        std::byte const* const y = batch.output.back().data();
+        return {y, y + layers_.back().info->output.bytes[0] * samples};
     }
 
-    /// The bytes of a parameter tensor, of its gradient, of an optimizer state.
+    /// The bytes of a parameter tensor, of its gradient.
     std::vector<std::byte> parameter(std::size_t layer, std::size_t tensor) const {
-        return tensor_of(parameters_[layer], layer, tensor);
+        return tensor_of(parameters_, layer, tensor);
     }
     std::vector<std::byte> gradient(std::size_t layer, std::size_t tensor) const {
-        return tensor_of(own_[0].gradients[layer], layer, tensor);
+        return tensor_of(own_[0].gradients, layer, tensor);
     }
     /// Of a layer's buffers, one by one.
     std::vector<std::vector<std::byte>> buffers(std::size_t layer) const {
-        auto const& sizes = Net::leaf_info[leaf_[layer]].buffers;
+        auto const& sizes = layers_[layer].info->buffers;
         std::vector<std::vector<std::byte>> result;
-        std::byte const* from = buffers_[layer].data();
         for (std::size_t t = 0; t < sizes.count; ++t) {
+            std::byte const* const from = buffers_[layer].data() + place_of(sizes, t);
             result.emplace_back(from, from + sizes.bytes[t]);
-            from += (sizes.bytes[t] + 255) / 256 * 256;
         }
         return result;
     }
     std::uint64_t steps() const { return steps_; }
 
-  private:
+  protected:
+    struct Stream {};
+    struct Row {
+        gpipe::LayerInfo const* info;
+        gpipe::LayerFunctions functions;
+        void const* object;
+        float (*decay)(std::size_t tensor);
+    };
     struct MicroBatch {
         std::size_t number = 0, first = 0, samples = 0;
         std::vector<Memory> output, output_gradient, saved;
         std::vector<Memory> skips; // of the chain, each with its gradient behind it
         double sum = 0, weight = 0;
     };
+    // What a replica has of the mini-batch so far.
+    struct Own {
+        std::vector<Memory> gradients, statistics;
+    };
 
+    PlainLoop(std::vector<Row> layers, std::span<gpipe::SkipPair const> skips,
+              std::span<gpipe::TiedTensor const> ties, std::size_t states, std::uint64_t seed,
+              std::size_t micro_batches, Backward order, std::size_t replicas)
+        : layers_(std::move(layers)), skips_(skips), ties_(ties), seed_(seed),
+          micro_batches_(micro_batches), order_(order), replicas_(replicas), calls_(layers_.size()),
+          own_(replicas) {
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            auto const& info = *layers_[i].info;
+            auto const bytes = info.parameters.slots(1);
+            parameters_.emplace_back(bytes, 0);
+            states_.emplace_back(bytes * states, 0);
+            for (auto* const memory : {&buffers_, &next_})
+                memory->emplace_back(info.buffers.slots(1), 0);
+            part_.emplace_back(info.statistics.slots(1), 0);
+            for (Own& own : own_) {
+                own.gradients.emplace_back(bytes, 0);
+                own.statistics.emplace_back(info.statistics.slots(1), 0);
+            }
+            told_.emplace_back(micro_batches * replicas * info.exchanged.slots(1), 0);
+            told_back_.emplace_back(replicas * info.exchanged_gradient.slots(1), 0);
+            auto& call = calls_[i];
+            call.layer = layers_[i].object;
+            call.parameters = {parameters_[i].data()};
+            call.index = static_cast<std::uint32_t>(i);
+            layers_[i].functions.initialize(call.layer, parameters_[i].data(), buffers_[i].data(),
+                                            seed_, i, layers_.size());
+        }
+        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+            copy(parameters_, other, first);
+        });
+    }
+    virtual ~PlainLoop() = default;
+
+    virtual void measure(MicroBatch& batch, Samples const& targets) = 0;
+    virtual void update(std::size_t layer) = 0;
+    /// Elements are those of the net's output.
+    virtual void add(std::byte* sum, std::byte const* other, std::size_t bytes) const = 0;
+
+    // Calls f(first, other) for each end of a tie but the first.
+    template <class F> void each_tied(F f) const {
+        gpipe::TiedTensor const* first = nullptr;
+        for (gpipe::TiedTensor const& end : ties_)
+            if (!first || first->tie != end.tie)
+                first = &end;
+            else
+                f(*first, end);
+    }
+
+    std::vector<Row> layers_;
+    std::span<gpipe::SkipPair const> skips_;
+    std::span<gpipe::TiedTensor const> ties_;
+    std::uint64_t seed_;
+    std::size_t micro_batches_;
+    Backward order_;
+    std::size_t replicas_;
+    std::uint64_t steps_ = 0;
+    double weight_ = 0;
+    Stream stream_;
+    gpipe::StepFrame shared_;
+    gpipe::StepState state_; // no loss scale
+    std::vector<gpipe::Call> calls_;
+    std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
+    std::vector<Memory> parameters_, states_;   // each tensor's states stand behind one another
+    std::vector<Memory> buffers_, next_, part_;
+    std::vector<Own> own_;                 // by replica
+    std::vector<Memory> told_, told_back_; // by layer: what replicas tell each other
+    std::vector<MicroBatch> batches_;      // of the mini-batch so far
+    std::size_t before_ = 0;               // samples of these
+
+  private:
     gpipe::OwnFrame frame(MicroBatch const& batch, std::size_t layer, gpipe::Phase phase,
                           gpipe::GroupAddress input, Memory const& scratch) {
         shared_ = {batch.samples, seed_, steps_, &stream_, &state_};
@@ -218,10 +264,10 @@ template <class Net, class Loss, class Optimizer> class Reference {
         frame.micro_batch = batch.number;
         // Behind what any layer has come the ends of its skips.
         constexpr std::uint32_t behind = static_cast<std::uint32_t>(gpipe::Region::scratch) + 1;
-        auto const& ends = Net::leaf_info[leaf_[layer]].skips;
+        auto const& ends = layers_[layer].info->skips;
         skip_places_.resize(ends.count());
         for (std::uint32_t e = 0; e < ends.count(); ++e) {
-            std::size_t const s = gpipe::skip_of({Net::skips.data(), Net::skips.size()}, layer, e);
+            std::size_t const s = gpipe::skip_of({skips_.data(), skips_.size()}, layer, e);
             auto const place = [&](std::uint32_t gradient) {
                 auto const region = static_cast<gpipe::Region>(behind + 2 * e + gradient);
                 frame.set(region, batch.skips[2 * s + gradient].data());
@@ -235,24 +281,23 @@ template <class Net, class Loss, class Optimizer> class Reference {
         frame.set(gpipe::Region::scratch, scratch.data());
         return frame;
     }
-    gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Inputs const& inputs,
+    gpipe::GroupAddress input_of(MicroBatch const& batch, std::size_t layer, Samples const& inputs,
                                  std::vector<std::byte*>& table) const {
         if (layer > 0) return {batch.output[layer - 1].data(), nullptr};
-        table.resize(Inputs::count);
-        for (std::size_t t = 0; t < Inputs::count; ++t) table[t] = inputs.at(t, batch.first);
+        table = inputs.from(batch.first);
         return gpipe::GroupAddress::of_arrays(table.data(), table.size());
     }
 
     // Of one micro-batch in all replicas. Where these tell each other something, each layer is
     // called twice: all have to tell theirs before one can go on.
-    void forward(std::span<MicroBatch> row, Inputs const& inputs, gpipe::Phase phase) {
+    void forward(std::span<MicroBatch> row, Samples const& inputs, gpipe::Phase phase) {
         for (MicroBatch& batch : row)
-            for (gpipe::SkipPair const& skip : Net::skips) {
+            for (gpipe::SkipPair const& skip : skips_) {
                 batch.skips.emplace_back(skip.bytes * batch.samples);
                 batch.skips.emplace_back(skip.gradient_bytes * batch.samples);
             }
-        for (std::size_t i = 0; i < size; ++i) {
-            auto const& info = Net::leaf_info[leaf_[i]];
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            auto const& info = *layers_[i].info;
             bool const twice = info.exchanged.count > 0 && phase == gpipe::Phase::forward;
             for (MicroBatch& batch : row) {
                 batch.output.emplace_back(info.output.slots(batch.samples));
@@ -264,9 +309,9 @@ template <class Net, class Loss, class Optimizer> class Reference {
                     if (row[r].samples) forward(row[r], r, i, inputs, phase, !tells);
         }
     }
-    void forward(MicroBatch& batch, std::size_t replica, std::size_t i, Inputs const& inputs,
+    void forward(MicroBatch& batch, std::size_t replica, std::size_t i, Samples const& inputs,
                  gpipe::Phase phase, bool merges) {
-        auto const& info = Net::leaf_info[leaf_[i]];
+        auto const& info = *layers_[i].info;
         std::vector<std::byte*> table;
         Memory const scratch(info.scratch.slots(batch.samples));
         auto call = calls_[i];
@@ -276,50 +321,26 @@ template <class Net, class Loss, class Optimizer> class Reference {
         call.buffers = &memory;
         auto const at = frame(batch, i, phase, input_of(batch, i, inputs, table), scratch);
         call.skips = skip_places_.data();
-        auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
+        auto const& functions = layers_[i].functions;
         functions.forward(call, at);
         if (functions.merge_statistics && merges && phase == gpipe::Phase::forward)
             functions.merge_statistics(call.layer, memory, &stream_, i);
     }
-    void measure(MicroBatch& batch, Targets const& targets) {
-        using Group = gpipe::detail::as_tensors<typename Loss::Target>;
-        Memory const scratch(
-            gpipe::detail::sizes_of<typename gpipe::detail::ScratchOf<Loss>::type>().slots(
-                batch.samples));
-        std::vector<std::byte*> table(Targets::count);
-        for (std::size_t t = 0; t < Targets::count; ++t) table[t] = targets.at(t, batch.first);
-        shared_ = {batch.samples, seed_, steps_, &stream_};
-        gpipe::OwnFrame const f(&shared_, before_ + batch.first, batch.samples,
-                                gpipe::Phase::backward);
-        gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
-        auto const value =
-            loss_(context,
-                  gpipe::batch_views<typename Net::Output, gpipe::detail::Access::read>(
-                      {batch.output[size - 1].data(), nullptr}, batch.samples, batch.samples),
-                  gpipe::batch_views<Group, gpipe::detail::Access::read>(
-                      gpipe::GroupAddress::of_arrays(table.data(), table.size()), batch.samples,
-                      batch.samples),
-                  gpipe::gradient_views<typename Net::Output, gpipe::detail::Access::write>(
-                      batch.output_gradient[size - 1].data(), batch.samples, batch.samples));
-        batch.sum = value.sum;
-        batch.weight = value.weight;
-    }
-    void backward(std::span<MicroBatch> row, Inputs const& inputs, Targets const& targets) {
+    void backward(std::span<MicroBatch> row, Samples const& inputs, Samples const& targets) {
         for (MicroBatch& batch : row)
             if (batch.samples) measure(batch, targets);
-        for (std::size_t i = size; i-- > 0;) {
-            if (!Net::template leaf_functions<Stream>[leaf_[i]].backward)
-                break; // no gradient reaches the layers below
-            bool const twice = Net::leaf_info[leaf_[i]].exchanged_gradient.count > 0;
+        for (std::size_t i = layers_.size(); i-- > 0;) {
+            if (!layers_[i].functions.backward) break; // no gradient reaches the layers below
+            bool const twice = layers_[i].info->exchanged_gradient.count > 0;
             clear(told_back_);
             for (bool const tells : {true, false})
                 for (std::size_t r = 0; r < row.size() && (twice || !tells); ++r)
                     if (row[r].samples) backward(row[r], r, i, inputs, !tells);
         }
     }
-    void backward(MicroBatch& batch, std::size_t replica, std::size_t i, Inputs const& inputs,
+    void backward(MicroBatch& batch, std::size_t replica, std::size_t i, Samples const& inputs,
                   bool counts) {
-        auto const& info = Net::leaf_info[leaf_[i]];
+        auto const& info = *layers_[i].info;
         std::vector<std::byte*> table;
         Memory const scratch(info.scratch.slots(batch.samples));
         Memory const nobody_wants(info.input_gradient.slots(batch.samples));
@@ -332,60 +353,38 @@ template <class Net, class Loss, class Optimizer> class Reference {
         at.set(gpipe::Region::input_gradient,
                i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
         auto call = calls_[i];
-        call.gradients = (counts ? own_[replica].gradients[i] : unwanted).data();
+        call.gradients = {(counts ? own_[replica].gradients[i] : unwanted).data()};
         call.exchanges = info.exchanges();
         gpipe::BufferMemory const memory = memory_of(i, replica);
         call.buffers = &memory;
         call.skips = skip_places_.data();
-        Net::template leaf_functions<Stream>[leaf_[i]].backward(call, at);
-    }
-    double mean(std::vector<MicroBatch> const& batches) {
-        weight_ = total(batches, &MicroBatch::weight);
-        return total(batches, &MicroBatch::sum) / weight_;
+        layers_[i].functions.backward(call, at);
     }
     static double total(std::vector<MicroBatch> const& batches, double MicroBatch::*of) {
         double sum = 0;
         for (auto const& batch : batches) sum += batch.*of;
         return sum;
     }
-    // Calls f(first, other) for each end of a tie but the first.
-    template <class F> static void each_tied(F f) {
-        gpipe::TiedTensor const* first = nullptr;
-        for (gpipe::TiedTensor const& end : Net::ties)
-            if (!first || first->tie != end.tie)
-                first = &end;
-            else
-                f(*first, end);
+    static std::size_t place_of(gpipe::GroupSizes const& sizes, std::size_t tensor) {
+        std::size_t bytes = 0;
+        for (std::size_t t = 0; t < tensor; ++t) bytes += (sizes.bytes[t] + 255) / 256 * 256;
+        return bytes;
     }
     std::byte* at(std::vector<Memory> const& memory, gpipe::TiedTensor const& end) const {
-        auto const& sizes = Net::leaf_info[leaf_[end.layer]].parameters;
-        std::byte* from = memory[end.layer].data();
-        for (std::size_t t = 0; t < end.tensor; ++t) from += (sizes.bytes[t] + 255) / 256 * 256;
-        return from;
+        return memory[end.layer].data() + place_of(layers_[end.layer].info->parameters, end.tensor);
+    }
+    std::vector<std::byte> tensor_of(std::vector<Memory> const& memory, std::size_t layer,
+                                     std::size_t tensor) const {
+        auto const& sizes = layers_[layer].info->parameters;
+        std::byte const* const from = memory[layer].data() + place_of(sizes, tensor);
+        return {from, from + sizes.bytes[tensor]};
     }
     void copy(std::vector<Memory> const& memory, gpipe::TiedTensor const& to,
               gpipe::TiedTensor const& from) const {
         std::memcpy(at(memory, to), at(memory, from), from.bytes);
     }
-    // Elements are those of the net's output.
-    template <class T, class... Ts>
-    static void add(gpipe::Tensors<T, Ts...>, std::byte* sum, std::byte const* other,
-                    std::size_t bytes) {
-        using Element = typename T::Element;
-        for (std::size_t i = 0; i < bytes / sizeof(Element); ++i)
-            reinterpret_cast<Element*>(sum)[i] += reinterpret_cast<Element const*>(other)[i];
-    }
-    void reduce_ties(std::vector<Memory> const& gradients) {
-        using Output = gpipe::detail::as_tensors<typename Net::Output>;
-        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
-            add(Output{}, at(gradients, first), at(gradients, other), first.bytes);
-        });
-        each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
-            copy(gradients, other, first);
-        });
-    }
     gpipe::BufferMemory memory_of(std::size_t layer, std::size_t replica) const {
-        auto const& info = Net::leaf_info[leaf_[layer]];
+        auto const& info = *layers_[layer].info;
         return {buffers_[layer].data(),
                 next_[layer].data(),
                 own_[replica].statistics[layer].data(),
@@ -398,18 +397,25 @@ template <class Net, class Loss, class Optimizer> class Reference {
     static void clear(std::vector<Memory> const& all) {
         for (Memory const& memory : all) std::memset(memory.data(), 0, memory.size());
     }
-    // Adds their gradients up, in their order.
+    // Adds the gradients of ties, then those of replicas up, in their order.
     void add_replicas() {
-        for (Own const& own : own_) reduce_ties(own.gradients);
+        for (Own const& own : own_) {
+            each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+                add(at(own.gradients, first), at(own.gradients, other), first.bytes);
+            });
+            each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
+                copy(own.gradients, other, first);
+            });
+        }
         for (std::size_t r = 1; r < replicas_; ++r)
-            for (std::size_t i = 0; i < size; ++i)
-                add(gpipe::detail::as_tensors<typename Net::Output>{}, own_[0].gradients[i].data(),
-                    own_[r].gradients[i].data(), own_[0].gradients[i].size());
+            for (std::size_t i = 0; i < layers_.size(); ++i)
+                add(own_[0].gradients[i].data(), own_[r].gradients[i].data(),
+                    own_[0].gradients[i].size());
     }
     // By the statistics of all replicas, merged in their order.
     void update_buffers() {
-        for (std::size_t i = 0; i < size; ++i) {
-            auto const& functions = Net::template leaf_functions<Stream>[leaf_[i]];
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            auto const& functions = layers_[i].functions;
             if (!functions.update_buffers) continue;
             gpipe::BufferMemory memory = memory_of(i, 0);
             for (std::size_t r = 1; r < replicas_ && functions.merge_statistics; ++r) {
@@ -421,92 +427,142 @@ template <class Net, class Loss, class Optimizer> class Reference {
             std::memcpy(memory.buffers, memory.next, buffers_[i].size());
         }
     }
+};
 
-    // The optimizer, tensor by tensor; each tensor's states stand behind one another.
-    struct UpdateOf {
-        using Value = void (*)(Reference&, std::size_t);
-        template <class L> static void update(Reference& self, std::size_t layer) {
-            self.update_layer(typename gpipe::LayerTraits<L>::Parameters{}, layer,
-                              gpipe::type_id<L>,
-                              [](std::size_t t) { return gpipe::LayerTraits<L>::decay(t); });
-        }
-        template <class L> static constexpr Value of() { return &update<L>; }
-    };
-    static constexpr auto updates = Net::template leaf_table<UpdateOf>();
+/// With what depends on types: the net's objects, the loss and the optimizer.
+template <class Net, class Loss, class Optimizer> class Reference : public PlainLoop {
+  public:
+    using Inputs = Arrays<typename Net::Input>;
+    using Targets = Arrays<typename Loss::Target>;
+
+    Reference(Net const& net, Loss loss, Optimizer optimizer, std::uint64_t seed,
+              std::size_t micro_batches, Backward order, std::size_t replicas = 1)
+        : Reference(std::make_unique<Net>(net), loss, optimizer, seed, micro_batches, order,
+                    replicas) {}
+
+    Optimizer& optimizer() { return optimizer_; }
+    template <std::size_t index> auto& layer() {
+        using Layer = typename Net::template Layer<index>;
+        return *static_cast<Layer*>(const_cast<void*>(layers_[index].object));
+    }
+
+    double step(Inputs const& inputs, Targets const& targets) {
+        return PlainLoop::step(inputs, targets);
+    }
+    void accumulate(Inputs const& inputs, Targets const& targets) {
+        PlainLoop::accumulate(inputs, targets);
+    }
+    double evaluate(Inputs const& inputs, Targets const& targets) {
+        return PlainLoop::evaluate(inputs, targets);
+    }
+    std::vector<std::byte> predict(Inputs const& inputs) { return PlainLoop::predict(inputs); }
+
+  private:
+    using Output = typename Net::Output;
+
+    Reference(std::unique_ptr<Net> net, Loss loss, Optimizer optimizer, std::uint64_t seed,
+              std::size_t micro_batches, Backward order, std::size_t replicas)
+        : PlainLoop(layers_of(*net), Net::skips, Net::ties, Optimizer::states, seed, micro_batches,
+                    order, replicas),
+          net_(std::move(net)), loss_(loss), optimizer_(optimizer) {}
+
     struct DecayOf {
         using Value = float (*)(std::size_t);
         template <class L> static constexpr Value of() { return &gpipe::LayerTraits<L>::decay; }
     };
-    static constexpr auto decays = Net::template leaf_table<DecayOf>();
-
-    template <class... Ts, class Decay>
-    void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer, std::uint64_t type,
-                      [[maybe_unused]] Decay decay) {
-        [[maybe_unused]] gpipe::UpdateContext context{steps_};
-        context.layer = static_cast<std::uint32_t>(layer);
-        context.type = type;
-        [[maybe_unused]] std::size_t at = 0;
-        (update_tensor<Ts>(layer, context, decay(context.tensor), at), ...);
+    static std::vector<Row> layers_of(Net const& net) {
+        static constexpr auto decays = Net::template leaf_table<DecayOf>();
+        auto const objects = net.leaf_objects();
+        std::vector<Row> layers(Net::size);
+        Net::for_each_layer([&](std::size_t i, std::size_t leaf) {
+            layers[i] = {&Net::leaf_info[leaf], Net::template leaf_functions<Stream>[leaf],
+                         objects[leaf], decays[leaf]};
+        });
+        return layers;
     }
-    template <class T>
-    void update_tensor(std::size_t layer, gpipe::UpdateContext& context, float decay,
-                       std::size_t& at) {
+
+    void measure(MicroBatch& batch, Samples const& targets) override {
+        using Group = gpipe::detail::as_tensors<typename Loss::Target>;
+        Memory const scratch(
+            gpipe::detail::sizes_of<typename gpipe::detail::ScratchOf<Loss>::type>().slots(
+                batch.samples));
+        auto table = targets.from(batch.first);
+        shared_ = {batch.samples, seed_, steps_, &stream_};
+        gpipe::OwnFrame const f(&shared_, before_ + batch.first, batch.samples,
+                                gpipe::Phase::backward);
+        gpipe::LossContext<Loss, Stream> context(f, scratch.data(), nullptr);
+        auto const value =
+            loss_(context,
+                  gpipe::batch_views<Output, gpipe::detail::Access::read>(
+                      {batch.output.back().data(), nullptr}, batch.samples, batch.samples),
+                  gpipe::batch_views<Group, gpipe::detail::Access::read>(
+                      gpipe::GroupAddress::of_arrays(table.data(), table.size()), batch.samples,
+                      batch.samples),
+                  gpipe::gradient_views<Output, gpipe::detail::Access::write>(
+                      batch.output_gradient.back().data(), batch.samples, batch.samples));
+        batch.sum = value.sum;
+        batch.weight = value.weight;
+    }
+    void add(std::byte* sum, std::byte const* other, std::size_t bytes) const override {
+        add_elements(gpipe::detail::as_tensors<Output>{}, sum, other, bytes);
+    }
+    template <class T, class... Ts>
+    static void add_elements(gpipe::Tensors<T, Ts...>, std::byte* sum, std::byte const* other,
+                             std::size_t bytes) {
         using Element = typename T::Element;
+        for (std::size_t i = 0; i < bytes / sizeof(Element); ++i)
+            reinterpret_cast<Element*>(sum)[i] += reinterpret_cast<Element const*>(other)[i];
+    }
+
+    struct UpdateOf {
+        using Value = void (*)(Reference&, std::size_t, gpipe::UpdateContext&);
+        template <class L>
+        static void update(Reference& self, std::size_t layer, gpipe::UpdateContext& context) {
+            self.update_layer(typename gpipe::LayerTraits<L>::Parameters{}, layer, context);
+        }
+        template <class L> static constexpr Value of() { return &update<L>; }
+    };
+    void update(std::size_t layer) override {
+        static constexpr auto updates = Net::template leaf_table<UpdateOf>();
+        gpipe::UpdateContext context{steps_};
+        context.layer = static_cast<std::uint32_t>(layer);
+        updates[static_cast<std::size_t>(layers_[layer].info - Net::leaf_info.data())](*this, layer,
+                                                                                       context);
+    }
+    template <class... Ts>
+    void update_layer(gpipe::Tensors<Ts...>, [[maybe_unused]] std::size_t layer,
+                      [[maybe_unused]] gpipe::UpdateContext& context) {
+        [[maybe_unused]] std::size_t at = 0;
+        (update_tensor<typename Ts::Element>(layer, context, Ts::size, at), ...);
+    }
+    // A tensor's states stand behind one another.
+    template <class Element>
+    void update_tensor(std::size_t layer, gpipe::UpdateContext& context, std::size_t size,
+                       std::size_t& at) {
         auto* const gradient = reinterpret_cast<Element*>(own_[0].gradients[layer].data() + at);
-        for (std::size_t i = 0; i < T::size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
+        for (std::size_t i = 0; i < size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
         gpipe::UpdateTensor<Element, Optimizer::states> tensor{
-            reinterpret_cast<Element*>(parameters_[layer].data() + at), gradient, {}, T::size};
-        std::size_t const slot = (T::bytes + 255) / 256 * 256;
+            reinterpret_cast<Element*>(parameters_[layer].data() + at), gradient, {}, size};
+        std::size_t const slot = (size * sizeof(Element) + 255) / 256 * 256;
         for (std::size_t s = 0; s < Optimizer::states; ++s)
             tensor.state[s] = reinterpret_cast<Element*>(states_[layer].data() +
                                                          Optimizer::states * at + s * slot);
-        context.decay = decay;
         gpipe::UpdateContext own = context;
         each_tied([&](gpipe::TiedTensor const& first, gpipe::TiedTensor const& other) {
             if (other.layer != layer || other.tensor != context.tensor) return;
             own.layer = first.layer;
             own.tensor = first.tensor;
-            own.type = gpipe::type_number(Net::leaf_info[leaf_[first.layer]].name);
-            own.decay = decays[leaf_[first.layer]](first.tensor);
         });
+        own.type = gpipe::type_number(layers_[own.layer].info->name);
+        own.decay = layers_[own.layer].decay(own.tensor);
         optimizer_(own, tensor);
         ++context.tensor;
         at += slot;
     }
 
-    std::vector<std::byte> tensor_of(Memory const& memory, std::size_t layer,
-                                     std::size_t tensor) const {
-        auto const& sizes = Net::leaf_info[leaf_[layer]].parameters;
-        std::byte const* from = memory.data();
-        for (std::size_t t = 0; t < tensor; ++t) from += (sizes.bytes[t] + 255) / 256 * 256;
-        return {from, from + sizes.bytes[tensor]};
-    }
-
-    Net net_;
+    std::unique_ptr<Net> net_; // calls point to its layers
     Loss loss_;
     Optimizer optimizer_;
-    std::uint64_t seed_;
-    std::size_t micro_batches_;
-    Backward order_;
-    std::size_t replicas_;
-    std::uint64_t steps_ = 0;
-    double weight_ = 0;
-    Stream stream_;
-    gpipe::StepFrame shared_;
-    gpipe::StepState state_; // no loss scale
-    std::size_t leaf_[size] = {};
-    gpipe::Call calls_[size];
-    std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
-    std::vector<Memory> parameters_, states_;
-    std::vector<Memory> buffers_, next_, part_;
-    // What a replica has of the mini-batch so far.
-    struct Own {
-        std::vector<Memory> gradients, statistics;
-    };
-    std::vector<Own> own_;                 // by replica
-    std::vector<Memory> told_, told_back_; // by layer: what replicas tell each other
-    std::vector<MicroBatch> batches_;      // of the mini-batch so far
-    std::size_t before_ = 0;               // samples of these
 };
 
 } // namespace toy

@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <type_traits>
 
 #undef __global__
@@ -39,7 +38,16 @@ namespace emulation {
 /// Of the order of threads in the launches that follow.
 void seed(std::uint64_t value);
 
-using Place = std::source_location;
+/// A line of a kernel. (clang 14 has no std::source_location.)
+struct Place {
+    char const* file = "";
+    int line = 0;
+
+    static constexpr Place current(char const* file = __builtin_FILE(),
+                                   int line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
 
 /// What a thread brings to a shuffle or a vote.
 struct Gift {

@@ -27,9 +27,7 @@ std::string text(uint3 at) {
     return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) +
            ")";
 }
-std::string text(Place place) {
-    return std::string(place.file_name()) + ":" + std::to_string(place.line());
-}
+std::string text(Place place) { return std::string(place.file) + ":" + std::to_string(place.line); }
 std::string text_of_mask(unsigned mask) {
     char digits[16];
     std::snprintf(digits, sizeof digits, "0x%08x", mask);
@@ -46,10 +44,7 @@ std::string name_of(void const* kernel) {
     return status == 0 ? name.get() : found.dli_sname;
 }
 
-bool same(Place a, Place b) {
-    return a.line() == b.line() && a.column() == b.column() &&
-           std::strcmp(a.file_name(), b.file_name()) == 0;
-}
+bool same(Place a, Place b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
 /// For tests that are to fail: the n-th barrier that the program comes to, counted by place, is as
 /// if it had been forgotten. n is GPIPE_WITHOUT_BARRIER in the environment.
