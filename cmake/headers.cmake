@@ -236,6 +236,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
     include/gpipe/runtime/mailboxes.hpp
+    include/gpipe/runtime/make_tables.hpp
     include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp

@@ -149,18 +149,19 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
     /// failed.
     template <std::size_t index> auto gradients() requires HostReadable<Device> {
-        return tensor_views<ParametersOf<index>, detail::Access::write>(
+        return parameter_views<ParametersOf<index>, detail::Access::write>(
             not_frozen(this->settled(), index).layer(index).gradients);
     }
     /// The mean gradient of a parameter tensor in the last step: see parameter().
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
-        auto const at = parameter_at<T>(not_frozen(this->settled(), layer), layer, tensor);
+        auto const at = parameter_at<T>(not_frozen(this->settled(), layer, tensor), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
     /// The same by copies: see read_parameter().
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at = parameter_for(not_frozen(this->settled(), layer), layer, tensor, to);
+        auto const at =
+            parameter_for(not_frozen(this->settled(), layer, tensor), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
     }
     /// By cell how it is reversed, or none.

@@ -54,6 +54,9 @@
 // expect GPIPE_EXCHANGE_SHORT: gpipe: layer Index \(L\) declares what replicas tell each other as Exchanged, so it must have: void exchange\(
 // expect GPIPE_EXCHANGE_GRADIENT_READS: gpipe: layer Index \(L\) declares ExchangedGradient, so it must have: void exchange_gradient\(
 // expect GPIPE_EXCHANGE_GRADIENT_READS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_FREEZES_NOTHING: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence of numbers
+// expect GPIPE_FREEZES_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_FREEZES_NO_NUMBERS: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence
 // expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
 // expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static constexpr
 // expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
@@ -345,6 +348,12 @@ struct Mistake : Four {
     void backward(auto&, auto, auto, auto, auto) const {}
     void exchange_gradient(auto&, auto, auto, auto) const {}
 };
+#elif defined(GPIPE_FREEZES_NOTHING)
+struct Mistake : gpipe::FrozenParameters<Whole, 2> {};
+#elif defined(GPIPE_FREEZES_NO_NUMBERS)
+struct Mistake : Whole {
+    using FrozenTensors = int;
+};
 #elif defined(GPIPE_FINAL)
 struct Mistake final : Four {};
 #elif defined(GPIPE_INSIDE_REPEAT)
@@ -363,4 +372,5 @@ static_assert(Net::size > 0);
 using Control = gpipe::Pipeline<Whole, Neither, Halves, WholeAndHalves>;
 static_assert(Control::size == 4);
 static_assert(gpipe::Pipeline<Merges, Counts, Tells>::size == 3);
+static_assert(gpipe::Pipeline<gpipe::FrozenParameters<Whole, 0>>::size == 1);
 static_assert(!gpipe::splits_backward<Whole> && gpipe::splits_backward<Halves>);

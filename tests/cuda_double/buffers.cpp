@@ -53,27 +53,30 @@ template <class T> std::vector<double> run(T& train) {
     toy::add_state<HostNet>(train, result);
     return result;
 }
+// What is frozen.
+struct Frozen {
+    std::vector<std::size_t> layers{};
+    std::vector<gpipe::FrozenParameter> tensors{};
+};
 template <class T>
-typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule,
-                            std::vector<std::size_t> frozen) {
+typename T::Options options(std::size_t cells, gpipe::schedule::Dynamic schedule, Frozen frozen) {
     typename T::Options o;
     o.samples = 8;
     o.seed = 7;
     o.cells = cells;
     o.micro_batches = micro_batches;
     o.schedule = schedule;
-    o.frozen = std::move(frozen);
+    o.frozen = std::move(frozen.layers);
+    o.frozen_parameters = std::move(frozen.tensors);
     return o;
 }
-std::vector<double> expected_of(gpipe::schedule::Dynamic schedule,
-                                std::vector<std::size_t> frozen) {
+std::vector<double> expected_of(gpipe::schedule::Dynamic schedule, Frozen frozen) {
     using T = toy::Training<HostNet, Loss, Adam, Host>;
     T train(HostNet{}, {}, Adam{1e-2f}, options<T>(1, schedule, std::move(frozen)));
     return run(train);
 }
 
-// And of these layers frozen.
-template <class T> void check(std::vector<std::size_t> const& frozen, std::size_t one_of) {
+template <class T> void check(Frozen const& frozen, std::size_t one_of) {
     auto const descending = expected_of(gpipe::schedule::GPipe{}, frozen);
     auto const ascending = expected_of(gpipe::schedule::GPipeAscending{}, frozen);
     REQUIRE(descending != ascending);
@@ -93,4 +96,7 @@ TEST_CASE("P1 buffers move on streams as on the host, and nothing races") {
     check<TrainOf<>>({}, 43);
 }
 
-TEST_CASE("P1 frozen layers on streams are as on the host") { check<TrainOf<>>({1, 4}, 61); }
+TEST_CASE("P1 frozen layers and parameters on streams are as on the host") {
+    check<TrainOf<>>({{1, 4}}, 127);
+    check<TrainOf<>>({{4}, {{0, 1}, {1, 0}, {8, 0}}}, 127);
+}

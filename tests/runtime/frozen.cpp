@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -31,24 +32,38 @@ using toy::Remote;
 using Real = float;
 using Loss = toy::MeanSquare<Real, 3>;
 using Net = toy::Net<Real>;
-using Layers = std::vector<std::size_t>;
+// What is frozen.
+struct Choice {
+    std::vector<std::size_t> layers{};
+    std::vector<gpipe::FrozenParameter> tensors{};
+};
 
 constexpr std::size_t L = Net::size;
 // Of these the second comes as a whole, the others in halves.
 constexpr std::size_t learners[] = {0, 4, 6, 9};
 
-bool has(Layers const& layers, std::size_t layer) {
-    return std::find(layers.begin(), layers.end(), layer) != layers.end();
+bool has(Choice const& frozen, std::size_t layer, std::size_t tensor) {
+    auto const is = [&](gpipe::FrozenParameter one) {
+        return one.layer == layer && one.tensor == tensor;
+    };
+    return std::ranges::find(frozen.layers, layer) != frozen.layers.end() ||
+           std::ranges::any_of(frozen.tensors, is);
+}
+bool has(Choice const& frozen, std::size_t layer) {
+    std::size_t const count = Net::leaf_info[layer].parameters.count;
+    bool all = count > 0 || has(frozen, layer, 0);
+    for (std::size_t t = 0; t < count; ++t) all = all && has(frozen, layer, t);
+    return all;
 }
 
 // Adam of all layers but some, in a plain loop that knows nothing of frozen ones.
 struct AdamOfOthers {
     static constexpr std::size_t states = Adam::states;
     Adam adam{1e-2f};
-    Layers frozen{};
+    Choice frozen{};
     template <class T>
     void operator()(gpipe::UpdateContext context, gpipe::UpdateTensor<T, states> tensor) const {
-        if (!has(frozen, context.layer)) adam(context, tensor);
+        if (!has(frozen, context.layer, context.tensor)) adam(context, tensor);
     }
 };
 using Plain = toy::Reference<Net, Loss, AdamOfOthers>;
@@ -57,12 +72,12 @@ template <class Device> using Train = toy::Train<Real, Device>;
 struct Expected {
     toy::Watch watch;
     Plain plain;
-    Layers frozen;
+    Choice frozen;
     std::vector<double> losses;
 
-    Expected(Layers layers, Backward order)
-        : plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, layers}, 7, 8, order),
-          frozen(std::move(layers)) {
+    Expected(Choice choice, Backward order)
+        : plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, choice}, 7, 8, order),
+          frozen(std::move(choice)) {
         for (std::size_t const size : {13, 7, 13}) {
             toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
             losses.push_back(plain.step(data.inputs, data.targets));
@@ -81,7 +96,7 @@ struct Expected {
                 train.read_parameter(layer, t, std::span(own));
                 if (own != plain.parameter(layer, t))
                     return "parameters of layer " + std::to_string(layer);
-                if (has(frozen, layer)) continue;
+                if (has(frozen, layer, t)) continue;
                 train.read_gradient(layer, t, std::span(own));
                 if (own != plain.gradient(layer, t))
                     return "gradient of layer " + std::to_string(layer);
@@ -90,19 +105,20 @@ struct Expected {
     }
 };
 
-template <class T> typename T::Options options(std::size_t cells, Layers frozen) {
+template <class T> typename T::Options options(std::size_t cells, Choice frozen) {
     typename T::Options o;
     o.samples = 13;
     o.seed = 7;
     o.cells = cells;
     o.micro_batches = 8;
-    o.frozen = std::move(frozen);
+    o.frozen = std::move(frozen.layers);
+    o.frozen_parameters = std::move(frozen.tensors);
     return o;
 }
 struct Shared;
 using TiedNet = gpipe::Pipeline<toy::TiedTo<toy::Linear<Real, 5, 5>, Shared>,
                                 toy::TiedTo<toy::Linear<Real, 5, 5>, Shared>>;
-std::size_t lowest_of(Layers const& frozen) {
+std::size_t lowest_of(Choice const& frozen) {
     for (std::size_t const layer : learners)
         if (!has(frozen, layer)) return layer;
     return L;
@@ -116,8 +132,19 @@ TEST_CASE_TEMPLATE(
     "no byte planned",
     Device, Host, Deferred, Remote) {
     std::size_t point = 0, trained = 0;
-    for (Layers const& frozen :
-         std::vector<Layers>{{0}, {4}, {0, 4}, {6}, {0, 4, 6}, {9}, {4, 6, 9}, {1, 2, 3}}) {
+    for (Choice const& frozen : std::vector<Choice>{{{0}},
+                                                    {{4}},
+                                                    {{0, 4}},
+                                                    {{6}},
+                                                    {{0, 4, 6}},
+                                                    {{9}},
+                                                    {{4, 6, 9}},
+                                                    {{1, 2, 3}},
+                                                    {{}, {{0, 0}}},
+                                                    {{}, {{0, 1}, {9, 0}}},
+                                                    {{4}, {{9, 1}, {9, 1}}},
+                                                    {{}, {{0, 0}, {0, 1}}},
+                                                    {{0, 6}, {{4, 0}, {9, 0}, {0, 1}}}}) {
         Expected descending(frozen, Backward::descending);
         Expected ascending(frozen, Backward::ascending);
         std::size_t const lowest = lowest_of(frozen);
@@ -154,8 +181,10 @@ TEST_CASE_TEMPLATE(
                         states += bytes.optimizer;
                     }
                     for (std::size_t const layer : learners)
-                        if (!has(frozen, layer))
-                            learned += Net::leaf_info[layer].parameters.slots(1);
+                        for (std::size_t t = 0; t < train.tensors(layer); ++t)
+                            if (!has(frozen, layer, t))
+                                learned +=
+                                    gpipe::slot_bytes(Net::leaf_info[layer].parameters.bytes[t]);
                     CHECK(states == 2 * learned);
                     if (!o.debug) CHECK(gradients == learned); // else something lies behind
                     ++trained;
@@ -170,7 +199,7 @@ namespace {
 
 // What a training of other policies makes of some steps other than the plain loop.
 template <class T>
-std::string differs(T& train, Layers const& frozen, std::size_t replicas, bool shards) {
+std::string differs(T& train, Choice const& frozen, std::size_t replicas, bool shards) {
     toy::Watch watch;
     Plain plain(toy::make_net<Real>(watch), {}, AdamOfOthers{Adam{1e-2f}, frozen}, 7, 8,
                 Backward::ascending, replicas);
@@ -185,7 +214,7 @@ std::string differs(T& train, Layers const& frozen, std::size_t replicas, bool s
             train.read_parameter(layer, t, std::span(own));
             if (own != plain.parameter(layer, t))
                 return "parameters of layer " + std::to_string(layer);
-            if (shards || has(frozen, layer)) continue;
+            if (shards || has(frozen, layer, t)) continue;
             train.read_gradient(layer, t, std::span(own));
             if (own != plain.gradient(layer, t))
                 return "gradient of layer " + std::to_string(layer);
@@ -210,9 +239,11 @@ TEST_CASE_TEMPLATE(
         std::is_same_v<Policy, gpipe::Replicas<3, gpipe::shard::OptimizerState>>;
     using Device = std::conditional_t<immediate, Deferred, Host>;
     using T = TrainWith<Device, Policy>;
-    for (Layers const& frozen : std::vector<Layers>{{0, 4}, {4}, {9}, {0, 4, 6}})
+    for (Choice const& frozen : std::vector<Choice>{
+             {{0, 4}}, {{4}}, {{9}}, {{0, 4, 6}}, {{}, {{0, 0}, {9, 1}}}, {{6}, {{9, 0}}}})
         for (std::size_t cells : {1, 2, 3}) {
-            INFO("K = ", cells, ", first of ", frozen.size(), " frozen: ", frozen[0]);
+            INFO("K = ", cells, ", ", frozen.layers.size(), " layers frozen and ",
+                 frozen.tensors.size(), " tensors");
             auto o = options<T>(cells, frozen);
             o.schedule = gpipe::schedule::OneForwardOneBackward{};
             toy::Watch watch;
@@ -239,7 +270,7 @@ TEST_CASE("frozen by type is frozen by number, and known to constants") {
     using A = toy::Training<Open, Loss, Adam, Host>;
     using B = toy::Training<Closed, Loss, Adam, Host>;
     for (std::size_t cells = 1; cells <= 4; ++cells) {
-        A a({}, {}, Adam{1e-2f}, options<A>(cells, {0, 2}));
+        A a({}, {}, Adam{1e-2f}, options<A>(cells, {{0, 2}}));
         B b({}, {}, Adam{1e-2f}, options<B>(cells, {}));
         toy::Data<Real> const data(13);
         for (int step = 0; step < 3; ++step)
@@ -248,6 +279,30 @@ TEST_CASE("frozen by type is frozen by number, and known to constants") {
         CHECK(std::ranges::equal(a.parameter<Real>(3, 0), b.parameter<Real>(3, 0)));
         CHECK(b.summary().find("; frozen") != std::string::npos);
         CHECK(a.summary().find("; frozen") != std::string::npos);
+    }
+    // Single parameters, likewise.
+    using Biases = gpipe::Pipeline<gpipe::FrozenParameters<First, 0>, toy::Tanh<Real, 6>,
+                                   gpipe::FrozenParameters<toy::Linear<Real, 6, 6>, 0, 1>,
+                                   gpipe::FrozenParameters<Last, 0>>;
+    static_assert(gpipe::frozen_tensors<gpipe::FrozenParameters<First, 0, 2>> == 5 &&
+                  gpipe::frozen_tensors<First> == 0);
+    static_assert(Biases::leaf_info[0].frozen_slots() == 256 && Biases::leaf_info[2].frozen);
+    constexpr std::size_t saved_by_biases =
+        gpipe::Training<Open, Of, M, gpipe::Loss<Loss>, gpipe::Optimizer<Adam>>::peak_bytes(0, 4) -
+        gpipe::Training<Biases, Of, M, gpipe::Loss<Loss>, gpipe::Optimizer<Adam>>::peak_bytes(0, 4);
+    // Where gradients go that nobody wants there is room for one layer's, of 256 bytes.
+    static_assert(saved_by_biases == 3 * (256 + 256 + 256 + 256) - 256);
+    using C = toy::Training<Biases, Loss, Adam, Host>;
+    for (std::size_t cells = 1; cells <= 4; ++cells) {
+        A a({}, {}, Adam{1e-2f}, options<A>(cells, {{2}, {{0, 0}, {3, 0}}}));
+        C c({}, {}, Adam{1e-2f}, options<C>(cells, {}));
+        toy::Data<Real> const data(13);
+        for (int step = 0; step < 3; ++step)
+            CHECK(a.step(data.inputs, data.targets).loss == c.step(data.inputs, data.targets).loss);
+        CHECK(a.planned_bytes() == c.planned_bytes());
+        CHECK(
+            std::ranges::equal(gpipe::get<1>(a.parameters<3>()), gpipe::get<1>(c.parameters<3>())));
+        CHECK(a.summary().find("; 0 frozen") != std::string::npos);
     }
     // Cuts balance what there is to do: forwards alone below.
     using Deep = gpipe::Pipeline<gpipe::Repeat<6, gpipe::Frozen<toy::Linear<Real, 3, 3>>>,
@@ -269,14 +324,14 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
         }
         return std::string("nothing");
     };
-    auto const make = [&](Layers frozen) {
+    auto const make = [&](Choice frozen) {
         return std::make_unique<T>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f},
                                    options<T>(2, std::move(frozen)));
     };
     CHECK(says([&] {
-              make({1, 10});
+              make({{1, 10}});
           }) == "gpipe: Options::frozen names layer 10: the layers of the pipeline are 0 to 9");
-    auto const train = make({0, 6});
+    auto const train = make({{0, 6}});
     std::vector<Real> values(30);
     for (auto const& said : {says([&] { train->read_gradient(0, 0, std::span(values)); }),
                              says([&] { (void)train->gradient<Real>(0, 0); }),
@@ -286,16 +341,36 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
           std::string::npos);
     train->read_parameter(0, 0, std::span(values));
     train->write_parameter(0, 0, std::span<Real const>(values));
+    auto const bias = make({{}, {{0, 1}}});
+    std::vector<Real> six(6);
+    for (auto const& said : {says([&] { bias->read_gradient(0, 1, std::span(six)); }),
+                             says([&] { (void)bias->gradient<Real>(0, 1); })}) {
+        CHECK(said.find("gpipe: parameter tensor 1 of layer 0 (") == 0);
+        CHECK(said.find(") is frozen: it has no gradient") != std::string::npos);
+    }
+    bias->read_gradient(0, 0, std::span(values));
+    CHECK(says([&] {
+              make({{}, {{10, 0}}});
+          }) == "gpipe: Options::frozen_parameters names layer "
+                "10: the layers of the pipeline are 0 to 9");
+    CHECK(says([&] {
+              make({{}, {{0, 2}}});
+          }).find("gpipe: Options::frozen_parameters names parameter tensor 2 of layer 0 (") == 0);
     using OfTies = toy::Training<TiedNet, toy::MeanSquare<Real, 5>, Adam, Host>;
-    CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {1})); }) ==
+    CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {{1}})); }) ==
           "gpipe: layer 1 is frozen, but its parameter tensor 0 is tied to others");
+    CHECK(says([&] {
+              OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 0}}}));
+          }) == "gpipe: layer 0 is frozen, but its parameter tensor 0 is tied to others");
+    // The others of a layer with tied ones may be.
+    OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 1}, {1, 1}}}));
 }
 
 TEST_CASE("all layers frozen: losses and nothing else") {
     using T = Train<Host>;
     toy::Watch watch;
     for (std::size_t cells : {1, 3}) {
-        T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options<T>(cells, {0, 4, 6, 9}));
+        T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, options<T>(cells, {{0, 4, 6, 9}}));
         toy::Data<Real> const data(13);
         std::vector<Real> before(30), after(30);
         train.read_parameter(0, 0, std::span(before));
@@ -310,13 +385,14 @@ TEST_CASE("all layers frozen: losses and nothing else") {
 TEST_CASE("gradients of what learns are checked, and those of frozen layers' inputs") {
     using Exact = toy::BufferNet<double>;
     using T = toy::Training<Exact, toy::MeanSquare<double, 3>, Adam, Host>;
-    T train({}, {}, Adam{1e-2f}, options<T>(2, {0, 4}));
+    T train({}, {}, Adam{1e-2f}, options<T>(2, {{0, 4}, {{8, 1}}}));
     toy::Data<double> const data(12, 3);
     auto const report = gpipe::check_gradients(train, data.inputs, data.targets);
     INFO(to_string(report));
     CHECK(report.passed());
     for (auto const& row : report.rows)
-        if (row.layer == 0 || row.layer == 4) CHECK(row.tensor.find("parameter") != 0);
+        if (row.layer == 0 || row.layer == 4 || row.layer == 8)
+            CHECK((row.tensor.find("parameter") != 0 || row.tensor == "parameter 0"));
 }
 
 TEST_CASE("fine-tuning: all but the head is loaded and frozen, and goes on from a saved state") {
@@ -324,7 +400,7 @@ TEST_CASE("fine-tuning: all but the head is loaded and frozen, and goes on from 
     toy::Folder const folder;
     toy::Watch watch;
     toy::Data<Real> const data(13);
-    auto const make = [&](Layers frozen, std::uint64_t seed, std::size_t cells) {
+    auto const make = [&](Choice frozen, std::uint64_t seed, std::size_t cells) {
         auto o = options<T>(cells, std::move(frozen));
         o.seed = seed;
         o.snapshot = true;
@@ -337,7 +413,7 @@ TEST_CASE("fine-tuning: all but the head is loaded and frozen, and goes on from 
     trained->read_parameter(0, 0, std::span(body));
     std::vector<double> losses;
     for (std::size_t cells : {1, 3}) {
-        auto const tunes = make({0, 4, 6}, 9, cells);
+        auto const tunes = make({{0, 4, 6}}, 9, cells);
         tunes->read_parameter(9, 0, std::span(head));
         gpipe::load(*tunes, folder / "trained", {.only = {"layer."}, .except = {"layer.0009."}});
         tunes->read_parameter(9, 0, std::span(tuned));
@@ -350,10 +426,108 @@ TEST_CASE("fine-tuning: all but the head is loaded and frozen, and goes on from 
         CHECK(folder.content("tuned") == folder.content("copy"));
         CHECK(folder.content("tuned").find("optimizer.0.layer.0009.0") != std::string::npos);
         CHECK(folder.content("tuned").find("optimizer.0.layer.0000.0") == std::string::npos);
-        auto const goes_on = make({0, 4, 6}, 1, 4 - cells);
+        auto const goes_on = make({{0, 4, 6}}, 1, 4 - cells);
         gpipe::load(*goes_on, folder / "tuned");
         losses.push_back(tunes->step(data.inputs, data.targets).loss);
         CHECK(goes_on->step(data.inputs, data.targets).loss == losses.back());
     }
     CHECK(losses[0] == losses[1]);
+}
+
+namespace {
+
+// W x + B A x, as Hu et al. (LoRA, 2021) have it: a frozen matrix, and two of rank 1 that learn.
+struct Adapted {
+    using Input = gpipe::Tensor<Real, 5>;
+    using Output = gpipe::Tensor<Real, 3>;
+    using Parameters =
+        gpipe::Tensors<gpipe::Tensor<Real, 3, 5>, gpipe::Tensor<Real, 5>, gpipe::Tensor<Real, 3>>;
+    using FrozenTensors = std::index_sequence<0>;
+
+    void initialize(auto& ctx) const {
+        auto [w, a, b] = ctx.parameters();
+        for (std::size_t i = 0; i < w.size(); ++i) w.data()[i] = Real(0.5) - Real(i % 4) / 4;
+        for (std::size_t i = 0; i < 5; ++i) a(i) = Real(i) / 8;
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto [w, a, b] = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            Real low = 0;
+            for (std::size_t i = 0; i < 5; ++i) low += a(i) * x(s, i);
+            for (std::size_t o = 0; o < 3; ++o) {
+                y(s, o) = b(o) * low;
+                for (std::size_t i = 0; i < 5; ++i) y(s, o) += w(o, i) * x(s, i);
+            }
+        }
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto [w, a, b] = ctx.parameters();
+        auto [dw, da, db] = ctx.gradients();
+        bool const all = ctx.wants_gradient(0);
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            Real low = 0;
+            for (std::size_t i = 0; i < 5; ++i) low += a(i) * x(s, i), dx(s, i) = 0;
+            for (std::size_t o = 0; o < 3; ++o) {
+                db(o) += low * dy(s, o);
+                for (std::size_t i = 0; i < 5; ++i) {
+                    da(i) += b(o) * dy(s, o) * x(s, i);
+                    dx(s, i) += (w(o, i) + b(o) * a(i)) * dy(s, o);
+                    if (all) dw(o, i) += dy(s, o) * x(s, i), ++computed;
+                }
+            }
+        }
+        if (ctx.wants_gradient(1) && ctx.wants_gradient(2)) ++asked;
+    }
+    static inline std::size_t computed = 0, asked = 0;
+};
+
+} // namespace
+
+TEST_CASE("a layer that knows which of its parameters are frozen computes no gradient of them") {
+    using T = toy::Training<gpipe::Pipeline<Adapted>, Loss, gpipe::SGD, Host>;
+    T train({}, {}, gpipe::SGD{1e-1f}, options<T>(1, {}));
+    toy::Data<Real> const data(13);
+    std::vector<Real> before(15), after(15), changed(3);
+    train.read_parameter(0, 0, std::span(before));
+    double const first = train.step(data.inputs, data.targets).loss;
+    for (int step = 0; step < 20; ++step) (void)train.step(data.inputs, data.targets);
+    CHECK(train.step(data.inputs, data.targets).loss < first);
+    train.read_parameter(0, 0, std::span(after));
+    CHECK(before == after);
+    train.read_parameter(0, 2, std::span(changed));
+    CHECK(changed != std::vector<Real>(3));
+    CHECK(Adapted::computed == 0);
+    CHECK(Adapted::asked > 0);
+    auto const report = gpipe::check_gradients(train, data.inputs, data.targets);
+    INFO(to_string(report));
+    CHECK(report.passed());
+    CHECK(Adapted::computed == 0);
+}
+
+TEST_CASE("of a frozen parameter the saved state has itself and no optimizer's") {
+    using T = Train<Host>;
+    toy::Folder const folder;
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    auto const make = [&](std::size_t cells) {
+        auto o = options<T>(cells, {{4}, {{0, 0}, {9, 1}}});
+        o.snapshot = true;
+        return std::make_unique<T>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+    };
+    auto const train = make(2);
+    (void)train->step(data.inputs, data.targets);
+    gpipe::save(*train, folder / "state");
+    gpipe::start_save(*train, folder / "copy").wait();
+    std::string const saved = folder.content("state");
+    CHECK(folder.content("copy") == saved);
+    for (char const* there : {"\"layer.0000.0\"", "optimizer.0.layer.0000.1",
+                              "optimizer.1.layer.0009.0", "\"layer.0009.1\""})
+        CHECK(saved.find(there) != std::string::npos);
+    for (char const* absent : {"optimizer.0.layer.0000.0", "optimizer.0.layer.0009.1"})
+        CHECK(saved.find(absent) == std::string::npos);
+    auto const other = make(3);
+    gpipe::load(*other, folder / "state");
+    for (int step = 0; step < 2; ++step)
+        CHECK(other->step(data.inputs, data.targets).loss ==
+              train->step(data.inputs, data.targets).loss);
 }

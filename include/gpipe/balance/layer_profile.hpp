@@ -65,6 +65,7 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         add(type_number(detail::name_without_arguments(layer.name)));
         add(std::bit_cast<std::uint64_t>(layer.cost));
         add(layer.frozen * 4u + layer.splits * 2u + layer.accepts_none);
+        if (layer.frozen_tensors) add(layer.frozen_tensors);
         add(layer.skips.stashes);
         for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
         auto const add_group = [&](GroupSizes const& group) {

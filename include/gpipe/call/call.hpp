@@ -175,8 +175,8 @@ using CallFunction = void (*)(Call const&, Frame const&);
 struct Call {
     CallFunction function = nullptr;       ///< of that layer, for that phase
     void const* layer = nullptr;           ///< the object
-    std::byte* parameters = nullptr;       ///< in its device's memory
-    std::byte* gradients = nullptr;        ///< likewise
+    GroupAddress parameters;               ///< in its device's memory
+    GroupAddress gradients;                ///< likewise
     Place x{0, Region::input};             ///< the input
     Place y{0, Region::output};            ///< the output
     Place dy{0, Region::output_gradient};  ///< the output's gradient
@@ -186,6 +186,7 @@ struct Call {
     Place scratch{0, Region::scratch};     ///< see LayerTraits::Scratch
     SkipPlace const* skips = nullptr;      ///< what the layer stashes, then what it pops
     BufferMemory const* buffers = nullptr; ///< null for most layers
+    std::uint64_t unwanted = 0;            ///< bit t: nobody wants parameter tensor t's gradient
     std::uint32_t index = 0;               ///< of the layer in the chain
     bool saving = false;                   ///< whether a backward will read what this call saves
     bool again = false;                    ///< a forward within a backward

@@ -42,6 +42,7 @@ enum class LayerFault {
     cheapness,
     skips,
     ties,
+    frozen,
     constants,
     sides,
 };
@@ -144,16 +145,16 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::skips;
     else if constexpr (!ties_fit<L>())
         return LayerFault::ties;
+    else if constexpr (!frozen_fits<L>())
+        return LayerFault::frozen;
     else if constexpr (!constants_fit<L>())
         return LayerFault::constants;
     else
         return LayerFault::sides;
 }
 template <class L> consteval Reads reads_of() {
-    if constexpr (std::is_class_v<L>)
-        return declared_reads<L>;
-    else
-        return Reads::input;
+    if constexpr (std::is_class_v<L>) return declared_reads<L>;
+    return Reads::input;
 }
 
 } // namespace detail
@@ -280,6 +281,9 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "gpipe: what layer Index (L) calls Tied must be a gpipe::Tie<Tag, tensor>, "
                       "or gpipe::Ties<...> of several, each of another of its parameter tensors, "
                       "which count from 0");
+        static_assert(fault != LayerFault::frozen,
+                      "gpipe: what layer Index (L) calls FrozenTensors must be a "
+                      "std::index_sequence of numbers of its parameter tensors, below 64");
         static_assert(fault != LayerFault::constants,
                       "gpipe: what layer Index (L) calls Constants must be a class, or "
                       "gpipe::Constants<...> of several, each trivially copyable and default "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/call/address.hpp>
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/chain/layer_fits.hpp>
 #include <gpipe/core/array.hpp>
@@ -9,6 +10,7 @@
 #include <gpipe/layer/given.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace gpipe {
@@ -24,6 +26,12 @@ struct GroupSizes {
         std::size_t total = 0;
         for (std::size_t i = 0; i < count; ++i) total += slot_bytes(bytes[i] * capacity);
         return total;
+    }
+    /// Where one of whole tensors lies; null where they lie nowhere.
+    constexpr std::byte* find(GroupAddress at, std::size_t tensor) const {
+        if (!at.base || at.table) return at.table ? at.table[tensor] : nullptr;
+        for (std::size_t i = 0; i < tensor; ++i) at.base += slot_bytes(bytes[i]);
+        return at.base;
     }
 };
 
@@ -60,19 +68,46 @@ struct LayerInfo {
     SideEnds sides{};                     ///< likewise: side inputs
     GroupSizes exchanged{};               ///< whole tensors, see LayerTraits::Exchanged
     GroupSizes exchanged_gradient{};      ///< likewise
+    std::uint64_t frozen_tensors = 0;     ///< of a layer that is not: see gpipe::frozen_tensors
 
     /// Whether the gradient of its output is wanted: for parameters that are trained, or by itself.
     constexpr bool learns() const { return (parameters.count > 0 && !frozen) || wants_gradient; }
-    /// The bytes of its slots of parameters that are.
-    constexpr std::size_t learned_slots() const { return frozen ? 0 : parameters.slots(1); }
+    /// Whether a parameter tensor is trained.
+    constexpr bool learns(std::size_t tensor) const {
+        return !frozen && (tensor > 63 || (frozen_tensors >> tensor & 1) == 0);
+    }
+    /// How many of the parameter tensors in front of this one are.
+    constexpr std::size_t learned_before(std::size_t tensor) const {
+        std::size_t learned = 0;
+        for (std::size_t t = 0; t < tensor; ++t) learned += learns(t);
+        return learned;
+    }
+    /// How many parameter tensors are.
+    constexpr std::size_t learned_tensors() const { return learned_before(parameters.count); }
+    /// The bytes of the slots of those that are.
+    constexpr std::size_t learned_slots() const {
+        std::size_t bytes = 0;
+        for (std::size_t t = 0; t < parameters.count; ++t)
+            if (learns(t)) bytes += slot_bytes(parameters.bytes[t]);
+        return bytes;
+    }
     /// Of those that are not.
-    constexpr std::size_t frozen_slots() const { return frozen ? parameters.slots(1) : 0; }
+    constexpr std::size_t frozen_slots() const { return parameters.slots(1) - learned_slots(); }
     /// Those of gradients that it adds to all the same, unless no backward reaches it.
-    constexpr std::size_t unwanted_slots() const { return has_whole ? frozen_slots() : 0; }
+    constexpr std::size_t unwanted_slots() const {
+        return has_whole || !frozen ? frozen_slots() : 0;
+    }
     /// Makes it frozen: of its backward there is only what gives the input's gradient.
     constexpr void freeze() {
         frozen = true;
+        frozen_tensors = 0;
         if (splits) splits = has_whole = false;
+    }
+    /// Makes these of its parameter tensors frozen, all of them the layer.
+    constexpr void freeze_tensors(std::uint64_t tensors) {
+        if (frozen) return;
+        frozen_tensors |= tensors;
+        if (parameters.count > 0 && learned_tensors() == 0) freeze();
     }
     /// Whether replicas tell each other anything for it within a step.
     constexpr bool exchanges() const { return exchanged.count + exchanged_gradient.count > 0; }
@@ -135,6 +170,7 @@ template <class L> constexpr LayerInfo layer_info() {
         info.sides = SideTypes<sides_of<L>>::ends();
     }
     if (is_frozen<L>) info.freeze();
+    if constexpr (frozen_tensors<L> != 0) info.freeze_tensors(frozen_tensors<L>);
     return info;
 }
 

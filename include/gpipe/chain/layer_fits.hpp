@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -193,12 +194,26 @@ template <class L> consteval bool ties_fit() {
     else
         return true;
 }
+template <std::size_t... tensors>
+consteval bool are_below(std::index_sequence<tensors...>, std::size_t end) {
+    return ((tensors < end && tensors < 64) && ...);
+}
+template <class L> consteval bool frozen_fits() {
+    constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
+    if constexpr (!requires { typename L::FrozenTensors; })
+        return true;
+    else if constexpr (requires { are_below(typename L::FrozenTensors{}, count); })
+        return are_below(typename L::FrozenTensors{}, count);
+    else
+        return false;
+}
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
                exchange_gradient_fits<L>() && parameters_learn<L>() && decay_fits<L>() &&
-               cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() && given_fits<L>();
+               cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() && given_fits<L>() &&
+               frozen_fits<L>();
     else
         return false;
 }

@@ -33,7 +33,7 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
 
     /// The parameters: a TensorView<T const, ...>, Views of them for several.
     auto parameters() const {
-        return tensor_views<typename PartsOf<Whole>::Parameters, Access::read>(call_.parameters);
+        return parameter_views<typename PartsOf<Whole>::Parameters, Access::read>(call_.parameters);
     }
     /// The buffers, as the last step that counted has left them (see LayerTraits::Buffers).
     auto buffers() const {
@@ -199,8 +199,12 @@ class BackwardContext : public detail::CallContext<Whole, Stream, Given, Skips> 
 
     /// The gradients of the parameters, to be added to.
     auto gradients() const {
-        return tensor_views<typename detail::PartsOf<Whole>::Parameters, detail::Access::write>(
+        return parameter_views<typename detail::PartsOf<Whole>::Parameters, detail::Access::write>(
             this->call_.gradients);
+    }
+    /// Whether anybody wants that of parameter tensor `tensor`: see gpipe::frozen_tensors.
+    bool wants_gradient(std::size_t tensor) const {
+        return tensor > 63 || (this->call_.unwanted >> tensor & 1) == 0;
     }
     /// What forward (or its recomputation) left for this micro-batch.
     auto saved() const {

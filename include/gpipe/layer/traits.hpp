@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -193,6 +194,30 @@ template <class L> struct Frozen : L {
     Frozen() = default;
     /// As that layer is.
     explicit Frozen(L layer) : L(static_cast<L&&>(layer)) {}
+};
+
+/// Which parameter tensors of layer L stay as they are while others learn, a bit each: declared as
+/// `using FrozenTensors = std::index_sequence<0, 2>`, their numbers below 64, or by
+/// gpipe::FrozenParameters. They have no optimizer state and no memory for gradients but what their
+/// device's layers share; a backward may ask `context.wants_gradient(tensor)` first, and what it
+/// adds to theirs all the same is lost. See TrainingOptions::frozen_parameters for what is chosen
+/// at construction.
+template <class L> inline constexpr std::uint64_t frozen_tensors = 0;
+/// Where it is declared.
+template <class L>
+    requires requires { typename L::FrozenTensors; }
+inline constexpr std::uint64_t frozen_tensors<L> =
+    []<std::size_t... tensors>(std::index_sequence<tensors...>) {
+    return (std::uint64_t{0} | ... | (std::uint64_t{1} << tensors % 64));
+}
+(typename L::FrozenTensors{});
+
+/// Layer L with these of its parameter tensors frozen, by number.
+template <class L, std::size_t... tensors> struct FrozenParameters : L {
+    using FrozenTensors = std::index_sequence<tensors...>; ///< see frozen_tensors
+    FrozenParameters() = default;
+    /// As that layer is.
+    explicit FrozenParameters(L layer) : L(static_cast<L&&>(layer)) {}
 };
 
 /// What a layer's type says of itself, with the defaults filled in: tensors as Tensors<...>, none

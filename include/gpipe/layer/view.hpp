@@ -240,21 +240,22 @@ template <class... Ts, Access access> struct GroupViews<Tensors<Ts...>, access> 
         return group_views<typename ViewsOf<Ts, access>::Gradient...>(
             {base, nullptr}, Sizes::gradient_bytes, samples, capacity);
     }
-    static constexpr Whole whole(std::byte* base) {
+    static constexpr Whole whole(GroupAddress at) {
         static_assert(always_there<Tensors<Ts...>>() || true); // one error, not two
-        return whole(base, std::index_sequence_for<Ts...>{});
+        return whole(at, std::index_sequence_for<Ts...>{});
     }
 
   private:
     template <std::size_t... Is>
-    static constexpr Whole whole([[maybe_unused]] std::byte* base, std::index_sequence<Is...>) {
+    static constexpr Whole whole([[maybe_unused]] GroupAddress at, std::index_sequence<Is...>) {
         if constexpr (sizeof...(Ts) == 0) {
             return {};
         } else if constexpr (sizeof...(Ts) == 1) {
-            return whole_view<Whole>(base);
+            return whole_view<Whole>(at.base);
         } else {
             constexpr auto offsets = slot_offsets(Sizes::bytes);
-            return {whole_view<typename ViewsOf<Ts, access>::Whole>(base + offsets[Is])...};
+            return {whole_view<typename ViewsOf<Ts, access>::Whole>(
+                at.table ? at.table[Is] : at.base + offsets[Is])...};
         }
     }
 };
@@ -284,10 +285,16 @@ constexpr detail::GradientViews<Group, access> gradient_views(std::byte* base, s
     return detail::GroupViews<detail::as_tensors<Group>, access>::gradient(base, samples, capacity);
 }
 
-/// The views of a group of whole tensors (parameters and their gradients).
+/// The views of a group of whole tensors from there on.
 template <class Group, detail::Access access>
 constexpr detail::WholeViews<Group, access> tensor_views(std::byte* base) {
-    return detail::GroupViews<detail::as_tensors<Group>, access>::whole(base);
+    return detail::GroupViews<detail::as_tensors<Group>, access>::whole({base, nullptr});
+}
+
+/// The same of parameters or their gradients, some of which may lie apart.
+template <class Group, detail::Access access>
+constexpr detail::WholeViews<Group, access> parameter_views(GroupAddress at) {
+    return detail::GroupViews<detail::as_tensors<Group>, access>::whole(at);
 }
 
 } // namespace gpipe

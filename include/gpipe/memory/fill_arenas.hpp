@@ -56,7 +56,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers,
-                           &plan.statistics, &plan.exchanged})
+                           &plan.statistics, &plan.exchanged, &plan.apart})
         *by_layer = Array<std::size_t>(chain.size);
     plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
@@ -91,15 +91,15 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
 
         begin.frozen = at;
         for (std::size_t const i : layers) {
-            if (!chain.layers[i].frozen) continue;
-            plan.parameters[i] = at;
+            if (chain.layers[i].frozen) plan.parameters[i] = at;
+            plan.apart[i] = at;
             at += chain.layers[i].frozen_slots();
         }
+        begin.unwanted = at;
         std::size_t unwanted = 0;
         for (std::size_t const i : layers) {
-            if (!chain.layers[i].frozen) continue;
-            plan.gradients[i] = at;
-            if (i > chain.lowest_learner)
+            if (chain.layers[i].frozen) plan.gradients[i] = at;
+            if (i >= chain.lowest_learner)
                 unwanted = std::max(unwanted, chain.layers[i].unwanted_slots());
         }
         at += unwanted;
@@ -184,9 +184,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         if (staging.squares > 0) {
             std::size_t tensors = 0;
             std::size_t all = 0;
-            auto const count = [&](std::size_t i) {
-                return chain.layers[i].frozen ? 0 : chain.layers[i].parameters.count;
-            };
+            auto const count = [&](std::size_t i) { return chain.layers[i].learned_tensors(); };
             for (std::size_t const i : layers) {
                 tensors += count(i);
             }

@@ -84,7 +84,8 @@ struct Room {
 
 /// Where what a device has begins in its arena.
 struct DeviceOffsets {
-    std::size_t frozen = 0;       ///< parameters of frozen layers
+    std::size_t frozen = 0;       ///< parameters that are
+    std::size_t unwanted = 0;     ///< behind them: where gradients go that nobody wants
     std::size_t buffers = 0;      ///< those of its layers
     std::size_t next = 0;         ///< what they become
     std::size_t statistics = 0;   ///< those of the mini-batch, of each replica
@@ -111,6 +112,7 @@ struct MemoryPlan {
     Array<DeviceOffsets> begin;    ///< by device
     Array<std::size_t> parameters; ///< by layer: offset in its device's arena
     Array<std::size_t> gradients;  ///< likewise: of the gradients; of frozen ones where they go
+    Array<std::size_t> apart;      ///< likewise: of frozen parameters in a layer that learns
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;

@@ -17,9 +17,9 @@ namespace gpipe {
 
 /// Where a layer's parameters and their gradients lie.
 struct LayerMemory {
-    std::byte* parameters = nullptr; ///< in its device's memory
-    std::byte* gradients = nullptr;  ///< likewise
-    BufferMemory buffers{};          ///< likewise
+    GroupAddress parameters; ///< in its device's memory
+    GroupAddress gradients;  ///< likewise
+    BufferMemory buffers{};  ///< likewise
 };
 
 /// The calls of a cell, list by list: of each way stage by stage.
@@ -109,6 +109,7 @@ class CellCallMaker {
                 call.parameters = memory_[layer].parameters;
                 call.gradients = memory_[layer].gradients;
                 LayerInfo const& info = model_.infos[layer];
+                call.unwanted = info.frozen ? ~std::uint64_t{0} : info.frozen_tensors;
                 if (info.has_buffers() || info.exchanges()) call.buffers = &memory_[layer].buffers;
                 call.exchanges = !evaluates && exchanges(info, one.kind, stage);
                 add_skips(call, way, one, stage == Stage::recompute || call.again);

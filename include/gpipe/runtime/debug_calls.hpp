@@ -128,7 +128,7 @@ class DebugCallMaker {
         add("scratch", layer.scratch, call.scratch, false);
         if (halves) function_ = "weight_gradient";
         if (!forward && kind != CallKind::input_gradient && !layer.frozen)
-            add_gradients(layer.parameters, call.gradients);
+            add_gradients(layer, call.gradients);
     }
     // In evaluation no gradient is wanted.
     void add_loss(Call const& call, bool trains) {
@@ -160,17 +160,19 @@ class DebugCallMaker {
         }
     }
     // Calls add to them. What is behind was zeroed with them.
-    void add_gradients(GroupSizes const& group, std::byte* at) {
+    void add_gradients(LayerInfo const& layer, GroupAddress at) {
+        GroupSizes const& group = layer.parameters;
+        std::size_t left = layer.learned_tensors();
         for (std::uint32_t t = 0; t < group.count; ++t) {
+            if (!layer.learns(t)) continue;
             DebugTensor tensor;
             tensor.what = "gradient of parameter tensor";
             tensor.number = t;
-            tensor.whole = at;
+            tensor.whole = group.find(at, t);
             tensor.bytes = group.bytes[t];
             tensor.room = slot_bytes(group.bytes[t]);
             tensor.element = group.elements[t].bytes;
-            at += tensor.room;
-            if (t + 1 == group.count) tensor.room += slot_alignment; // see PlanRequest::guard
+            if (--left == 0) tensor.room += slot_alignment; // see PlanRequest::guard
             put(tensor);
         }
     }

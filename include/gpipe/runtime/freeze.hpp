@@ -3,9 +3,12 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/model.hpp>
+#include <gpipe/runtime/training_options.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace gpipe::detail {
@@ -17,20 +20,36 @@ namespace gpipe::detail {
     layer.updates.count = 0;
 }
 
-// These layers, too. Throws std::invalid_argument where there is no such layer, and where its
-// parameters are one with others.
-[[gnu::cold]] GPIPE_INLINE void freeze(Model& model, std::vector<std::size_t> const& layers) {
-    for (std::size_t const layer : layers) {
+// These layers and parameters, too. Throws std::invalid_argument where there is no such layer or
+// tensor, and where a parameter is one with others.
+[[gnu::cold]] GPIPE_INLINE void freeze(Model& model, std::vector<std::size_t> const& layers,
+                                       std::vector<FrozenParameter> const& parameters) {
+    auto const check = [&](char const* option, std::size_t layer) {
         if (layer >= model.layers.size())
             throw_error<std::invalid_argument>(
-                "gpipe: Options::frozen names layer %zu: the layers of the pipeline are 0 to %zu",
-                layer, model.layers.size() - 1);
+                "gpipe: Options::%s names layer %zu: the layers of the pipeline are 0 to %zu",
+                option, layer, model.layers.size() - 1);
+    };
+    for (std::size_t const layer : layers) {
+        check("frozen", layer);
         model.infos[layer].freeze();
-        model.layers[layer].info = model.infos[layer];
-        freeze(model.layers[layer]);
+    }
+    for (auto const& [layer, tensor] : parameters) {
+        check("frozen_parameters", layer);
+        LayerInfo& info = model.infos[layer];
+        if (tensor >= info.parameters.count || tensor >= 64)
+            throw_error<std::invalid_argument>(
+                "gpipe: Options::frozen_parameters names parameter tensor %zu of layer %zu (%s), "
+                "which has %zu; those from 64 on are frozen with their layer only",
+                tensor, layer, std::string(info.name).c_str(), info.parameters.count);
+        info.freeze_tensors(std::uint64_t{1} << tensor);
+    }
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+        model.layers[i].info = model.infos[i];
+        if (model.infos[i].frozen) freeze(model.layers[i]);
     }
     for (TiedTensor const& end : model.ties)
-        if (model.infos[end.layer].frozen)
+        if (!model.infos[end.layer].learns(end.tensor))
             throw_error<std::invalid_argument>(
                 "gpipe: layer %zu is frozen, but its parameter tensor %zu is tied to others",
                 std::size_t{end.layer}, std::size_t{end.tensor});

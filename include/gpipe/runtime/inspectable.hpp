@@ -37,7 +37,7 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     /// host can read the device's memory. What is written to tied ones is what all ends have when
     /// this, or any other call, is called next.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
-        return tensor_views<ParametersOf<index>, detail::Access::write>(
+        return parameter_views<ParametersOf<index>, detail::Access::write>(
             lent(index).layer(index).parameters);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and

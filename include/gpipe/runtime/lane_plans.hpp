@@ -3,8 +3,8 @@
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/machine_plan.hpp>
+#include <gpipe/runtime/make_tables.hpp>
 #include <gpipe/runtime/table_proof.hpp>
-#include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
 #include <cstddef>

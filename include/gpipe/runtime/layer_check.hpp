@@ -42,8 +42,9 @@ template <class Bench> class LayerCheck {
             if (probe_.has(way)) add_gradients(way);
         for (bool const input : {true, false})
             for (std::size_t t = 0;
-                 t < (input ? probe_.elements().takes.count : probe_.learned_tensors()); ++t)
-                if (Place const place{input, t}; probe_.size(place) > 0)
+                 t < (input ? probe_.elements().takes : probe_.elements().parameters).count; ++t)
+                if (Place const place{input, t};
+                    (input || probe_.learns(t)) && probe_.size(place) > 0)
                     report.rows.push_back(row_of(place));
     }
 
@@ -75,8 +76,9 @@ template <class Bench> class LayerCheck {
         probe_.clear_gradients();
         for (Gradients* const to : {&first, &second}) {
             probe_.backward(way);
-            for (std::size_t t = 0; t < probe_.learned_tensors(); ++t)
-                to->parameters.push_back(probe_.gradients({false, t}));
+            for (std::size_t t = 0; t < probe_.elements().parameters.count; ++t)
+                to->parameters.push_back(probe_.learns(t) ? probe_.gradients({false, t})
+                                                          : std::vector<double>());
             for (std::size_t t = 0; t < probe_.elements().takes.count; ++t)
                 to->inputs.push_back(way != Way::without_input && probe_.size({true, t}) > 0
                                          ? probe_.gradients({true, t})

@@ -69,10 +69,13 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             deferred = info.deferred;
             gradients_ = {bench, device_, elements.parameters, 1};
             LayerMemory const own = bench.layer(layer);
-            bench.copy(parameters_.here(), own.parameters, parameters_.size());
+            for (std::size_t t = 0; t < info.parameters.count; ++t)
+                bench.copy(info.parameters.find({parameters_.here()}, t),
+                           info.parameters.find(own.parameters, t), info.parameters.bytes[t]);
             parameters_.upload();
-            call_.parameters = parameters_.there();
-            call_.gradients = gradients_.there();
+            call_.parameters = {parameters_.there()};
+            call_.gradients = {gradients_.there()};
+            call_.unwanted = info.frozen ? ~std::uint64_t{0} : info.frozen_tensors;
             // What a forward finds out goes nowhere.
             std::size_t const buffers = info.buffers.slots(1), found = info.statistics.slots(1);
             // And there is one replica.
@@ -176,10 +179,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         parts_[p].dy.upload();
     }
 
-    /// How many parameter tensors have gradients.
-    std::size_t learned_tensors() const {
-        bool const none = is_loss() || bench_.model().infos[layer_].frozen;
-        return none ? 0 : elements_.parameters.count;
+    /// Whether a parameter tensor has a gradient.
+    bool learns(std::size_t tensor) const {
+        return !is_loss() && bench_.model().infos[layer_].learns(tensor);
     }
     bool has(Way way) const {
         if (way == Way::backward) return true;

@@ -152,7 +152,10 @@ template <DeviceRuntime Device> class Machine {
             device::HostBuffer const buffers(parts.info.buffers.slots(1));
             parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
                                        i, count);
-            copy(memory.parameters, values.data(), values.size());
+            GroupSizes const& sizes = parts.info.parameters;
+            for (std::size_t t = 0; t < sizes.count; ++t)
+                copy(sizes.find(memory.parameters, t), sizes.find({values.data()}, t),
+                     sizes.bytes[t]);
             copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }
         engine_.tied().spread();
@@ -169,9 +172,7 @@ template <DeviceRuntime Device> class Machine {
             device::HostBuffer const buffers(parts.info.buffers.slots(1));
             parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
                                        first.layer, model().layers.size());
-            std::byte const* from = values.data();
-            for (std::size_t t = 0; t < first.number; ++t)
-                from += slot_bytes(parts.info.parameters.bytes[t]);
+            std::byte* const from = parts.info.parameters.find({values.data()}, first.number);
             for (std::size_t i = tie.first; i < tie.last; ++i)
                 if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
                     copy(to, from, tie.bytes);

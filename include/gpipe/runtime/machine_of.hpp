@@ -71,7 +71,7 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     using Checkpointing = typename Chosen::Checkpointing;
     Model model = model_of<Device>(net, loss, optimizer);
     model.constants = constants;
-    freeze(model, options.frozen);
+    freeze(model, options.frozen, options.frozen_parameters);
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
     auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
         return chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing);

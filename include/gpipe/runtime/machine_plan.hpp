@@ -137,7 +137,7 @@ template <DeviceRuntime Device> class MachinePlan {
         for (LayerInfo const& layer : model.infos) {
             for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
                 result.snapshot +=
-                    (layer.frozen ? 1 : 1 + model.states) * layer.parameters.bytes[t];
+                    (layer.learns(t) ? 1 + model.states : 1) * layer.parameters.bytes[t];
             for (std::size_t t = 0; t < layer.buffers.count && work.snapshot; ++t)
                 result.snapshot += layer.buffers.bytes[t];
         }

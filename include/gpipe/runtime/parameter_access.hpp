@@ -47,21 +47,25 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
             "gpipe: the elements of parameter tensor %zu of layer %zu (%s) are of type %s, not %s",
             tensor, layer, name.c_str(), std::string(type).c_str(),
             std::string(type_name<T>).c_str());
-    std::size_t offset = 0;
-    for (std::size_t t = 0; t < tensor; ++t) offset += slot_bytes(sizes.bytes[t]);
     LayerMemory const& row = machine.layer(layer);
-    return {row.parameters + offset, row.gradients + offset, sizes.bytes[tensor]};
+    return {sizes.find(row.parameters, tensor), sizes.find(row.gradients, tensor),
+            sizes.bytes[tensor]};
 }
 
-/// The machine, if the layer is not frozen, and so has gradients; else throws
-/// std::invalid_argument.
-template <class Device> Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer) {
+/// The machine, if the layer is not frozen, nor that parameter tensor of it, and so has gradients;
+/// else throws std::invalid_argument.
+template <class Device>
+Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer, std::size_t tensor = 0) {
     check_layer(machine, layer);
     LayerInfo const& info = machine.model().infos[layer];
     if (info.frozen)
         detail::throw_error<std::invalid_argument>(
             "gpipe: layer %zu (%s) is frozen: it has no gradients", layer,
             std::string(info.name).c_str());
+    if (tensor < info.parameters.count && !info.learns(tensor))
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: parameter tensor %zu of layer %zu (%s) is frozen: it has no gradient", tensor,
+            layer, std::string(info.name).c_str());
     return machine;
 }
 

@@ -53,6 +53,8 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
                 own += layer.parameters.bytes[t];
             std::string types = detail::shapes(elements[i].parameters);
             if (layer.frozen && own > 0) types += "; frozen";
+            for (std::size_t t = 0; t < layer.parameters.count && layer.frozen_tensors; ++t)
+                if (!layer.learns(t)) types += "; " + std::to_string(t) + " frozen";
             for (TiedTensor const& end : ties) {
                 if (end.is_first) first = end.layer;
                 if (end.is_first || end.layer != i) continue;

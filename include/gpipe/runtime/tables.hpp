@@ -13,12 +13,10 @@
 #include <gpipe/runtime/update.hpp>
 #include <gpipe/runtime/work.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What the engine knows of a training beside the order of its actions: functions, addresses and
@@ -53,6 +51,7 @@ struct Tables {
     Calls calls;                         ///< by cell and CallList
     DebugCalls debug;                    ///< that these stand for, if they do
     Array<LayerMemory> layers;           ///< by layer
+    Array<std::byte*> apart;             ///< the tables of those whose tensors do not lie together
     Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;                ///< by cell
     Array<EdgeRow> edges;                ///< by edge
@@ -112,183 +111,4 @@ struct Tables {
     }
 };
 
-namespace detail {
-
-[[gnu::cold]] GPIPE_INLINE void fill_layers(Tables& tables, Model const& model,
-                                            MemoryPlan const& plan,
-                                            Array<std::byte*> const& arenas) {
-    Programs const& programs = plan.lowered.programs;
-    std::size_t const count = model.layers.size();
-    tables.layers = Array<LayerMemory>(count);
-    tables.layer_names = Array<std::string_view>(count + 1);
-    for (std::size_t c = 0; c < programs.cells(); ++c) {
-        std::byte* const arena = arenas[programs.device_of(c)];
-        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            tables.layer_names[i] = model.infos[i].name;
-            if (tables.ranks.own(programs.device_of(c)))
-                tables.layers[i] = {arena + plan.parameters[i], arena + plan.gradients[i], {}};
-        }
-    }
-    tables.layer_names[count] = model.loss.name;
-}
-
-[[gnu::cold]] GPIPE_INLINE void fill_updates(Tables& tables, Model const& model,
-                                             MemoryPlan const& plan,
-                                             Array<std::byte*> const& arenas) {
-    Programs const& programs = plan.lowered.programs;
-    std::size_t const devices = plan.devices.size();
-    std::size_t tensors = 0;
-    for (LayerParts const& parts : model.layers) tensors += parts.updates.count;
-    tables.updates = Array<UpdateRow>(tensors);
-    tables.updates_at = Array<std::size_t>(devices + 1);
-    tables.devices = Array<Tables::OnDevice>(devices);
-    bool const shards = plan.replication.count > 1 && plan.replication.shards;
-    Array<std::uint32_t> first_row(model.layers.size()); // by layer
-    std::size_t at = 0;
-    auto const add = [&](std::size_t layer, bool own, std::byte* states) {
-        LayerMemory const& row = tables.layers[layer];
-        UpdateSpecs const& specs = model.layers[layer].updates;
-        std::size_t offset = 0;
-        first_row[layer] = static_cast<std::uint32_t>(at);
-        for (std::size_t t = 0; t < specs.count; ++t) {
-            UpdateSpec const& spec = specs.first[t];
-            UpdateRow& update = tables.updates[at++];
-            if (own) { // else another rank's: that there is one
-                update.update = spec.update;
-                update.squares = spec.squares;
-                update.add = spec.add;
-                update.parameter = row.parameters + offset;
-                update.gradient = row.gradients + offset;
-                if (states) update.state = states + model.states * offset;
-            }
-            update.elements = spec.elements;
-            update.decay = spec.decay;
-            update.layer = static_cast<std::uint32_t>(layer);
-            update.number = static_cast<std::uint32_t>(t);
-            update.type = type_number(model.infos[layer].name);
-            update.states = static_cast<std::uint32_t>(model.states);
-            offset += spec.bytes;
-        }
-    };
-    for (std::size_t d = 0; d < devices; ++d) {
-        bool const own = tables.ranks.own(d);
-        if (own)
-            tables.devices[d].gradients = {arenas[d] + plan.devices[d].parameters,
-                                           plan.devices[d].gradients};
-        for (std::size_t c = 0; c < programs.cells(); ++c) {
-            if (programs.device_of(c) != d) continue;
-            for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
-                add(i, own, shards || !own ? nullptr : arenas[d] + plan.optimizer[i]);
-        }
-        tables.updates_at[d + 1] = at;
-    }
-
-    Array<bool> repeats(tensors);
-    std::size_t const ends = model.ties.size();
-    tables.tied = Array<std::uint32_t>(ends);
-    tables.ties = Array<Tables::Tie>(ends > 0 ? model.ties[ends - 1].tie + 1 : 0);
-    for (std::size_t i = 0; i < ends; ++i) {
-        TiedTensor const& end = model.ties[i];
-        UpdateRow& row = tables.updates[tables.tied[i] = first_row[end.layer] + end.tensor];
-        Tables::Tie& tie = tables.ties[end.tie];
-        tie.last = i + 1;
-        if (end.is_first) {
-            tie.first = i;
-            tie.bytes = end.bytes;
-            continue;
-        }
-        repeats[tables.tied[i]] = true;
-        // The same to the optimizer and in messages.
-        UpdateRow const& first = tables.updates[tables.tied[tie.first]];
-        row.decay = first.decay;
-        row.layer = first.layer;
-        row.number = first.number;
-        row.type = first.type;
-    }
-    tables.order = Array<std::uint32_t>(
-        tensors - static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true)));
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < model.layers.size(); ++i)
-        for (std::uint32_t t = 0; t < model.layers[i].updates.count; ++t)
-            if (!repeats[first_row[i] + t]) tables.order[next++] = first_row[i] + t;
-}
-
-[[gnu::cold]] GPIPE_INLINE void fill_cells(Tables& tables, Model const& model,
-                                           MemoryPlan const& plan) {
-    std::size_t const cells = plan.lowered.programs.cells();
-    tables.cells = Array<CellRow>(cells);
-    for (std::size_t c = 0; c < cells; ++c) {
-        tables.cells[c] = {static_cast<std::uint32_t>(plan.first[c]),
-                           plan.pools.pool(Holds::retained, c).bytes,
-                           {}};
-        if (plan.cells[c].input_moves)
-            tables.cells[c].input = extent(model.infos[plan.first[c]].input, plan.capacity);
-    }
-    Edges const& edges = plan.lowered.edges;
-    tables.edges = Array<EdgeRow>(edges.size());
-    for (std::size_t e = 0; e < edges.size(); ++e) {
-        LayerInfo const& layer = model.infos[plan.first[edges[e].to]];
-        tables.edges[e] = {extent(layer.input, plan.capacity),
-                           extent(layer.input_gradient, plan.capacity), no_channel};
-    }
-    for (std::size_t s = 0; s < plan.skip_edges.size(); ++s)
-        if (std::uint32_t const e = plan.skip_edges[s]; e != Operands::none)
-            tables.edges[e] = {
-                {0, model.skips[s].bytes}, {0, model.skips[s].gradient_bytes}, no_channel};
-    tables.last_device = plan.lowered.programs.device_of(cells - 1);
-}
-
-// Where a step's state lies on a device that cannot read the host's memory.
-[[gnu::cold]] GPIPE_INLINE void fill_staging(Tables& tables, MemoryPlan const& plan,
-                                             Array<std::byte*> const& arenas) {
-    std::size_t const devices = plan.devices.size();
-    for (std::size_t d = 0; d < devices; ++d) {
-        DeviceOffsets const& begin = plan.begin[d];
-        Tables::OnDevice& own = tables.devices[d];
-        own.state = reinterpret_cast<StepState*>(arenas[d] + begin.state);
-        own.optimizer = arenas[d] + begin.optimizer;
-        if (begin.constants > 0) own.constants = arenas[d] + begin.constants;
-        own.squares = arenas[d] + begin.squares;
-    }
-    std::byte* const last = arenas[tables.last_device];
-    tables.all_squares = reinterpret_cast<double*>(last + plan.all_squares_at);
-    tables.order_there = reinterpret_cast<std::uint32_t*>(last + plan.order_at);
-    tables.loss_sums = reinterpret_cast<double*>(arenas[tables.last_device] + plan.sums_at);
-}
-
-} // namespace detail
-
-/// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device; `debug`: if calls are to be looked at. Of other ranks' devices there are
-/// names and numbers alone.
-[[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
-                                              Array<std::byte*> const& arenas,
-                                              Array<HandleSet> const& handles, std::size_t learner,
-                                              Ranks const& ranks, PoisonWork debug = {}) {
-    Tables tables;
-    tables.ranks = ranks;
-    detail::fill_layers(tables, model, plan, arenas);
-    tables.buffers = detail::buffer_rows(tables.layers, model, plan, arenas, ranks);
-    tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
-    if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
-    detail::fill_updates(tables, model, plan, arenas);
-    tables.replicas =
-        detail::replica_parts(model, plan, arenas, ranks, tables.updates, tables.updates_at);
-    detail::fill_cells(tables, model, plan);
-    tables.handles = handles.data();
-    if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
-    for (std::size_t d = 0; d < arenas.size() && (has_staging(plan) || ranks.count > 1); ++d)
-        tables.devices[d].tied = arenas[d] + plan.begin[d].tied;
-    tables.sums = model.sums;
-    tables.micro_batches = plan.lowered.programs.micro_batches();
-    tables.capacity = plan.capacity;
-    tables.optimizer_bytes = model.optimizer_bytes;
-    tables.told_rates = model.told_rates;
-    tables.constants = model.constants;
-    tables.sides = model.sides;
-    tables.output_sizes = model.infos[model.infos.size() - 1].output;
-    return tables;
-}
-
 } // namespace gpipe
-GPIPE_RUNS_ONCE_END

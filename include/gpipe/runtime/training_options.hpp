@@ -12,6 +12,12 @@
 
 namespace gpipe {
 
+/// A parameter tensor, by number.
+struct FrozenParameter {
+    std::size_t layer = 0;  ///< of the chain
+    std::size_t tensor = 0; ///< of the layer
+};
+
 /// What is chosen when a Training is constructed: its Options. `cells` (the K of Cells<K>),
 /// `micro_batches`, `balance`, `replicas`, `schedule` and `checkpointing` are for policies that are
 /// dynamic.
@@ -45,6 +51,8 @@ template <class Device> struct TrainingOptions {
     std::size_t slack = no_wait;
     /// Layers that are frozen, by number, beside those that say so themselves, see is_frozen.
     std::vector<std::size_t> frozen{};
+    /// Single parameter tensors that are, beside those that types say, see frozen_tensors.
+    std::vector<FrozenParameter> frozen_parameters{};
     /// For schedule::Dynamic; none: GPipe.
     schedule::Dynamic schedule{};
     /// For checkpoint::Dynamic; none: ExceptLast.

@@ -109,20 +109,18 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         state.layers.push_back(bare_name(layer.type) + ' ' + in_words(layer.input()) + " -> " +
                                in_words(layer.output()));
         LayerMemory const& memory = tables.layers[i];
-        auto const add_all = [&](TensorTypes types, std::byte* from, auto name) {
-            for (std::size_t t = 0; t < types.count; ++t) {
-                TensorType const& type = types.first[t];
-                add_lasting(state, name(i, layer, t), type, from, tables.ranks.replica == 0);
-                if (from) from += slot_bytes(type.count * type.element.bytes);
-            }
-        };
-        add_all(layer.buffers, memory.buffers.buffers, buffer_name);
-        if (machine.model().infos[i].frozen) {
-            add_all(layer.parameters, memory.parameters, tensor_name);
-            continue;
-        }
+        LayerInfo const& info = machine.model().infos[i];
+        bool const keeps = tables.ranks.replica == 0;
+        for (std::size_t t = 0; t < layer.buffers.count; ++t)
+            add_lasting(state, buffer_name(i, layer, t), layer.buffers.first[t],
+                        info.buffers.find({memory.buffers.buffers}, t), keeps);
         for (std::size_t t = 0; t < layer.parameters.count; ++t) {
             TensorType const& type = layer.parameters.first[t];
+            if (!info.learns(t)) {
+                add_lasting(state, tensor_name(i, layer, t), type,
+                            info.parameters.find(memory.parameters, t), keeps);
+                continue;
+            }
             if (machine.engine().tied().is_repeated(i, t)) continue;
             std::uint32_t const row = tables.order[next++];
             std::size_t const tensor = state.tensors.size();
