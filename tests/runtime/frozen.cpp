@@ -5,6 +5,7 @@
 #include "support/skip_layers.hpp"
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
@@ -303,6 +304,12 @@ TEST_CASE("frozen by type is frozen by number, and known to constants") {
         CHECK(
             std::ranges::equal(gpipe::get<1>(a.parameters<3>()), gpipe::get<1>(c.parameters<3>())));
         CHECK(a.summary().find("; 0 frozen") != std::string::npos);
+        gpipe::Inference<Biases> infer({}, {.samples = 13});
+        infer.copy_from(c);
+        std::vector<Real> found(13 * 3), expected(13 * 3);
+        infer.predict(data.inputs, found);
+        c.predict(data.inputs, expected);
+        CHECK(found == expected);
     }
     // Cuts balance what there is to do: forwards alone below.
     using Deep = gpipe::Pipeline<gpipe::Repeat<6, gpipe::Frozen<toy::Linear<Real, 3, 3>>>,

@@ -97,6 +97,8 @@ struct LayerInfo {
     constexpr std::size_t unwanted_slots() const {
         return has_whole || !frozen ? frozen_slots() : 0;
     }
+    /// Whose gradients nobody wants, a bit each.
+    constexpr std::uint64_t unwanted() const { return frozen ? ~std::uint64_t{0} : frozen_tensors; }
     /// Makes it frozen: of its backward there is only what gives the input's gradient.
     constexpr void freeze() {
         frozen = true;

@@ -109,7 +109,7 @@ class CellCallMaker {
                 call.parameters = memory_[layer].parameters;
                 call.gradients = memory_[layer].gradients;
                 LayerInfo const& info = model_.infos[layer];
-                call.unwanted = info.frozen ? ~std::uint64_t{0} : info.frozen_tensors;
+                call.unwanted = info.unwanted();
                 if (info.has_buffers() || info.exchanges()) call.buffers = &memory_[layer].buffers;
                 call.exchanges = !evaluates && exchanges(info, one.kind, stage);
                 add_skips(call, way, one, stage == Stage::recompute || call.again);

@@ -75,7 +75,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             parameters_.upload();
             call_.parameters = {parameters_.there()};
             call_.gradients = {gradients_.there()};
-            call_.unwanted = info.frozen ? ~std::uint64_t{0} : info.frozen_tensors;
+            call_.unwanted = info.unwanted();
             // What a forward finds out goes nowhere.
             std::size_t const buffers = info.buffers.slots(1), found = info.statistics.slots(1);
             // And there is one replica.
