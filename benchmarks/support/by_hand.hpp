@@ -58,10 +58,10 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             states_.push_back(allocate(Optimizer::states * info.parameters.slots(1)));
             gpipe::Call& call = calls_[i];
             call.layer = objects[leaf];
-            call.parameters = parameters_[i];
-            call.gradients = gradients_[i];
+            call.parameters = {parameters_[i]};
+            call.gradients = {gradients_[i]};
             call.index = static_cast<std::uint32_t>(i);
-            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, call.parameters,
+            Net::template leaf_functions<Stream>[leaf].initialize(call.layer, parameters_[i],
                                                                   nullptr, 1, i, size);
             scratch = std::max(scratch, info.scratch.slots(capacity_));
             deferred = std::max(deferred, info.deferred.slots(capacity_));

@@ -54,7 +54,7 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     Product const layer;
     gpipe::Call call;
     call.layer = &layer;
-    call.parameters = w.data();
+    call.parameters = {w.data()};
     gpipe::StepFrame shared;
     shared.capacity = 2;
     shared.stream = &stream;

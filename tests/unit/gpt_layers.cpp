@@ -68,8 +68,8 @@ template <class L> struct Driven {
         parameters.clear();
         detail::initialize_thunk<L>(&layer, parameters.data(), nullptr, 7, 3, layers);
         call.layer = &layer;
-        call.parameters = parameters.data();
-        call.gradients = gradients.data();
+        call.parameters = {parameters.data()};
+        call.gradients = {gradients.data()};
         call.index = 3;
         call.saving = true;
         frame.samples = samples;
@@ -417,7 +417,8 @@ template <class L> void check_halves(L const& layer) {
     }
     std::size_t const bytes = slots<typename L::Parameters>(1);
     auto const gradients = [&](Driven<L> const& driven) {
-        return std::vector<std::byte>(driven.call.gradients, driven.call.gradients + bytes);
+        return std::vector<std::byte>(driven.call.gradients.base,
+                                      driven.call.gradients.base + bytes);
     };
     first.backward();
     second.call.gradients = first.call.gradients;

@@ -3,6 +3,7 @@
 #include <gpipe/layer/tensor.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
