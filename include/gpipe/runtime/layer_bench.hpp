@@ -47,7 +47,7 @@ template <DeviceRuntime Device> class LayerBench {
         buffers_ = device_.allocate_host(parts.info.buffers.slots(1));
         parts.functions.initialize(parts.object, values_.data(), buffers_.data(), seed_, i,
                                    model_.layers.size());
-        return {values_.data(), nullptr, {buffers_.data()}};
+        return {{values_.data()}, {}, {buffers_.data()}};
     }
     auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }
     void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
