@@ -147,7 +147,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
 
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
-    /// failed.
+    /// failed, and those of single parameters that are frozen.
     template <std::size_t index> auto gradients() requires HostReadable<Device> {
         return parameter_views<ParametersOf<index>, detail::Access::write>(
             not_frozen(this->settled(), index).layer(index).gradients);

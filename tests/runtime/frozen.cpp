@@ -356,6 +356,9 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
         CHECK(said.find(") is frozen: it has no gradient") != std::string::npos);
     }
     bias->read_gradient(0, 0, std::span(values));
+    // Views of all are there, and where gradients go that nobody wants is no parameter's.
+    auto const weight = make({{}, {{0, 0}}});
+    CHECK(gpipe::get<1>(weight->gradients<0>()).data() == weight->gradient<Real>(0, 1).data());
     CHECK(says([&] {
               make({{}, {{10, 0}}});
           }) == "gpipe: Options::frozen_parameters names layer "
@@ -365,10 +368,10 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
           }).find("gpipe: Options::frozen_parameters names parameter tensor 2 of layer 0 (") == 0);
     using OfTies = toy::Training<TiedNet, toy::MeanSquare<Real, 5>, Adam, Host>;
     CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {{1}})); }) ==
-          "gpipe: layer 1 is frozen, but its parameter tensor 0 is tied to others");
+          "gpipe: parameter tensor 0 of layer 1 is frozen, but tied to others");
     CHECK(says([&] {
               OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 0}}}));
-          }) == "gpipe: layer 0 is frozen, but its parameter tensor 0 is tied to others");
+          }) == "gpipe: parameter tensor 0 of layer 0 is frozen, but tied to others");
     // The others of a layer with tied ones may be.
     OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 1}, {1, 1}}}));
 }

@@ -702,8 +702,10 @@ TEST_CASE(
     "O1 ranks that do not fit together are refused on all of them; what a rank does not have is "
     "named with who has it") {
     toy::Watch watch;
-    // Which rank is told what, if rank 1 has other devices or another seed, or fails.
-    auto const told = [&](Sizes const& devices, std::uint64_t seed, bool fails) {
+    // Which rank is told what, if rank 1 has other devices or another seed, or fails, or freezes
+    // another parameter, of as many bytes.
+    auto const told = [&](Sizes const& devices, std::uint64_t seed, bool fails,
+                          std::size_t frozen = 0) {
         std::vector<std::string> words(2);
         auto const wire = std::make_shared<toy::Wire>(2, true);
         std::vector<std::thread> threads;
@@ -715,6 +717,7 @@ TEST_CASE(
                     o.device = {{1}, &station, devices[r]};
                     if (r == 1) o.seed = seed;
                     if (r == 1 && fails) o.snapshot = true;
+                    o.frozen_parameters = {{0, r == 1 ? frozen : 0}};
                     Train train(toy::make_net<Real>(watch), Loss{}, Adam{}, o);
                 } catch (std::exception const& error) {
                     words[r] = error.what();
@@ -729,8 +732,9 @@ TEST_CASE(
                        "one");
     for (std::string const& words : told({3, 0}, 7, false))
         CHECK(words.find("each at least one") != std::string::npos);
-    for (std::string const& words : told({1, 2}, 8, false))
-        CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
+    for (auto const& both : {told({1, 2}, 8, false), told({1, 2}, 7, false, 1)})
+        for (std::string const& words : both)
+            CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
     CHECK(told({1, 2}, 7, true) ==
           std::vector<std::string>{
               "rank 1 is gone",

@@ -432,12 +432,16 @@ TEST_CASE("buffers and frozen parameters that are written in the first replica a
     };
     auto o = options<T>(2, 2);
     o.replicas = 2;
-    o.frozen = {0};
     auto one = options<One>(1, 4);
     one.samples = 12;
-    auto const two = evaluated(T(toy::BufferNet<Real>{}, Loss{}, Adam{}, o));
     auto const expected = evaluated(One(toy::BufferNet<Real>{}, Loss{}, Adam{}, one));
-    for (std::size_t i = 0; i < 3; ++i) CHECK(two[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+    for (bool const layer : {true, false}) {
+        o.frozen = layer ? std::vector<std::size_t>{0} : std::vector<std::size_t>{};
+        o.frozen_parameters = {{0, 0}};
+        auto const two = evaluated(T(toy::BufferNet<Real>{}, Loss{}, Adam{}, o));
+        for (std::size_t i = 0; i < 3; ++i)
+            CHECK(two[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+    }
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace {
 
@@ -196,6 +197,13 @@ template <std::size_t n> struct Telling : blank::Linear<2> {
 };
 static_assert(gpipe::chain_number(gpipe::Pipeline<Telling<1>>::layers().data(), 1) !=
               gpipe::chain_number(gpipe::Pipeline<Telling<2>>::layers().data(), 1));
+// So is which of its parameters are frozen.
+template <std::size_t tensor> struct Keeping : blank::Linear<2> {
+    using Parameters = gpipe::Tensors<gpipe::Tensor<float, 2>, gpipe::Tensor<float, 2>>;
+    using FrozenTensors = std::index_sequence<tensor>;
+};
+static_assert(gpipe::chain_number(gpipe::Pipeline<Keeping<0>>::layers().data(), 1) !=
+              gpipe::chain_number(gpipe::Pipeline<Keeping<1>>::layers().data(), 1));
 } // namespace
 
 static_assert(gpipe::CheckCut<gpipe::Balance<2, 1, 3>, 6>::ok());

@@ -14,10 +14,10 @@ namespace gpipe {
 
 /// Bytes of a device's arena by what they are for; slots, with their padding.
 struct DeviceBytes {
-    std::size_t parameters = 0;  ///< of all layers on the device that learn
+    std::size_t parameters = 0;  ///< that its layers train
     std::size_t gradients = 0;   ///< likewise
     std::size_t optimizer = 0;   ///< its states of these parameters
-    std::size_t frozen = 0;      ///< parameters of its other layers, and gradients nobody wants
+    std::size_t frozen = 0;      ///< their other parameters, and room for gradients nobody wants
     std::size_t buffers = 0;     ///< of its layers, twice, what moves them, and what is exchanged
     std::size_t boundary = 0;    ///< tensors between cells, where these have slots
     std::size_t activations = 0; ///< tensors inside of cells, what of them moves, and those without

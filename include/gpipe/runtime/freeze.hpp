@@ -51,8 +51,8 @@ namespace gpipe::detail {
     for (TiedTensor const& end : model.ties)
         if (!model.infos[end.layer].learns(end.tensor))
             throw_error<std::invalid_argument>(
-                "gpipe: layer %zu is frozen, but its parameter tensor %zu is tied to others",
-                std::size_t{end.layer}, std::size_t{end.tensor});
+                "gpipe: parameter tensor %zu of layer %zu is frozen, but tied to others",
+                std::size_t{end.tensor}, std::size_t{end.layer});
 }
 
 } // namespace gpipe::detail

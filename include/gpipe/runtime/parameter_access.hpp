@@ -52,16 +52,23 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
             sizes.bytes[tensor]};
 }
 
-/// The machine, if the layer is not frozen, nor that parameter tensor of it, and so has gradients;
-/// else throws std::invalid_argument.
-template <class Device>
-Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer, std::size_t tensor = 0) {
+/// The machine, if the layer is not frozen, and so has gradients; else throws
+/// std::invalid_argument.
+template <class Device> Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer) {
     check_layer(machine, layer);
     LayerInfo const& info = machine.model().infos[layer];
     if (info.frozen)
         detail::throw_error<std::invalid_argument>(
             "gpipe: layer %zu (%s) is frozen: it has no gradients", layer,
             std::string(info.name).c_str());
+    return machine;
+}
+
+/// The same of one of its parameter tensors, if there is such a one.
+template <class Device>
+Machine<Device>& not_frozen(Machine<Device>& machine, std::size_t layer, std::size_t tensor) {
+    not_frozen(machine, layer);
+    LayerInfo const& info = machine.model().infos[layer];
     if (tensor < info.parameters.count && !info.learns(tensor))
         detail::throw_error<std::invalid_argument>(
             "gpipe: parameter tensor %zu of layer %zu (%s) is frozen: it has no gradient", tensor,

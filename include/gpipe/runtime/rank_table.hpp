@@ -30,9 +30,8 @@ namespace gpipe::detail {
         add(edge.gradient_bytes);
     }
     for (DeviceBytes const& device : plan.devices) add(device.total());
-    for (auto const* offsets :
-         {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.apart, &plan.buffers,
-          &plan.statistics, &plan.room.at, &plan.evaluation_room.at})
+    for (auto const* offsets : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers,
+                                &plan.statistics, &plan.room.at, &plan.evaluation_room.at})
         for (std::size_t const offset : *offsets) add(offset);
     return hash;
 }
@@ -115,6 +114,7 @@ StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const
         hash = (hash ^ std::bit_cast<std::uint64_t>(number)) * 0x100000001B3u;
     };
     hash = hash_of(all, machine.plan, lowered.edges, hash);
+    for (LayerInfo const& layer : machine.model.infos) add(layer.unwanted());
     add(std::uint64_t{machine.samples});
     add(machine.checks.clip);
     add(std::uint64_t{machine.checks.finite_gradients});
