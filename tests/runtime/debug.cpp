@@ -6,11 +6,14 @@
 
 #include <gpipe/runtime/poison.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -275,6 +278,112 @@ TEST_CASE("what a layer reads of its scratch before it has written that is no nu
     Train quiet({}, {}, {}, options(2, false));
     make(quiet, 1, {.reads_scratch = true});
     CHECK_NOTHROW(quiet.step(inputs, {}));
+}
+
+namespace {
+
+// What a layer tells at the end of a mini-batch, and to other replicas: each its first tensor as a
+// whole, of the second all but what is left or more.
+enum class Tells { nothing, statistics, exchanged, exchanged_gradient };
+struct Telling {
+    using Input = Tensor<float, 2>;
+    using Output = Tensor<float, 2>;
+    using Buffers = Tensor<double>;
+    using Statistics = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
+    using Exchanged = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
+    using ExchangedGradient = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
+    static constexpr bool wants_gradient = true;
+    Tells wrong = Tells::nothing;
+    std::size_t written = 4;        // elements, by what is wrong
+    std::size_t at = 3;             // by the micro-batch that begins with this sample
+    bool leaves_ungathered = false; // writes no statistics that nobody merges
+
+    void write(auto& ctx, Tells what, auto views) const {
+        auto const [a, b] = views;
+        for (float& v : a) v = 1;
+        std::size_t const end = what == wrong && ctx.first_sample() == at ? written : 4;
+        for (std::size_t i = 0; i < end; ++i) b.data()[i] = 1;
+    }
+    void initialize(auto& ctx) const { ctx.buffers()[0] = 0; }
+    void exchange(auto& ctx, auto, auto part) const { write(ctx, Tells::exchanged, part); }
+    void forward(auto& ctx, auto x, auto y) const {
+        std::copy(x.begin(), x.end(), y.begin());
+        if (ctx.gathering() || !leaves_ungathered) write(ctx, Tells::statistics, ctx.statistics());
+    }
+    void exchange_gradient(auto& ctx, auto, auto, auto part) const {
+        write(ctx, Tells::exchanged_gradient, part);
+    }
+    void backward(auto&, auto, auto dy, auto dx) const {
+        std::copy(dy.begin(), dy.end(), dx.begin());
+    }
+    void merge_statistics(auto&, auto sum, auto part) const {
+        gpipe::get<1>(sum)[0] += gpipe::get<1>(part)[0];
+    }
+    void update_buffers(auto&, auto statistics, auto buffers) const {
+        buffers[0] += gpipe::get<1>(statistics)[0];
+    }
+};
+// Halves, the first of which is told.
+struct TellingInHalves : Telling {
+    void input_gradient(auto& ctx, auto x, auto dy, auto dx) const { backward(ctx, x, dy, dx); }
+    void weight_gradient(auto&, auto, auto) const {}
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave unwritten or write "
+                   "beyond their end is named, too",
+                   Layer, Telling, TellingInHalves) {
+    using OfLayer = toy::Training<gpipe::Pipeline<Below, Layer>, Mean, gpipe::Adam, Host>;
+    for (auto const& schedule : toy::schedules)
+        for (std::size_t cells = 1; cells <= 2; ++cells) {
+            typename OfLayer::Options o;
+            o.samples = 7;
+            o.cells = cells;
+            o.micro_batches = 3;
+            o.schedule = schedule.policy;
+            o.checkpointing = gpipe::checkpoint::Always{};
+            o.debug = true;
+            OfLayer train({}, {}, {}, o);
+            o.debug = false;
+            OfLayer plain({}, {}, {}, o);
+            for (auto const& [wrong, tensor, who] :
+                 {std::tuple{Tells::statistics, "statistics 1", "forward"},
+                  {Tells::exchanged, "exchanged 1", "exchange"},
+                  {Tells::exchanged_gradient, "exchanged_gradient 1", "exchange_gradient"}})
+                for (std::size_t const written : {2, 5}) {
+                    INFO(schedule.name, ", K = ", cells, ", ", tensor, ", ", written);
+                    train.template change_layer<1>([&](Layer& layer) {
+                        layer.wrong = wrong;
+                        layer.written = written;
+                    });
+                    std::string says;
+                    try {
+                        train.step(inputs, {});
+                    } catch (std::logic_error const& error) {
+                        says = error.what();
+                    }
+                    std::string const by = std::string(", by the ") + who + " of layer 1 (";
+                    CHECK(says.find(std::string("gpipe: ") + tensor +
+                                    (written < 4 ? " is left unwritten, first at element 2"
+                                                 : " is written up to 8 bytes beyond its end") +
+                                    by) == 0);
+                    REQUIRE(train.failure());
+                    CHECK(train.failure()->micro_batch == 1);
+                }
+            train.template change_layer<1>([&](Layer& layer) {
+                layer.wrong = Tells::nothing;
+                layer.leaves_ungathered = true;
+            });
+            for (int step = 0; step < 2; ++step)
+                CHECK(train.step(inputs, {}).loss == plain.step(inputs, {}).loss);
+            CHECK_NOTHROW(train.evaluate(inputs, {}));
+            std::vector<double> ours(1), theirs(1);
+            train.read_buffer(1, 0, std::span(ours));
+            plain.read_buffer(1, 0, std::span(theirs));
+            CHECK(ours == theirs);
+            CHECK(ours[0] == 6); // 3 micro-batches, twice
+        }
 }
 
 TEST_CASE("of integers of a byte eight in a row are noticed, whatever else they are") {

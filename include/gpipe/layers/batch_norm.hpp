@@ -44,7 +44,8 @@ struct BatchNorm {
     /// Running mean and variance, 0 and 1 at first, and how often they have moved.
     using Buffers =
         Tensors<Tensor<double, channels>, Tensor<double, channels>, Tensor<std::int64_t>>;
-    using Statistics = Tensor<double, 4, channels>; ///< see detail::StatisticsRows
+    /// See detail::StatisticsRows.
+    using Statistics = Tensor<double, running == RunningStatistics::micro_batch ? 4 : 3, channels>;
     static constexpr char const* parameter_names[] = {"weight", "bias"}; ///< in saved states
     static constexpr char const* buffer_names[] = {"running_mean", "running_var",
                                                    "num_batches_tracked"}; ///< as PyTorch's

@@ -7,7 +7,8 @@
 
 namespace gpipe::detail {
 
-// The statistics of a BatchNorm: [4][channels].
+// The statistics of a BatchNorm, [rows][channels]: three are its moments, four a move, see
+// MomentsToMove.
 struct StatisticsRows {
     double* rows;
     std::size_t channels;

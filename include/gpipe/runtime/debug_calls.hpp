@@ -15,18 +15,28 @@ namespace gpipe {
 
 /// A tensor that a call may write.
 struct DebugTensor {
+    /// What it is one of, of those that are whole.
+    enum class Of : std::uint8_t {
+        call, ///< what only that call writes
+        statistics,
+        exchanged,
+        exchanged_gradient
+    };
     char const* what = nullptr;     ///< it is
     std::uint32_t number = 0;       ///< among those of its kind
     std::string_view tag{};         ///< of a skip, in place of the number
     char const* function = nullptr; ///< of the layer, that writes it
     Place place{};                  ///< where it lies, if it is of samples
-    std::byte* whole = nullptr;     ///< else; null: it is what the loss comes to
-    std::size_t bytes = 0;          ///< of a sample, or of the whole
-    std::size_t room = 0;           ///< of the slot; 0: none behind what is written
-    std::size_t element = 1;        ///< bytes
-    Poison poison{};                ///< what it holds before; 0: what it holds anyhow
-    std::uint64_t guard = 0;        ///< what is behind, see PoisonedBytes
-    void const* optional = nullptr; ///< see ElementInfo
+    Of of = Of::call;               ///< else
+    std::byte* whole = nullptr;     ///< where it lies then; null: it is what the loss comes to
+    BufferMemory const* memory = nullptr; ///< or of the layer,
+    std::size_t offset = 0;               ///< bytes from where those begin
+    std::size_t bytes = 0;                ///< of a sample, or of the whole
+    std::size_t room = 0;                 ///< of the slot; 0: none behind what is written
+    std::size_t element = 1;              ///< bytes
+    Poison poison{};                      ///< what it holds before; 0: what it holds anyhow
+    std::uint64_t guard = 0;              ///< what is behind, see PoisonedBytes
+    void const* optional = nullptr;       ///< see ElementInfo
 
     /// Whether it is of samples.
     bool has_samples() const { return place.region != Region::nothing; }
@@ -104,6 +114,12 @@ class DebugCallMaker {
         bool const forward = kind == CallKind::forward;
         bool const halves = kind == CallKind::backward && layer.splits && !layer.has_whole;
         bool const first = kind == CallKind::input_gradient || kind == CallKind::backward;
+        using Of = DebugTensor::Of;
+        function_ = forward ? "exchange" : "exchange_gradient";
+        if (call.exchanges && forward)
+            add_whole("exchanged", layer.exchanged, Of::exchanged, call);
+        else if (call.exchanges)
+            add_whole("exchanged_gradient", layer.exchanged_gradient, Of::exchanged_gradient, call);
         function_ = forward                            ? "forward"
                     : !first                           ? "weight_gradient"
                     : kind == CallKind::input_gradient ? "input_gradient"
@@ -126,6 +142,7 @@ class DebugCallMaker {
         }
         tag_ = {};
         add("scratch", layer.scratch, call.scratch, false);
+        if (forward) add_whole("statistics", layer.statistics, Of::statistics, call);
         if (halves) function_ = "weight_gradient";
         if (!forward && kind != CallKind::input_gradient && !layer.frozen)
             add_gradients(layer, call.gradients);
@@ -159,8 +176,26 @@ class DebugCallMaker {
             place.offset += tensor.room;
         }
     }
+    void add_whole(char const* what, GroupSizes const& group, DebugTensor::Of of,
+                   Call const& call) {
+        std::size_t offset = 0;
+        for (std::uint32_t t = 0; t < group.count; ++t) {
+            DebugTensor tensor;
+            tensor.what = what;
+            tensor.number = t;
+            tensor.of = of;
+            tensor.memory = call.buffers;
+            tensor.offset = offset;
+            tensor.bytes = group.bytes[t];
+            tensor.room = slot_bytes(group.bytes[t]);
+            tensor.element = group.elements[t].bytes;
+            tensor.poison = poison_of(group.elements[t]);
+            put(tensor);
+            offset += tensor.room;
+        }
+    }
     // Calls add to them. What is behind was zeroed with them.
-    void add_gradients(LayerInfo const& layer, GroupAddress at) {
+    void add_gradients(LayerInfo const& layer, std::byte* const* gradients) {
         GroupSizes const& group = layer.parameters;
         std::size_t left = layer.learned_tensors();
         for (std::uint32_t t = 0; t < group.count; ++t) {
@@ -168,7 +203,7 @@ class DebugCallMaker {
             DebugTensor tensor;
             tensor.what = "gradient of parameter tensor";
             tensor.number = t;
-            tensor.whole = group.find(at, t);
+            tensor.whole = gradients[t];
             tensor.bytes = group.bytes[t];
             tensor.room = slot_bytes(group.bytes[t]);
             tensor.element = group.elements[t].bytes;
@@ -198,9 +233,18 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
     PoisonedBytes all;
     all.poison = tensor.poison;
     all.guard = tensor.guard;
-    all.data = tensor.whole           ? tensor.whole
-               : tensor.has_samples() ? tensor.place.in(frame)
-                                      : reinterpret_cast<std::byte*>(frame.sums);
+    using Of = DebugTensor::Of;
+    if (tensor.of == Of::call)
+        all.data = tensor.whole           ? tensor.whole
+                   : tensor.has_samples() ? tensor.place.in(frame)
+                                          : reinterpret_cast<std::byte*>(frame.sums);
+    else if (tensor.of == Of::statistics)
+        all.data = tensor.memory->part_of(frame) + tensor.offset;
+    else
+        all.data =
+            tensor.memory->exchange.own(frame, tensor.of == Of::exchanged_gradient) + tensor.offset;
+    // ForwardContext::gathering().
+    if (tensor.of == Of::statistics && frame.phase != Phase::forward) all.poison.unit = 0;
     all.bytes = tensor.bytes * (tensor.has_samples() ? frame.samples : 1);
     all.room = tensor.room > 0 ? tensor.room : all.bytes;
     return all;
