@@ -5,6 +5,7 @@
 #include "support/enqueued_norm.hpp"
 #include "support/exchange_layers.hpp"
 #include "support/nccl_double/nccl_double.hpp"
+#include "support/optional_layers.hpp"
 
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
@@ -380,6 +381,66 @@ toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
 
 TEST_CASE("P1 and where they tell each other something within a micro-batch") {
     replicas_train_alike<gpipe::shard::Nothing, &make_exchange_net, &make_exchange_net_on_host>(61);
+}
+
+namespace {
+
+using HintedNet = toy::HintedNetOf<Real, toy::Maybe<Real>, toy::Enqueued>;
+HintedNet make_hinted_net(toy::Watch&) { return {}; }
+using HintedCrew = CrewOf<TrainOf<gpipe::shard::Nothing, HintedNet>, &make_hinted_net>;
+
+} // namespace
+
+TEST_CASE("P1 and where tensors are absent in some mini-batches, which all ranks are told") {
+    using HostNet = toy::HintedNet<Real, toy::Maybe<Real>>;
+    using Host = toy::Training<HostNet, toy::MeanSquare<Real, 3>, Adam, gpipe::device::Host>;
+    std::vector<std::size_t> const sizes{8, 8, 8, 5, 8, 8, 8, 8};
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(
+        4, HintedNet::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            if (k < 2 || point++ % toy::one_of(7) != 0) return;
+            INFO(schedule.name(), ", K = ", k);
+            Host::Options o;
+            o.samples = 8;
+            o.seed = 7;
+            o.cells = 1;
+            o.micro_batches = 3;
+            o.schedule = schedule.name() == "GPipe"
+                             ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
+                             : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
+            Host host({}, {}, Adam{1e-2f}, o);
+            auto const run = [&](auto& train) {
+                std::vector<double> losses;
+                std::uint32_t number = 0;
+                for (std::size_t const size : sizes) {
+                    toy::HintedData<Real> const data(size, ++number);
+                    bool const with = number % 3 != 0;
+                    auto const batch = data.batch<std::remove_reference_t<decltype(train)>>(with);
+                    losses.push_back(train.step(batch, data.targets).loss);
+                }
+                return losses;
+            };
+            auto const expected = run(host);
+            cuda_double::Session const doubles(session(k, point));
+            toy::Watch watch;
+            TrainOf<gpipe::shard::Nothing, HintedNet>::Options own;
+            own.samples = 8;
+            own.seed = 7;
+            own.micro_batches = 3;
+            own.schedule = schedule;
+            own.device.device.graphs = 2 * (trained++ % 2);
+            {
+                HintedCrew crew(k, watch, own);
+                crew.rethrow();
+                std::vector<std::vector<double>> losses(crew.ranks());
+                crew.each([&](std::size_t r) { losses[r] = run(crew[r]); });
+                crew.rethrow();
+                for (auto const& on_rank : losses) CHECK((on_rank == expected));
+                CHECK(differs(crew, host, true) == "");
+            }
+            CHECK(cuda_double::complaints() == "");
+        });
+    CHECK(trained > 1);
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // Ranks that are processes: each runs this program under mpirun, and all do the same.
 #include "support/net.hpp"
+#include "support/optional_layers.hpp"
 #include "support/skip_layers.hpp"
 #include "support/together_net.hpp"
 
@@ -297,6 +298,28 @@ TEST_CASE("P1 side inputs, constants, buffers and what replicas tell each other 
             replicas, make, [](auto& train, std::size_t step) {
                 toy::heat(train, 1 + static_cast<Real>(step) / 16);
             });
+    }
+}
+
+namespace {
+
+// Every second time without those that may be absent.
+struct SometimesHinted : toy::HintedData<Real> {
+    using Input = gpipe::detail::inputs_of<toy::HintedNet<Real, toy::Maybe<Real>>>;
+    bool with;
+    SometimesHinted(std::size_t samples, std::uint32_t seed)
+        : toy::HintedData<Real>(samples, seed), with(samples % 2 == 1) {}
+    auto batch() const { return toy::HintedData<Real>::batch<SometimesHinted>(with); }
+};
+
+} // namespace
+
+TEST_CASE("P1 tensors that are absent in some mini-batches go over processes, too") {
+    for (std::size_t const replicas : {1, 2, 3, 4}) {
+        if (world().ranks() % replicas != 0) continue;
+        train_replicas<gpipe::shard::Nothing, SometimesHinted>(
+            replicas, [] { return toy::HintedNet<Real, toy::Maybe<Real>>{}; },
+            [](auto&, std::size_t) {});
     }
 }
 

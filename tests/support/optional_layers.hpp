@@ -145,7 +145,7 @@ template <class T, class How> struct Parting : Stashes<How> {
     }
 };
 /// y = x (1 + marks) + hint, with the hint that went past.
-template <class T, class How> struct Meeting : Pops<How> {
+template <class T, class How> struct Rejoining : Pops<How> {
     using Input = Tensor<T, 6>;
     using Output = Input;
     void forward(auto& ctx, auto x, auto y) const {
@@ -182,7 +182,7 @@ template <class T, class How> struct Meeting : Pops<How> {
 template <class T, class How, template <class> class Wrap>
 using HintedNetOf =
     gpipe::Pipeline<Wrap<Hinted<T, 5, 6, How>>, Wrap<Hinted<T, 6, 6, How>>, Wrap<Parting<T, How>>,
-                    Wrap<Tanh<T, 6>>, Wrap<Meeting<T, How>>, Wrap<Linear<T, 6, 3>>>;
+                    Wrap<Tanh<T, 6>>, Wrap<Rejoining<T, How>>, Wrap<Linear<T, 6, 3>>>;
 template <class L> using AsItIs = L;
 template <class T, class How> using HintedNet = HintedNetOf<T, How, AsItIs>;
 
