@@ -58,8 +58,11 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
             states_.push_back(allocate(Optimizer::states * info.parameters.slots(1)));
             gpipe::Call& call = calls_[i];
             call.layer = objects[leaf];
-            call.parameters = {parameters_[i]};
-            call.gradients = {gradients_[i]};
+            for (auto [to, from] :
+                 {std::pair{&call.parameters, parameters_[i]}, {&call.gradients, gradients_[i]}}) {
+                tables_.push_back(info.parameters.addresses(from));
+                *to = tables_.back().data();
+            }
             call.index = static_cast<std::uint32_t>(i);
             Net::template leaf_functions<Stream>[leaf].initialize(call.layer, parameters_[i],
                                                                   nullptr, 1, i, size);
@@ -286,6 +289,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
     std::byte* table_out_[1] = {};
     std::vector<Memory> memory_;
     std::vector<std::byte*> parameters_, gradients_, states_; // by layer
+    std::vector<gpipe::Array<std::byte*>> tables_;            // of these, by tensor
     std::vector<std::byte*> saved_, outputs_;                 // by place()
     std::vector<std::byte*> kept_; // by segment but the first, micro-batch
     std::byte* gradient_[2] = {};

@@ -54,7 +54,8 @@ TEST_CASE("a layer multiplies by the cuBLAS handle of its stream") {
     Product const layer;
     gpipe::Call call;
     call.layer = &layer;
-    call.parameters = {w.data()};
+    std::byte* const parameters[] = {w.data()};
+    call.parameters = parameters;
     gpipe::StepFrame shared;
     shared.capacity = 2;
     shared.stream = &stream;

@@ -368,11 +368,14 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
           }).find("gpipe: Options::frozen_parameters names parameter tensor 2 of layer 0 (") == 0);
     using OfTies = toy::Training<TiedNet, toy::MeanSquare<Real, 5>, Adam, Host>;
     CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {{1}})); }) ==
-          "gpipe: parameter tensor 0 of layer 1 is frozen, but tied to others");
+          "gpipe: parameter tensor 0 of layer 1 is frozen, but tensor 0 of layer 0 is tied to it "
+          "and is not: they are one parameter");
     CHECK(says([&] {
               OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 0}}}));
-          }) == "gpipe: parameter tensor 0 of layer 0 is frozen, but tied to others");
-    // The others of a layer with tied ones may be.
+          }) == "gpipe: parameter tensor 0 of layer 0 is frozen, but tensor 0 of layer 1 is tied "
+                "to it and is not: they are one parameter");
+    // All ends may be, and the others of a layer with tied ones.
+    OfTies({}, {}, Adam{}, options<OfTies>(1, {{1}, {{0, 0}}}));
     OfTies({}, {}, Adam{}, options<OfTies>(1, {{}, {{0, 1}, {1, 1}}}));
 }
 
@@ -540,4 +543,76 @@ TEST_CASE("of a frozen parameter the saved state has itself and no optimizer's")
     for (int step = 0; step < 2; ++step)
         CHECK(other->step(data.inputs, data.targets).loss ==
               train->step(data.inputs, data.targets).loss);
+}
+
+TEST_CASE_TEMPLATE("P1 tied parameters are frozen together: they begin as one, are one in what is "
+                   "written, saved and counted, and others of their layers train on",
+                   Device, Host, Deferred, Remote) {
+    using Skips = toy::SkipNet<Real>;
+    using T = toy::Training<Skips, Loss, Adam, Device>;
+    // Of the two ties one, and both; a layer's only parameter, and one of two.
+    std::vector<gpipe::FrozenParameter> const offsets{{4, 1}, {9, 0}, {16, 0}};
+    toy::Folder const folder;
+    std::size_t point = 0;
+    for (Choice const& frozen :
+         std::vector<Choice>{{{}, offsets}, {{1, 5, 10, 13}}, {{1, 5, 10, 13}, offsets}}) {
+        auto const make = [&](std::size_t k, auto schedule, auto const& run) {
+            auto o = options<T>(k, frozen);
+            o.schedule = schedule;
+            o.device = run;
+            o.debug = k == 2;
+            o.snapshot = true;
+            return std::make_unique<T>(Skips{}, Loss{}, Adam{1e-2f}, o);
+        };
+        toy::each_of_catalogue(
+            4, Skips::size, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                for (auto const& run : toy::runs<Device>()) {
+                    if (point++ % toy::one_of(13) != 0) continue;
+                    INFO(schedule.name(), ", K = ", k, ", ", toy::describe(run));
+                    bool const descends = schedule.name() == "GPipe";
+                    toy::Reference<Skips, Loss, AdamOfOthers> plain(
+                        {}, {}, {Adam{1e-2f}, frozen}, 7, 8,
+                        descends ? Backward::descending : Backward::ascending);
+                    auto const train = make(k, schedule, run);
+                    auto const alike = [&](T& other) {
+                        std::string wrong;
+                        for (std::size_t layer = 0; layer < Skips::size; ++layer)
+                            for (std::size_t t = 0; t < other.tensors(layer); ++t) {
+                                std::vector<std::byte> own(plain.parameter(layer, t).size());
+                                other.read_parameter(layer, t, std::span(own));
+                                if (own != plain.parameter(layer, t))
+                                    wrong += std::to_string(layer) + ' ';
+                            }
+                        return wrong;
+                    };
+                    CHECK(alike(*train) == "");
+                    for (std::size_t const size : {13, 7}) {
+                        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                        CHECK(train->step(data.inputs, data.targets).loss ==
+                              plain.step(data.inputs, data.targets));
+                    }
+                    CHECK(alike(*train) == "");
+                    CHECK(train->used_bytes() == train->planned_bytes());
+
+                    gpipe::start_save(*train, folder / "copy").wait();
+                    gpipe::save(*train, folder / "state");
+                    std::string const saved = folder.content("state");
+                    CHECK(folder.content("copy") == saved);
+                    CHECK((saved.find("\"layer.0004.1\"") != std::string::npos));
+                    CHECK(saved.find("layer.0009.0") == std::string::npos);
+                    CHECK((saved.find("optimizer.0.layer.0004.1") == std::string::npos) ==
+                          !frozen.tensors.empty());
+                    auto const other = make(5 - k, gpipe::schedule::OneForwardOneBackward{}, run);
+                    std::vector<Real> values(5, 0.25f);
+                    other->write_parameter(9, 0, std::span<Real const>(values));
+                    for (std::size_t const layer : {16, 4}) {
+                        std::vector<Real> read(5);
+                        other->read_parameter(layer, layer == 4, std::span(read));
+                        CHECK(read == values);
+                    }
+                    gpipe::load(*other, folder / "state");
+                    CHECK(alike(*other) == "");
+                }
+            });
+    }
 }

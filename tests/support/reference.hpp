@@ -209,7 +209,8 @@ class PlainLoop {
             told_back_.emplace_back(replicas * info.exchanged_gradient.slots(1), 0);
             auto& call = calls_[i];
             call.layer = layers_[i].object;
-            call.parameters = {parameters_[i].data()};
+            tables_.push_back(info.parameters.addresses(parameters_[i].data()));
+            call.parameters = tables_[i].data();
             call.index = static_cast<std::uint32_t>(i);
             layers_[i].functions.initialize(call.layer, parameters_[i].data(), buffers_[i].data(),
                                             seed_, i, layers_.size());
@@ -248,8 +249,9 @@ class PlainLoop {
     gpipe::StepFrame shared_;
     gpipe::StepState state_; // no loss scale
     std::vector<gpipe::Call> calls_;
-    std::vector<gpipe::SkipPlace> skip_places_; // of the layer that is called
-    std::vector<Memory> parameters_, states_;   // each tensor's states stand behind one another
+    std::vector<gpipe::SkipPlace> skip_places_;    // of the layer that is called
+    std::vector<gpipe::Array<std::byte*>> tables_; // of parameters
+    std::vector<Memory> parameters_, states_;      // each tensor's states stand behind one another
     std::vector<Memory> buffers_, next_, part_;
     std::vector<Own> own_;                 // by replica
     std::vector<Memory> told_, told_back_; // by layer: what replicas tell each other
@@ -353,7 +355,9 @@ class PlainLoop {
         at.set(gpipe::Region::input_gradient,
                i > 0 ? batch.output_gradient[i - 1].data() : nobody_wants.data());
         auto call = calls_[i];
-        call.gradients = {(counts ? own_[replica].gradients[i] : unwanted).data()};
+        auto const gradients =
+            info.parameters.addresses((counts ? own_[replica].gradients[i] : unwanted).data());
+        call.gradients = gradients.data();
         call.exchanges = info.exchanges();
         gpipe::BufferMemory const memory = memory_of(i, replica);
         call.buffers = &memory;

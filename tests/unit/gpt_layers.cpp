@@ -61,6 +61,8 @@ template <class L> struct Driven {
     Driven(L const& which, std::size_t samples, std::size_t layers = 10)
         : layer(which), parameters(slots<typename Traits::Parameters>(1)),
           gradients(slots<typename Traits::Parameters>(1)),
+          parameter_table(sizes.addresses(parameters.data())),
+          gradient_table(sizes.addresses(gradients.data())),
           saved(slots<typename Traits::Saved>(samples + 1)),
           deferred(slots<typename Traits::Deferred>(samples + 1)),
           scratch(slots<typename Traits::Scratch>(samples + 1)), x(samples * L::Input::size),
@@ -68,8 +70,8 @@ template <class L> struct Driven {
         parameters.clear();
         detail::initialize_thunk<L>(&layer, parameters.data(), nullptr, 7, 3, layers);
         call.layer = &layer;
-        call.parameters = {parameters.data()};
-        call.gradients = {gradients.data()};
+        call.parameters = parameter_table.data();
+        call.gradients = gradient_table.data();
         call.index = 3;
         call.saving = true;
         frame.samples = samples;
@@ -136,7 +138,11 @@ template <class L> struct Driven {
     }
 
     L layer;
-    Room parameters, gradients, saved, deferred, scratch;
+    static constexpr gpipe::GroupSizes sizes =
+        gpipe::detail::sizes_of<typename Traits::Parameters>();
+    Room parameters, gradients;
+    gpipe::Array<std::byte*> parameter_table, gradient_table;
+    Room saved, deferred, scratch;
     std::vector<InputElement> x;
     std::vector<Element> y, dy;
     std::vector<InputElement> dx;
@@ -417,8 +423,8 @@ template <class L> void check_halves(L const& layer) {
     }
     std::size_t const bytes = slots<typename L::Parameters>(1);
     auto const gradients = [&](Driven<L> const& driven) {
-        return std::vector<std::byte>(driven.call.gradients.base,
-                                      driven.call.gradients.base + bytes);
+        std::byte const* const from = *driven.call.gradients;
+        return std::vector<std::byte>(from, from + bytes);
     };
     first.backward();
     second.call.gradients = first.call.gradients;

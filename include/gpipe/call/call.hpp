@@ -173,24 +173,24 @@ using CallFunction = void (*)(Call const&, Frame const&);
 /// Filled once, before the run; the type of the layer is known to the function only. As it is, a
 /// layer that is a cell of its own.
 struct Call {
-    CallFunction function = nullptr;       ///< of that layer, for that phase
-    void const* layer = nullptr;           ///< the object
-    GroupAddress parameters;               ///< in its device's memory
-    GroupAddress gradients;                ///< likewise
-    Place x{0, Region::input};             ///< the input
-    Place y{0, Region::output};            ///< the output
-    Place dy{0, Region::output_gradient};  ///< the output's gradient
-    Place dx{0, Region::input_gradient};   ///< the input's gradient
-    Place saved{0, Region::saved};         ///< what forward keeps, see LayerTraits::Saved
-    Place deferred{0, Region::deferred};   ///< see LayerTraits::Deferred
-    Place scratch{0, Region::scratch};     ///< see LayerTraits::Scratch
-    SkipPlace const* skips = nullptr;      ///< what the layer stashes, then what it pops
-    BufferMemory const* buffers = nullptr; ///< null for most layers
-    std::uint64_t unwanted = 0;            ///< bit t: nobody wants parameter tensor t's gradient
-    std::uint32_t index = 0;               ///< of the layer in the chain
-    bool saving = false;                   ///< whether a backward will read what this call saves
-    bool again = false;                    ///< a forward within a backward
-    bool exchanges = false;                ///< whether replicas tell each other something before it
+    CallFunction function = nullptr;        ///< of that layer, for that phase
+    void const* layer = nullptr;            ///< the object
+    std::byte* const* parameters = nullptr; ///< by tensor: where it lies, in its device's memory
+    std::byte* const* gradients = nullptr;  ///< likewise: its gradient
+    Place x{0, Region::input};              ///< the input
+    Place y{0, Region::output};             ///< the output
+    Place dy{0, Region::output_gradient};   ///< the output's gradient
+    Place dx{0, Region::input_gradient};    ///< the input's gradient
+    Place saved{0, Region::saved};          ///< what forward keeps, see LayerTraits::Saved
+    Place deferred{0, Region::deferred};    ///< see LayerTraits::Deferred
+    Place scratch{0, Region::scratch};      ///< see LayerTraits::Scratch
+    SkipPlace const* skips = nullptr;       ///< what the layer stashes, then what it pops
+    BufferMemory const* buffers = nullptr;  ///< null for most layers
+    std::uint64_t unwanted = 0;             ///< bit t: nobody wants parameter tensor t's gradient
+    std::uint32_t index = 0;                ///< of the layer in the chain
+    bool saving = false;                    ///< whether a backward will read what this call saves
+    bool again = false;                     ///< a forward within a backward
+    bool exchanges = false; ///< whether replicas tell each other something before it
 
     /// Where the input lies: in the first cell in the caller's arrays.
     GroupAddress input(Frame const& frame) const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/call/address.hpp>
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/chain/layer_fits.hpp>
 #include <gpipe/core/array.hpp>
@@ -27,11 +26,16 @@ struct GroupSizes {
         for (std::size_t i = 0; i < count; ++i) total += slot_bytes(bytes[i] * capacity);
         return total;
     }
-    /// Where one of whole tensors lies; null where they lie nowhere.
-    constexpr std::byte* find(GroupAddress at, std::size_t tensor) const {
-        if (!at.base || at.table) return at.table ? at.table[tensor] : nullptr;
-        for (std::size_t i = 0; i < tensor; ++i) at.base += slot_bytes(bytes[i]);
-        return at.base;
+    /// Where one of whole tensors lies that begin at `base`; null where that is.
+    constexpr std::byte* find(std::byte* base, std::size_t tensor) const {
+        for (std::size_t i = 0; base && i < tensor; ++i) base += slot_bytes(bytes[i]);
+        return base;
+    }
+    /// Where each of them does.
+    constexpr Array<std::byte*> addresses(std::byte* base) const {
+        Array<std::byte*> table(count);
+        for (std::size_t i = 0; i < count; ++i) table[i] = find(base, i);
+        return table;
     }
 };
 

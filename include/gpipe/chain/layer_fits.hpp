@@ -207,13 +207,19 @@ template <class L> consteval bool frozen_fits() {
     else
         return false;
 }
+// Of what few layers have.
+template <class L> consteval bool rest_fits() {
+    if constexpr (has_more<L> || is_given_more<L> || requires { typename L::FrozenTensors; })
+        return merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
+               exchange_gradient_fits<L>() && given_fits<L>() && frozen_fits<L>();
+    else
+        return true;
+}
 template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
-               exchange_gradient_fits<L>() && parameters_learn<L>() && decay_fits<L>() &&
-               cheapness_fits<L>() && skips_of<L>::fit && ties_fit<L>() && given_fits<L>() &&
-               frozen_fits<L>();
+               parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
+               skips_of<L>::fit && ties_fit<L>() && rest_fits<L>();
     else
         return false;
 }

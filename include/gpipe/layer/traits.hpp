@@ -57,24 +57,19 @@ concept has_buffers = requires {
     typename L::Buffers;
 }
 || requires { typename L::Statistics; };
+// Whether it has whole tensors beside its parameters.
 template <class L>
-inline constexpr bool gathers = TensorGroup<typename StatisticsOf<L>::type>::count > 0;
-// Whether its replicas tell each other something within a micro-batch, forward and backward.
-///@{
-template <class L>
-inline constexpr bool exchanges = TensorGroup<typename ExchangedOf<L>::type>::count > 0;
-template <class L>
-inline constexpr bool exchanges_gradient =
-    TensorGroup<typename ExchangedGradientOf<L>::type>::count > 0;
-///@}
+concept has_more = has_buffers<L> || requires {
+    typename L::Exchanged;
+} || requires {
+    typename L::ExchangedGradient;
+};
 // The whole tensors of a layer as contexts know them: for nearly all layers the parameters alone.
 template <class Parameters, class Buffers, class Statistics, class Exchanged,
           class ExchangedGradient>
 struct WithBuffers {};
 template <class L> struct WholeOf : ParametersOf<L> {};
-template <class L>
-    requires(has_buffers<L> || exchanges<L> || exchanges_gradient<L>)
-struct WholeOf<L> {
+template <has_more L> struct WholeOf<L> {
     using type = WithBuffers<typename ParametersOf<L>::type, typename BuffersOf<L>::type,
                              typename StatisticsOf<L>::type, typename ExchangedOf<L>::type,
                              typename ExchangedGradientOf<L>::type>;
@@ -93,6 +88,17 @@ template <class P, class B, class S, class E, class G> struct PartsOf<WithBuffer
     using Exchanged = E;
     using ExchangedGradient = G;
 };
+template <class L> using parts_of = PartsOf<typename WholeOf<L>::type>;
+template <class L>
+inline constexpr bool gathers = TensorGroup<typename parts_of<L>::Statistics>::count > 0;
+// Whether its replicas tell each other something within a micro-batch, forward and backward.
+///@{
+template <class L>
+inline constexpr bool exchanges = TensorGroup<typename parts_of<L>::Exchanged>::count > 0;
+template <class L>
+inline constexpr bool exchanges_gradient =
+    TensorGroup<typename parts_of<L>::ExchangedGradient>::count > 0;
+///@}
 
 template <class L> inline constexpr Reads declared_reads = Reads::input;
 template <class L>
@@ -235,23 +241,23 @@ template <class L> struct LayerTraits {
     /// tensors; initialize() writes them, forward and backward read them in `context.buffers()`,
     /// and `void update_buffers(auto& context, auto statistics, auto buffers) const` moves them at
     /// the end of a step that counts.
-    using Buffers = typename detail::BuffersOf<L>::type;
+    using Buffers = typename detail::parts_of<L>::Buffers;
     /// What a forward finds out about its micro-batch for that: whole tensors, which it writes to
     /// `context.statistics()`. Those of the mini-batch begin with zeros, and `void
     /// merge_statistics(auto& context, auto sum, auto part) const` adds those of each micro-batch
     /// that has samples to them, in ascending order, and then those of each replica; nothing of a
     /// recomputation or an evaluation.
-    using Statistics = typename detail::StatisticsOf<L>::type;
+    using Statistics = typename detail::parts_of<L>::Statistics;
     /// What replicas tell each other of a micro-batch before its forward, in training: whole
     /// tensors, which `void exchange(auto& context, auto x, auto part) const` writes. Forward, its
     /// recomputation and backward find those of replica r in `context.exchanged(r)`; of one that
     /// has no samples in the micro-batch they are zeros. With one replica it is called all the
     /// same.
-    using Exchanged = typename detail::ExchangedOf<L>::type;
+    using Exchanged = typename detail::parts_of<L>::Exchanged;
     /// Likewise before its backward, or its input gradient: `void exchange_gradient(auto& context,
     /// ..., auto dy, auto part) const`, which takes what the backward takes and `part` in place of
     /// dx. Backward and input gradient find them in `context.exchanged_gradient(r)`.
-    using ExchangedGradient = typename detail::ExchangedGradientOf<L>::type;
+    using ExchangedGradient = typename detail::parts_of<L>::ExchangedGradient;
 
     /// Whether its weight gradient reads what its input gradient leaves.
     static constexpr bool defers = TensorGroup<Deferred>::count > 0;

@@ -37,17 +37,14 @@ template <class T, std::size_t... Extents> class TensorView {
     ///@{
     constexpr T* data() const { return data_; }
     static constexpr std::size_t size() { return (std::size_t{1} * ... * Extents); }
+    constexpr T* begin() const { return data_; }
+    constexpr T* end() const { return data_ + size(); }
+    constexpr T& operator[](std::size_t i) const { return data_[i]; }
     ///@}
     /// The extent at place `index`.
     template <std::size_t index> static constexpr std::size_t extent() {
         return Tensor<std::remove_const_t<T>, Extents...>::extents[index];
     }
-    /// As std::span.
-    ///@{
-    constexpr T* begin() const { return data_; }
-    constexpr T* end() const { return data_ + size(); }
-    constexpr T& operator[](std::size_t i) const { return data_[i]; }
-    ///@}
 
     /// The element at one index per extent.
     template <class... Indices>
@@ -208,7 +205,6 @@ constexpr together<Ts...> group_views([[maybe_unused]] GroupAddress address,
                                       [[maybe_unused]] std::array<std::size_t, count> const& bytes,
                                       [[maybe_unused]] std::size_t samples,
                                       [[maybe_unused]] std::size_t capacity) {
-    static_assert(sizeof...(Ts) == count);
     if constexpr (count == 0) {
         return {};
     } else if constexpr (count == 1) {
@@ -240,23 +236,25 @@ template <class... Ts, Access access> struct GroupViews<Tensors<Ts...>, access> 
         return group_views<typename ViewsOf<Ts, access>::Gradient...>(
             {base, nullptr}, Sizes::gradient_bytes, samples, capacity);
     }
-    static constexpr Whole whole(GroupAddress at) {
+    static constexpr Whole whole(std::byte* base) {
         static_assert(always_there<Tensors<Ts...>>() || true); // one error, not two
-        return whole(at, std::index_sequence_for<Ts...>{});
+        return whole(base, std::index_sequence_for<Ts...>{});
+    }
+    static constexpr Whole whole_at(std::byte* const* table) {
+        static_assert(always_there<Tensors<Ts...>>() || true); // one error, not two
+        return whole_at(table, std::index_sequence_for<Ts...>{});
     }
 
   private:
     template <std::size_t... Is>
-    static constexpr Whole whole([[maybe_unused]] GroupAddress at, std::index_sequence<Is...>) {
-        if constexpr (sizeof...(Ts) == 0) {
-            return {};
-        } else if constexpr (sizeof...(Ts) == 1) {
-            return whole_view<Whole>(at.base);
-        } else {
-            constexpr auto offsets = slot_offsets(Sizes::bytes);
-            return {whole_view<typename ViewsOf<Ts, access>::Whole>(
-                at.table ? at.table[Is] : at.base + offsets[Is])...};
-        }
+    static constexpr Whole whole([[maybe_unused]] std::byte* base, std::index_sequence<Is...>) {
+        [[maybe_unused]] constexpr auto offsets = slot_offsets(Sizes::bytes);
+        return {whole_view<typename ViewsOf<Ts, access>::Whole>(base + offsets[Is])...};
+    }
+    template <std::size_t... Is>
+    static constexpr Whole whole_at([[maybe_unused]] std::byte* const* table,
+                                    std::index_sequence<Is...>) {
+        return {whole_view<typename ViewsOf<Ts, access>::Whole>(table[Is])...};
     }
 };
 
@@ -288,13 +286,13 @@ constexpr detail::GradientViews<Group, access> gradient_views(std::byte* base, s
 /// The views of a group of whole tensors from there on.
 template <class Group, detail::Access access>
 constexpr detail::WholeViews<Group, access> tensor_views(std::byte* base) {
-    return detail::GroupViews<detail::as_tensors<Group>, access>::whole({base, nullptr});
+    return detail::GroupViews<detail::as_tensors<Group>, access>::whole(base);
 }
 
-/// The same of parameters or their gradients, some of which may lie apart.
+/// The same of tensors that lie wherever `table` points: of parameters, or their gradients.
 template <class Group, detail::Access access>
-constexpr detail::WholeViews<Group, access> parameter_views(GroupAddress at) {
-    return detail::GroupViews<detail::as_tensors<Group>, access>::whole(at);
+constexpr detail::WholeViews<Group, access> parameter_views(std::byte* const* table) {
+    return detail::GroupViews<detail::as_tensors<Group>, access>::whole_at(table);
 }
 
 } // namespace gpipe

@@ -11,14 +11,16 @@ GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
 // The largest tensor that this device adds up with one of another device.
-GPIPE_INLINE constexpr std::size_t most_tied(Part<TiedTensor> ties, Array<std::size_t> const& first,
+GPIPE_INLINE constexpr std::size_t most_tied(ChainShape const& chain,
+                                             Array<std::size_t> const& first,
                                              Programs const& programs, std::size_t device) {
     auto const device_of = [&](std::size_t layer) {
         return programs.device_of(cell_of(first, layer));
     };
     std::size_t bytes = 0;
     bool here = false;
-    for (TiedTensor const& end : ties) {
+    for (TiedTensor const& end : chain.ties) {
+        if (!chain.layers[end.layer].learns(end.tensor)) continue;
         if (end.is_first) here = device_of(end.layer) == device;
         if (here && device_of(end.layer) != device) bytes = std::max(bytes, end.bytes);
     }
@@ -56,7 +58,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     bool const shards = request.replication.count > 1 && request.replication.shards;
     plan.devices = Array<DeviceBytes>(devices);
     for (auto* by_layer : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers,
-                           &plan.statistics, &plan.exchanged, &plan.apart})
+                           &plan.statistics, &plan.exchanged, &plan.frozen})
         *by_layer = Array<std::size_t>(chain.size);
     plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
@@ -91,17 +93,14 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
 
         begin.frozen = at;
         for (std::size_t const i : layers) {
-            if (chain.layers[i].frozen) plan.parameters[i] = at;
-            plan.apart[i] = at;
+            plan.frozen[i] = at;
             at += chain.layers[i].frozen_slots();
         }
         begin.unwanted = at;
         std::size_t unwanted = 0;
-        for (std::size_t const i : layers) {
-            if (chain.layers[i].frozen) plan.gradients[i] = at;
+        for (std::size_t const i : layers)
             if (i >= chain.lowest_learner)
                 unwanted = std::max(unwanted, chain.layers[i].unwanted_slots());
-        }
         at += unwanted;
         bytes.frozen = at - begin.frozen;
 
@@ -198,7 +197,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
             }
         }
         stage(begin.tied, staging.ties && trains
-                              ? slot_bytes(detail::most_tied(chain.ties, first, programs, d))
+                              ? slot_bytes(detail::most_tied(chain, first, programs, d))
                               : 0);
         stage(begin.replicas, request.replication.room(bytes.parameters));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);

@@ -110,9 +110,9 @@ struct MemoryPlan {
     Array<std::size_t> first;      ///< layer that each cell begins with, and L
     Array<DeviceBytes> devices;    ///< of each device's arena
     Array<DeviceOffsets> begin;    ///< by device
-    Array<std::size_t> parameters; ///< by layer: offset in its device's arena
-    Array<std::size_t> gradients;  ///< likewise: of the gradients; of frozen ones where they go
-    Array<std::size_t> apart;      ///< likewise: of frozen parameters in a layer that learns
+    Array<std::size_t> parameters; ///< by layer: offset in its device's arena, of what is trained
+    Array<std::size_t> gradients;  ///< likewise
+    Array<std::size_t> frozen;     ///< likewise: of parameters that are
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;

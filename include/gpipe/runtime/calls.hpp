@@ -17,9 +17,12 @@ namespace gpipe {
 
 /// Where a layer's parameters and their gradients lie.
 struct LayerMemory {
-    GroupAddress parameters; ///< in its device's memory
-    GroupAddress gradients;  ///< likewise
-    BufferMemory buffers{};  ///< likewise
+    /// By tensor, in its device's memory; null on other ranks.
+    ///@{
+    std::byte* const* parameters = nullptr;
+    std::byte* const* gradients = nullptr;
+    ///@}
+    BufferMemory buffers{}; ///< likewise
 };
 
 /// The calls of a cell, list by list: of each way stage by stage.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe::detail {
@@ -21,7 +22,7 @@ namespace gpipe::detail {
 }
 
 // These layers and parameters, too. Throws std::invalid_argument where there is no such layer or
-// tensor, and where a parameter is one with others.
+// tensor, and where a parameter is one with others that learn.
 [[gnu::cold]] GPIPE_INLINE void freeze(Model& model, std::vector<std::size_t> const& layers,
                                        std::vector<FrozenParameter> const& parameters) {
     auto const check = [&](char const* option, std::size_t layer) {
@@ -48,11 +49,18 @@ namespace gpipe::detail {
         model.layers[i].info = model.infos[i];
         if (model.infos[i].frozen) freeze(model.layers[i]);
     }
-    for (TiedTensor const& end : model.ties)
-        if (!model.infos[end.layer].learns(end.tensor))
-            throw_error<std::invalid_argument>(
-                "gpipe: parameter tensor %zu of layer %zu is frozen, but tied to others",
-                std::size_t{end.tensor}, std::size_t{end.layer});
+    TiedTensor first;
+    for (TiedTensor const& end : model.ties) {
+        if (end.is_first) first = end;
+        bool const learns = model.infos[end.layer].learns(end.tensor);
+        if (learns == model.infos[first.layer].learns(first.tensor)) continue;
+        auto const [frozen, other] = learns ? std::pair(first, end) : std::pair(end, first);
+        throw_error<std::invalid_argument>(
+            "gpipe: parameter tensor %zu of layer %zu is frozen, but tensor %zu of layer %zu is "
+            "tied to it and is not: they are one parameter",
+            std::size_t{frozen.tensor}, std::size_t{frozen.layer}, std::size_t{other.tensor},
+            std::size_t{other.layer});
+    }
 }
 
 } // namespace gpipe::detail

@@ -67,11 +67,12 @@ Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool 
     }
     ending.ranks = machine.ranks;
     ending.replicas = machine.replication;
-    ending.ties = Array<TiedCell>(machine.model.ties.size());
-    for (std::size_t i = 0; i < machine.model.ties.size(); ++i) {
-        TiedTensor const& end = machine.model.ties[i];
-        ending.ties[i] = {end.tie, static_cast<std::uint32_t>(machine.cell_of(end.layer))};
-    }
+    Array<TiedCell> ties(machine.model.ties.size());
+    std::size_t learn = 0;
+    for (TiedTensor const& end : machine.model.ties)
+        if (machine.model.infos[end.layer].learns(end.tensor))
+            ties[learn++] = {end.tie, static_cast<std::uint32_t>(machine.cell_of(end.layer))};
+    ending.ties = first_of(ties, learn);
     return ending;
 }
 

@@ -47,7 +47,8 @@ template <DeviceRuntime Device> class LayerBench {
         buffers_ = device_.allocate_host(parts.info.buffers.slots(1));
         parts.functions.initialize(parts.object, values_.data(), buffers_.data(), seed_, i,
                                    model_.layers.size());
-        return {{values_.data()}, {}, {buffers_.data()}};
+        parameters_ = parts.info.parameters.addresses(values_.data());
+        return {parameters_.data(), nullptr, {buffers_.data()}};
     }
     auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }
     void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
@@ -62,7 +63,8 @@ template <DeviceRuntime Device> class LayerBench {
     Device device_;
     decltype(std::declval<Device&>().allocate(0, 0)) workspaces_;
     decltype(std::declval<Device&>().allocate_host(0)) values_, buffers_;
-    HandleSet handles_; ///< goes before its workspaces and stream
+    Array<std::byte*> parameters_; // by tensor
+    HandleSet handles_;            ///< goes before its workspaces and stream
 };
 
 } // namespace gpipe::detail

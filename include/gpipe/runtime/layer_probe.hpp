@@ -70,11 +70,13 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
             gradients_ = {bench, device_, elements.parameters, 1};
             LayerMemory const own = bench.layer(layer);
             for (std::size_t t = 0; t < info.parameters.count; ++t)
-                bench.copy(info.parameters.find({parameters_.here()}, t),
-                           info.parameters.find(own.parameters, t), info.parameters.bytes[t]);
+                bench.copy(info.parameters.find(parameters_.here(), t), own.parameters[t],
+                           info.parameters.bytes[t]);
             parameters_.upload();
-            call_.parameters = {parameters_.there()};
-            call_.gradients = {gradients_.there()};
+            parameters_there_ = info.parameters.addresses(parameters_.there());
+            gradients_there_ = info.parameters.addresses(gradients_.there());
+            call_.parameters = parameters_there_.data();
+            call_.gradients = gradients_there_.data();
             call_.unwanted = info.unwanted();
             // What a forward finds out goes nowhere.
             std::size_t const buffers = info.buffers.slots(1), found = info.statistics.slots(1);
@@ -279,6 +281,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     Call call_;
     std::vector<SkipPlace> skips_;
     BufferMemory buffers_;
+    Array<std::byte*> parameters_there_, gradients_there_; // by tensor
     Memory state_, constants_, scratch_, lasting_;
     Tensors gradients_;
     Part parts_[parts];

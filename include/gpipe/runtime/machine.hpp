@@ -154,8 +154,7 @@ template <DeviceRuntime Device> class Machine {
                                        i, count);
             GroupSizes const& sizes = parts.info.parameters;
             for (std::size_t t = 0; t < sizes.count; ++t)
-                copy(sizes.find(memory.parameters, t), sizes.find({values.data()}, t),
-                     sizes.bytes[t]);
+                copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
             copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }
         engine_.tied().spread();
@@ -165,17 +164,16 @@ template <DeviceRuntime Device> class Machine {
     void initialize_tied() {
         Tables const& tables = engine_.tables();
         for (Tables::Tie const& tie : tables.ties) {
-            UpdateRow const& first = tables.updates[tables.tied[tie.first]];
-            if (first.parameter) continue;
+            TiedTensor const& first = model().ties[tie.first];
+            if (ranks().own(device_of(first.layer))) continue;
             LayerParts const& parts = model().layers[first.layer];
             device::HostBuffer const values(parts.info.parameters.slots(1));
             device::HostBuffer const buffers(parts.info.buffers.slots(1));
             parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
                                        first.layer, model().layers.size());
-            std::byte* const from = parts.info.parameters.find({values.data()}, first.number);
+            std::byte* const from = parts.info.parameters.find(values.data(), first.tensor);
             for (std::size_t i = tie.first; i < tie.last; ++i)
-                if (std::byte* const to = tables.updates[tables.tied[i]].parameter)
-                    copy(to, from, tie.bytes);
+                if (std::byte* const to = engine_.tied().parameter(i)) copy(to, from, tie.bytes);
         }
     }
     // Of the host's memory: bytes that are this rank's, and where those of all ranks would begin.

@@ -142,7 +142,9 @@ template <DeviceRuntime Device> class MachinePlan {
                 result.snapshot += layer.buffers.bytes[t];
         }
         for (TiedTensor const& end : model.ties)
-            if (work.snapshot && !end.is_first) result.snapshot -= (1 + model.states) * end.bytes;
+            if (work.snapshot && !end.is_first)
+                result.snapshot -=
+                    (model.infos[end.layer].learns(end.tensor) ? 1 + model.states : 1) * end.bytes;
         return result;
     }
     Array<Link> links(Device const& device) const {

@@ -11,23 +11,16 @@ GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 namespace detail {
 
-// Of a layer that has all its parameters, and gradients, in one place: those that are frozen are in
-// others. `table`: where to put addresses.
-[[gnu::cold]] GPIPE_INLINE void put_apart(LayerMemory& layer, std::byte** table,
-                                          LayerInfo const& info, std::byte* parameter,
-                                          std::byte* gradient) {
-    GroupSizes const& sizes = info.parameters;
-    if (!layer.parameters.base) return; // another rank's
-    std::byte* learned[] = {layer.parameters.base, layer.gradients.base};
-    std::byte* frozen[] = {parameter, gradient};
-    for (std::size_t t = 0; t < sizes.count; ++t)
-        for (std::size_t n = 0; n < 2; ++n) {
-            std::byte*& at = (info.learns(t) ? learned : frozen)[n];
-            table[n * sizes.count + t] = at;
-            at += slot_bytes(sizes.bytes[t]);
-        }
-    layer.parameters = GroupAddress::of_arrays(table, sizes.count);
-    layer.gradients = GroupAddress::of_arrays(table + sizes.count, sizes.count);
+// Where the tensors of a layer lie: `learned` those that are trained, one behind the other, and
+// `frozen` the others. Returns where the table of them ends that begins at `to`.
+[[gnu::cold]] GPIPE_INLINE std::byte** put_tensors(LayerInfo const& layer, std::byte* learned,
+                                                   std::byte* frozen, std::byte** to) {
+    for (std::size_t t = 0; t < layer.parameters.count; ++t) {
+        std::byte*& at = layer.learns(t) ? learned : frozen;
+        *to++ = at;
+        at += slot_bytes(layer.parameters.bytes[t]);
+    }
+    return to;
 }
 
 [[gnu::cold]] GPIPE_INLINE void fill_layers(Tables& tables, Model const& model,
@@ -37,21 +30,23 @@ namespace detail {
     std::size_t const count = model.layers.size();
     tables.layers = Array<LayerMemory>(count);
     tables.layer_names = Array<std::string_view>(count + 1);
-    std::size_t apart = 0;
-    for (LayerInfo const& info : model.infos)
-        if (info.frozen_tensors) apart += 2 * info.parameters.count;
-    tables.apart = Array<std::byte*>(apart);
-    std::byte** next = tables.apart.data();
+    std::size_t tensors = 0;
+    for (LayerInfo const& info : model.infos) tensors += info.parameters.count;
+    tables.tensors = Array<std::byte*>(2 * tensors);
+    std::byte** next = tables.tensors.data();
     for (std::size_t c = 0; c < programs.cells(); ++c) {
-        std::byte* const arena = arenas[programs.device_of(c)];
+        std::size_t const device = programs.device_of(c);
+        std::byte* const arena = arenas[device];
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
-            tables.layer_names[i] = model.infos[i].name;
-            if (tables.ranks.own(programs.device_of(c)))
-                tables.layers[i] = {{arena + plan.parameters[i]}, {arena + plan.gradients[i]}, {}};
-            if (!model.infos[i].frozen_tensors) continue;
-            put_apart(tables.layers[i], next, model.infos[i], arena + plan.apart[i],
-                      arena + plan.begin[programs.device_of(c)].unwanted);
-            next += 2 * model.infos[i].parameters.count;
+            LayerInfo const& info = model.infos[i];
+            tables.layer_names[i] = info.name;
+            if (!tables.ranks.own(device)) continue;
+            LayerMemory& layer = tables.layers[i];
+            layer.parameters = next;
+            layer.gradients = next =
+                put_tensors(info, arena + plan.parameters[i], arena + plan.frozen[i], next);
+            next = put_tensors(info, arena + plan.gradients[i], arena + plan.begin[device].unwanted,
+                               next);
         }
     }
     tables.layer_names[count] = model.loss.name;
@@ -86,8 +81,8 @@ namespace detail {
                 update.update = spec.update;
                 update.squares = spec.squares;
                 update.add = spec.add;
-                update.parameter = model.infos[layer].parameters.find(row.parameters, t);
-                update.gradient = model.infos[layer].parameters.find(row.gradients, t);
+                update.parameter = row.parameters[t];
+                update.gradient = row.gradients[t];
                 if (states) update.state = states + model.states * offset;
             }
             update.elements = spec.elements;
@@ -122,14 +117,13 @@ namespace detail {
     tables.ties = Array<Tables::Tie>(ends > 0 ? model.ties[ends - 1].tie + 1 : 0);
     for (std::size_t i = 0; i < ends; ++i) {
         TiedTensor const& end = model.ties[i];
-        UpdateRow& row = tables.updates[tables.tied[i] = row_of(end.layer, end.tensor)];
         Tables::Tie& tie = tables.ties[end.tie];
+        if (end.is_first) tie = {i, i, end.bytes};
         tie.last = i + 1;
-        if (end.is_first) {
-            tie.first = i;
-            tie.bytes = end.bytes;
-            continue;
-        }
+        bool const learns = model.infos[end.layer].learns(end.tensor);
+        tables.tied[i] = learns ? row_of(end.layer, end.tensor) : Tables::no_row;
+        if (end.is_first || !learns) continue;
+        UpdateRow& row = tables.updates[tables.tied[i]];
         repeats[tables.tied[i]] = true;
         // The same to the optimizer and in messages.
         UpdateRow const& first = tables.updates[tables.tied[tie.first]];

@@ -48,8 +48,7 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
             tensor, layer, name.c_str(), std::string(type).c_str(),
             std::string(type_name<T>).c_str());
     LayerMemory const& row = machine.layer(layer);
-    return {sizes.find(row.parameters, tensor), sizes.find(row.gradients, tensor),
-            sizes.bytes[tensor]};
+    return {row.parameters[tensor], row.gradients[tensor], sizes.bytes[tensor]};
 }
 
 /// The machine, if the layer is not frozen, and so has gradients; else throws

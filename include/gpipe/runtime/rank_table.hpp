@@ -30,8 +30,9 @@ namespace gpipe::detail {
         add(edge.gradient_bytes);
     }
     for (DeviceBytes const& device : plan.devices) add(device.total());
-    for (auto const* offsets : {&plan.parameters, &plan.gradients, &plan.optimizer, &plan.buffers,
-                                &plan.statistics, &plan.room.at, &plan.evaluation_room.at})
+    for (auto const* offsets :
+         {&plan.parameters, &plan.gradients, &plan.frozen, &plan.optimizer, &plan.buffers,
+          &plan.statistics, &plan.room.at, &plan.evaluation_room.at})
         for (std::size_t const offset : *offsets) add(offset);
     return hash;
 }

@@ -47,11 +47,12 @@ struct Tables {
         std::size_t last = 0;  ///< one past them
         std::size_t bytes = 0; ///< of the tensor, without padding
     };
+    static constexpr std::uint32_t no_row = static_cast<std::uint32_t>(-1); ///< in `tied`
 
     Calls calls;                         ///< by cell and CallList
     DebugCalls debug;                    ///< that these stand for, if they do
     Array<LayerMemory> layers;           ///< by layer
-    Array<std::byte*> apart;             ///< the tables of those whose tensors do not lie together
+    Array<std::byte*> tensors;           ///< that those point to
     Array<std::string_view> layer_names; ///< the last of them is the loss's
     Array<CellRow> cells;                ///< by cell
     Array<EdgeRow> edges;                ///< by edge
@@ -60,8 +61,8 @@ struct Tables {
     Array<OnDevice> devices;             ///< by device
     BufferRows buffers;                  ///< of layers that have any
     Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
-    Array<std::uint32_t> tied;  ///< of `updates`, as Model::ties has the ends
-    Array<Tie> ties;            ///< whose ends they are
+    Array<std::uint32_t> tied; ///< of `updates`, as Model::ties has the ends; no_row of frozen ones
+    Array<Tie> ties;           ///< whose ends they are
     /// Where the sums of the squares of all gradients are found on the last device, where it cannot
     /// read the host's memory; and `order`, likewise.
     double* all_squares = nullptr;

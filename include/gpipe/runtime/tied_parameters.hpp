@@ -37,24 +37,40 @@ template <DeviceRuntime Device> class TiedParameters {
     void take_back() {
         if (std::size_t const layer = std::exchange(lent_, none); layer != none) spread(layer);
     }
+    /// The tie of a parameter tensor, and no tie of others. Its ends are `first` to `last`.
+    Tables::Tie of(std::size_t layer, std::size_t tensor) const {
+        for (TiedTensor const& end : model_.ties)
+            if (end.layer == layer && end.tensor == tensor) return tables_.ties[end.tie];
+        return {};
+    }
     /// Whether a parameter tensor is one with that of an earlier layer.
     bool is_repeated(std::size_t layer, std::size_t tensor) const {
         for (TiedTensor const& end : model_.ties)
             if (end.layer == layer && end.tensor == tensor) return !end.is_first;
         return false;
     }
+    /// Where an end lies; null on another rank.
+    std::byte* parameter(std::size_t end) const {
+        TiedTensor const& tied = model_.ties[end];
+        std::byte* const* const parameters = tables_.layers[tied.layer].parameters;
+        return parameters ? parameters[tied.tensor] : nullptr;
+    }
 
   private:
     static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
     void spread(Tables::Tie const& tie, std::size_t from) const {
-        UpdateRow const& written = tables_.updates[tables_.tied[from]];
+        std::byte const* const written = parameter(from);
+        auto const state = [&](std::size_t end) {
+            std::uint32_t const row = tables_.tied[end];
+            return row == Tables::no_row ? nullptr : tables_.updates[row].state;
+        };
         for (std::size_t i = tie.first; i < tie.last; ++i) {
-            UpdateRow const& row = tables_.updates[tables_.tied[i]];
-            if (i == from || !row.parameter || !written.parameter) continue; // on another rank
-            arenas_.copy(row.parameter, written.parameter, tie.bytes);
-            if (row.state) // else sharded, and alike
-                arenas_.copy(row.state, written.state, model_.states * slot_bytes(tie.bytes));
+            std::byte* const to = parameter(i);
+            if (i == from || !to || !written) continue; // on another rank
+            arenas_.copy(to, written, tie.bytes);
+            if (std::byte* const states = state(i)) // else frozen, or sharded, and alike
+                arenas_.copy(states, state(from), model_.states * slot_bytes(tie.bytes));
         }
     }
 

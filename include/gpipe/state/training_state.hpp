@@ -113,15 +113,19 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         bool const keeps = tables.ranks.replica == 0;
         for (std::size_t t = 0; t < layer.buffers.count; ++t)
             add_lasting(state, buffer_name(i, layer, t), layer.buffers.first[t],
-                        info.buffers.find({memory.buffers.buffers}, t), keeps);
+                        info.buffers.find(memory.buffers.buffers, t), keeps);
         for (std::size_t t = 0; t < layer.parameters.count; ++t) {
             TensorType const& type = layer.parameters.first[t];
+            if (machine.engine().tied().is_repeated(i, t)) continue;
             if (!info.learns(t)) {
+                Tables::Tie const tie = machine.engine().tied().of(i, t);
+                for (std::size_t e = tie.first + 1; e < tie.last; ++e)
+                    if (std::byte* const other = machine.engine().tied().parameter(e))
+                        state.own.push_back({state.tensors.size(), 0, type.count, other, false});
                 add_lasting(state, tensor_name(i, layer, t), type,
-                            info.parameters.find(memory.parameters, t), keeps);
+                            memory.parameters ? memory.parameters[t] : nullptr, keeps);
                 continue;
             }
-            if (machine.engine().tied().is_repeated(i, t)) continue;
             std::uint32_t const row = tables.order[next++];
             std::size_t const tensor = state.tensors.size();
             auto const add = [&](std::uint32_t end) {
