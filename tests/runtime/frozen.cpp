@@ -616,3 +616,30 @@ TEST_CASE_TEMPLATE("P1 tied parameters are frozen together: they begin as one, a
             });
     }
 }
+
+TEST_CASE("of many ties all but the last are frozen, and updates wait for no other device") {
+    struct A;
+    struct B;
+    struct C;
+    struct D;
+    using Layer = toy::Linear<Real, 5, 5>;
+    using Ties =
+        gpipe::Pipeline<toy::TiedTo<Layer, A>, toy::TiedTo<Layer, B>, toy::TiedTo<Layer, C>,
+                        toy::TiedTo<Layer, D>, toy::TiedTo<Layer, A>, toy::TiedTo<Layer, B>,
+                        toy::TiedTo<Layer, C>, toy::TiedTo<Layer, D>>;
+    auto const train = [&]<class Update>(Update) {
+        using T = gpipe::Training<Ties, gpipe::Cells<2>, gpipe::MicroBatches<2>,
+                                  gpipe::Loss<toy::MeanSquare<Real, 5>>, gpipe::Optimizer<Adam>,
+                                  gpipe::schedule::OneForwardOneBackward, Update>;
+        typename T::Options o;
+        o.samples = 4;
+        o.frozen_parameters = {{0, 0}, {1, 0}, {2, 0}, {4, 0}, {5, 0}, {6, 0}};
+        T training(Ties{}, {}, Adam{1e-2f}, o);
+        auto const x = toy::numbers<Real>(20, 1), target = toy::numbers<Real>(20, 2);
+        std::vector<double> seen;
+        for (int step = 0; step < 3; ++step) seen.push_back(training.step(x, target).loss);
+        toy::add_state<Ties>(training, seen);
+        return seen;
+    };
+    CHECK(train(gpipe::update::Immediate{}) == train(gpipe::update::AfterCommit{}));
+}

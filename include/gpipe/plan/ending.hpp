@@ -47,7 +47,9 @@ class EndBuilder : public EndTable {
     // of other devices that its parameters are tied to.
     void end_at_once() {
         commit(0);
-        Array<bool> called(devices_), ended(devices_), reduced(ending_.ties.size());
+        std::size_t const tied = ending_.ties.size(); // of some of all ties
+        Array<bool> called(devices_), ended(devices_),
+            reduced(tied > 0 ? ending_.ties[tied - 1].tie + 1 : 0);
         auto const all = [&](Part<TiedCell> tie, Array<bool> const& devices) {
             bool result = true;
             for (TiedCell const& end : tie)
