@@ -440,7 +440,7 @@ TEST_CASE("P1 and where tensors are absent in some mini-batches, which all ranks
             }
             CHECK(cuda_double::complaints() == "");
         });
-    CHECK(trained > 1);
+    CHECK(trained > 0);
 }
 
 namespace {

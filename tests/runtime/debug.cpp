@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -347,14 +346,19 @@ TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave un
             OfLayer train({}, {}, {}, o);
             o.debug = false;
             OfLayer plain({}, {}, {}, o);
-            for (auto const& [wrong, tensor, who] :
-                 {std::tuple{Tells::statistics, "statistics 1", "forward"},
+            struct Wrong {
+                Tells what;
+                char const* tensor;
+                char const* function;
+            };
+            for (Wrong const& wrong :
+                 {Wrong{Tells::statistics, "statistics 1", "forward"},
                   {Tells::exchanged, "exchanged 1", "exchange"},
                   {Tells::exchanged_gradient, "exchanged_gradient 1", "exchange_gradient"}})
                 for (std::size_t const written : {2, 5}) {
-                    INFO(schedule.name, ", K = ", cells, ", ", tensor, ", ", written);
+                    INFO(schedule.name, ", K = ", cells, ", ", wrong.tensor, ", ", written);
                     train.template change_layer<1>([&](Layer& layer) {
-                        layer.wrong = wrong;
+                        layer.wrong = wrong.what;
                         layer.written = written;
                     });
                     std::string says;
@@ -363,8 +367,9 @@ TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave un
                     } catch (std::logic_error const& error) {
                         says = error.what();
                     }
-                    std::string const by = std::string(", by the ") + who + " of layer 1 (";
-                    CHECK(says.find(std::string("gpipe: ") + tensor +
+                    std::string const by =
+                        std::string(", by the ") + wrong.function + " of layer 1 (";
+                    CHECK(says.find(std::string("gpipe: ") + wrong.tensor +
                                     (written < 4 ? " is left unwritten, first at element 2"
                                                  : " is written up to 8 bytes beyond its end") +
                                     by) == 0);
