@@ -3,6 +3,7 @@
 #include <gpipe/core/version.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 
@@ -12,8 +13,6 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#else
-#include <chrono>
 #endif
 
 namespace gpipe::detail {
@@ -24,6 +23,13 @@ namespace gpipe::detail {
 /// its last look (membarrier(2)); where that is refused it sleeps for a short time at most.
 class alignas(128) Bell {
   public:
+    /// Of many who wait for each other's messages. Where others want their cores they sleep at
+    /// once: who is woken comes next, and who yields waits for everybody's time slice.
+    struct Many {};
+
+    Bell() = default;
+    explicit Bell(Many) : many_(true) {}
+
     /// Whoever sleeps looks again, and finds what this thread has done before by atomic stores.
     void ring() noexcept {
         if (sleepers_.load(std::memory_order_relaxed) != 0) wake();
@@ -31,12 +37,12 @@ class alignas(128) Bell {
 
     /// Returns once there() says so, which is asked again and again.
     template <class There> void wait(There there) noexcept {
-        for (int look = 0; look < looks; ++look) {
+        for (int look = is_crowded() ? looks : 0; look < looks; ++look) {
             if (there()) return;
             if (look >= hot_looks) pause();
             // Two threads may share a core, woken there by each other: then only the one that waits
             // can let the other run, and both must look busy for the scheduler to part them.
-            if (look % looks_per_yield == looks_per_yield - 1) std::this_thread::yield();
+            if (look % looks_per_yield == looks_per_yield - 1 && yields_for_long()) break;
         }
         while (!there()) sleep(there);
     }
@@ -46,7 +52,26 @@ class alignas(128) Bell {
     static constexpr int looks = 1000;
     static constexpr int hot_looks = 16;
     static constexpr int looks_per_yield = 64;
+    // A time slice of somebody else takes longer; some waits later it may be quiet again.
+    static constexpr std::chrono::microseconds long_yield{500};
+    static constexpr int crowded_waits = 1000;
 
+    bool is_crowded() {
+        int const left = crowded_.load(std::memory_order_relaxed);
+        if (left > 0) crowded_.store(left - 1, std::memory_order_relaxed);
+        return left > 0;
+    }
+    bool yields_for_long() {
+        if (!many_) {
+            std::this_thread::yield();
+            return false;
+        }
+        auto const begin = std::chrono::steady_clock::now();
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() - begin < long_yield) return false;
+        crowded_.store(crowded_waits, std::memory_order_relaxed);
+        return true;
+    }
     static void pause() {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -86,6 +111,8 @@ class alignas(128) Bell {
     std::atomic<std::uint32_t> rung_{0};
     static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
     std::atomic<std::uint32_t> sleepers_{0};
+    std::atomic<int> crowded_{0}; // so many waits more
+    bool many_ = false;
 };
 
 } // namespace gpipe::detail

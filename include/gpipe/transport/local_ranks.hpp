@@ -57,7 +57,7 @@ class LocalWire {
         return ready();
     }
 
-    detail::Bell bell_;
+    detail::Bell bell_{detail::Bell::Many{}};
     Array<Given> given_; // by rank
     std::unique_ptr<Way[]> ways_;
     std::once_flag opened_;
