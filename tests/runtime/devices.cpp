@@ -65,6 +65,8 @@ static_assert(!gpipe::DeviceExecutor<NoExecutor> && gpipe::DeviceQueue<NoExecuto
 // A count that is waited for.
 class Counter {
   public:
+    Counter() = default;
+    explicit Counter(Bell::Many many) : bell_(many) {}
     void publish(std::uint32_t value) {
         value_.store(value, std::memory_order_release);
         bell_.ring();
@@ -117,10 +119,10 @@ TEST_CASE("a bell wakes every sleeper, however long it slept") {
     }
 }
 
-TEST_CASE("who was rung for finds what was written before") {
-    // Two threads take turns; each reads what the other wrote.
-    Counter there, back;
-    std::uint32_t const rounds = 20000;
+namespace {
+
+// Two threads take turns; whether each reads what the other wrote.
+bool take_turns(Counter&& there, Counter&& back, std::uint32_t rounds) {
     std::uint32_t value = 0; // not atomic: the counters order the accesses
     std::thread other([&] {
         for (std::uint32_t i = 1; i <= rounds; ++i) {
@@ -139,7 +141,27 @@ TEST_CASE("who was rung for finds what was written before") {
         right = right && value == expected;
     }
     other.join();
-    CHECK(right);
+    return right;
+}
+
+} // namespace
+
+TEST_CASE("who was rung for finds what was written before") {
+    CHECK(take_turns({}, {}, 20000));
+    CHECK(take_turns(Counter(Bell::Many{}), Counter(Bell::Many{}), 20000));
+}
+
+TEST_CASE("and so does one of many while others want the cores") {
+    std::atomic<bool> ended{false};
+    std::vector<std::thread> others;
+    for (unsigned i = 0; i <= std::thread::hardware_concurrency(); ++i)
+        others.emplace_back([&] {
+            while (!ended) {
+            }
+        });
+    CHECK(take_turns(Counter(Bell::Many{}), Counter(Bell::Many{}), 5000));
+    ended = true;
+    for (auto& other : others) other.join();
 }
 
 TEST_CASE("the host walks every lane once per run, on as many threads as asked for at the most") {

@@ -51,7 +51,9 @@ struct Way {
     std::size_t replicas = 1;
     bool shards = false;
     Sizes devices = {};
-    std::size_t k = 1; // in one process
+    std::size_t k = 1;   // in one process
+    bool frozen = false; // the tie is
+    std::uint64_t seed = 5;
 
     std::string words() const {
         return std::to_string(replicas) + (shards ? " replicas, sharded, " : " replicas, ") +
@@ -59,13 +61,14 @@ struct Way {
     }
 };
 
-template <class T> typename T::Options options(std::size_t k, std::size_t replicas) {
+template <class T> typename T::Options options(Way const& way, std::size_t k) {
     typename T::Options o;
     o.samples = 8;
-    o.seed = 5;
+    o.seed = way.seed;
     o.cells = k;
     o.micro_batches = 4;
-    o.replicas = replicas;
+    o.replicas = way.replicas;
+    if (way.frozen) o.frozen_parameters = {{0, 0}, {3, 0}};
     o.schedule = gpipe::schedule::GPipeAscending{};
     return o;
 }
@@ -80,8 +83,7 @@ struct Any {
 template <class Shard> struct InOne : Any {
     using T = Train<Nets, Shard>;
     T train;
-    explicit InOne(Way const& way)
-        : train(Nets{}, Loss{}, Adam{1e-2f}, options<T>(way.k, way.replicas)) {}
+    explicit InOne(Way const& way) : train(Nets{}, Loss{}, Adam{1e-2f}, options<T>(way, way.k)) {}
     double step(toy::Data<float> const& data) override {
         return train.step(data.inputs, data.targets).loss;
     }
@@ -103,7 +105,7 @@ template <class Shard> struct OnRanks : Any {
         : crew(all(way), way.replicas % 2 == 0, 1, [&](std::size_t, toy::Rank::Options device) {
               std::size_t k = 0;
               for (std::size_t const d : way.devices) k += d;
-              auto o = options<T>(k, way.replicas);
+              auto o = options<T>(way, k);
               o.device = device;
               return std::make_unique<T>(Nets{}, Loss{}, Adam{1e-2f}, o);
           }) {}
@@ -155,9 +157,14 @@ toy::Data<float> data_of(std::size_t step) {
 
 TEST_CASE("what any ranks and replicas have saved any others load, and go on as those do, in every "
           "bit where they have as many replicas") {
-    std::vector<double> expected[4]; // by replicas: of the steps behind
+    std::vector<double> expected[2][4]; // by what is frozen, and replicas: of the steps behind
     std::size_t loaded = 0;
-    for (Way const& from : ways) {
+    std::vector<Way> all = ways;
+    for (Way const& way : {ways[0], ways[2], ways[4], ways[6], ways[9]}) {
+        all.push_back(way);
+        all.back().frozen = true;
+    }
+    for (Way const& from : all) {
         INFO("saved by ", from.words());
         Folder const folder;
         auto const saves = make(from);
@@ -170,9 +177,12 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
         CHECK(files_in(folder) >= std::min<std::size_t>(savers, 2));
         std::vector<double> after;
         for (std::size_t step = 3; step < 6; ++step) after.push_back(saves->step(data_of(step)));
-        if (expected[from.replicas].empty()) expected[from.replicas] = after;
-        CHECK(after == expected[from.replicas]);
-        for (Way const& to : ways) {
+        std::vector<double>& known = expected[from.frozen][from.replicas];
+        if (known.empty()) known = after;
+        CHECK(after == known);
+        for (Way to : all) {
+            if (to.frozen != from.frozen) continue;
+            to.seed = 9; // what it begins with is not what it loads
             INFO("loaded by ", to.words());
             auto const loads = make(to);
             gpipe::SavedState const state = loads->load(folder / "state", {});
@@ -199,7 +209,7 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
             ++loaded;
         }
     }
-    CHECK(loaded == ways.size() * ways.size());
+    CHECK(loaded == ways.size() * ways.size() + 5 * 5);
 }
 
 TEST_CASE("a state that is saved again takes the old one's place, and nothing of that is left") {

@@ -207,9 +207,10 @@ template <class L> consteval bool frozen_fits() {
     else
         return false;
 }
-// Of what few layers have.
-template <class L> consteval bool rest_fits() {
-    if constexpr (has_more<L> || is_given_more<L> || requires { typename L::FrozenTensors; })
+// One question in place of six: for nearly all layers the answer is that they have none.
+template <class L> consteval bool rare_members_fit() {
+    if constexpr (has_other_tensors<L> || is_given_more<L> ||
+                  requires { typename L::FrozenTensors; })
         return merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
                exchange_gradient_fits<L>() && given_fits<L>() && frozen_fits<L>();
     else
@@ -219,7 +220,7 @@ template <class L> consteval bool layer_fits() {
     if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
-               skips_of<L>::fit && ties_fit<L>() && rest_fits<L>();
+               skips_of<L>::fit && ties_fit<L>() && rare_members_fit<L>();
     else
         return false;
 }

@@ -57,9 +57,9 @@ concept has_buffers = requires {
     typename L::Buffers;
 }
 || requires { typename L::Statistics; };
-// Whether it has whole tensors beside its parameters.
+// Than parameters, whole ones.
 template <class L>
-concept has_more = has_buffers<L> || requires {
+concept has_other_tensors = has_buffers<L> || requires {
     typename L::Exchanged;
 } || requires {
     typename L::ExchangedGradient;
@@ -69,7 +69,7 @@ template <class Parameters, class Buffers, class Statistics, class Exchanged,
           class ExchangedGradient>
 struct WithBuffers {};
 template <class L> struct WholeOf : ParametersOf<L> {};
-template <has_more L> struct WholeOf<L> {
+template <has_other_tensors L> struct WholeOf<L> {
     using type = WithBuffers<typename ParametersOf<L>::type, typename BuffersOf<L>::type,
                              typename StatisticsOf<L>::type, typename ExchangedOf<L>::type,
                              typename ExchangedGradientOf<L>::type>;

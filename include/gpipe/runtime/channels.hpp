@@ -56,11 +56,9 @@ namespace gpipe::detail {
                          row.gradients(tables.capacity)));
             }
         for (Tables::Tie const& tie : tables.ties)
-            for (std::size_t i = tie.first + 1; i < tie.last; ++i)
-                if (tables.tied[i] == Tables::no_row)
-                    continue;
-                else if (std::uint32_t const here = rank_of_end(i), first = rank_of_end(tie.first);
-                         here != first)
+            for (std::size_t i = tie.first + 1; i < tie.last && tables.learns(tie); ++i)
+                if (std::uint32_t const here = rank_of_end(i), first = rank_of_end(tie.first);
+                    here != first)
                     tell(tables.channels[i], add(here, first, tie.bytes, tie.bytes));
     }
     ReplicaParts& parts = tables.replicas;

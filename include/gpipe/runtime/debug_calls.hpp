@@ -15,22 +15,22 @@ namespace gpipe {
 
 /// A tensor that a call may write.
 struct DebugTensor {
-    /// What it is one of, of those that are whole.
-    enum class Of : std::uint8_t {
-        call, ///< what only that call writes
+    /// Where a whole one is kept.
+    enum class In : std::uint8_t {
+        one_place, ///< whatever the micro-batch
         statistics,
         exchanged,
         exchanged_gradient
     };
-    char const* what = nullptr;     ///< it is
-    std::uint32_t number = 0;       ///< among those of its kind
-    std::string_view tag{};         ///< of a skip, in place of the number
-    char const* function = nullptr; ///< of the layer, that writes it
-    Place place{};                  ///< where it lies, if it is of samples
-    Of of = Of::call;               ///< else
-    std::byte* whole = nullptr;     ///< where it lies then; null: it is what the loss comes to
-    BufferMemory const* memory = nullptr; ///< or of the layer,
-    std::size_t offset = 0;               ///< bytes from where those begin
+    char const* what = nullptr;           ///< it is
+    std::uint32_t number = 0;             ///< among those of its kind
+    std::string_view tag{};               ///< of a skip, in place of the number
+    char const* function = nullptr;       ///< of the layer, that writes it
+    Place place{};                        ///< where it lies, if it is of samples
+    In in = In::one_place;                ///< else
+    std::byte* whole = nullptr;           ///< that place; null: it is what the loss comes to
+    BufferMemory const* memory = nullptr; ///< of the layer, that has the other ones
+    std::size_t offset = 0;               ///< bytes, from where those of a micro-batch begin
     std::size_t bytes = 0;                ///< of a sample, or of the whole
     std::size_t room = 0;                 ///< of the slot; 0: none behind what is written
     std::size_t element = 1;              ///< bytes
@@ -114,12 +114,12 @@ class DebugCallMaker {
         bool const forward = kind == CallKind::forward;
         bool const halves = kind == CallKind::backward && layer.splits && !layer.has_whole;
         bool const first = kind == CallKind::input_gradient || kind == CallKind::backward;
-        using Of = DebugTensor::Of;
+        using In = DebugTensor::In;
         function_ = forward ? "exchange" : "exchange_gradient";
         if (call.exchanges && forward)
-            add_whole("exchanged", layer.exchanged, Of::exchanged, call);
+            add_whole("exchanged", layer.exchanged, In::exchanged, call);
         else if (call.exchanges)
-            add_whole("exchanged_gradient", layer.exchanged_gradient, Of::exchanged_gradient, call);
+            add_whole("exchanged_gradient", layer.exchanged_gradient, In::exchanged_gradient, call);
         function_ = forward                            ? "forward"
                     : !first                           ? "weight_gradient"
                     : kind == CallKind::input_gradient ? "input_gradient"
@@ -142,7 +142,7 @@ class DebugCallMaker {
         }
         tag_ = {};
         add("scratch", layer.scratch, call.scratch, false);
-        if (forward) add_whole("statistics", layer.statistics, Of::statistics, call);
+        if (forward) add_whole("statistics", layer.statistics, In::statistics, call);
         if (halves) function_ = "weight_gradient";
         if (!forward && kind != CallKind::input_gradient && !layer.frozen)
             add_gradients(layer, call.gradients);
@@ -161,35 +161,23 @@ class DebugCallMaker {
     }
     void add(char const* what, GroupSizes const& group, Place place, bool must) {
         for (std::uint32_t t = 0; t < group.count && place.region != Region::nothing; ++t) {
-            DebugTensor tensor;
-            tensor.what = what;
-            tensor.number = t;
+            DebugTensor tensor = tensor_of(what, group, t, plan_.capacity);
             tensor.tag = tag_;
             tensor.place = place;
-            tensor.bytes = group.bytes[t];
-            tensor.room = slot_bytes(group.bytes[t] * plan_.capacity);
-            tensor.element = group.elements[t].bytes;
             tensor.optional = group.elements[t].optional;
-            tensor.poison = poison_of(group.elements[t]);
             if (!must) tensor.poison.unit = 0;
             if (tensor.bytes > 0) put(tensor);
             place.offset += tensor.room;
         }
     }
-    void add_whole(char const* what, GroupSizes const& group, DebugTensor::Of of,
+    void add_whole(char const* what, GroupSizes const& group, DebugTensor::In in,
                    Call const& call) {
         std::size_t offset = 0;
         for (std::uint32_t t = 0; t < group.count; ++t) {
-            DebugTensor tensor;
-            tensor.what = what;
-            tensor.number = t;
-            tensor.of = of;
+            DebugTensor tensor = tensor_of(what, group, t, 1);
+            tensor.in = in;
             tensor.memory = call.buffers;
             tensor.offset = offset;
-            tensor.bytes = group.bytes[t];
-            tensor.room = slot_bytes(group.bytes[t]);
-            tensor.element = group.elements[t].bytes;
-            tensor.poison = poison_of(group.elements[t]);
             put(tensor);
             offset += tensor.room;
         }
@@ -200,16 +188,24 @@ class DebugCallMaker {
         std::size_t left = layer.learned_tensors();
         for (std::uint32_t t = 0; t < group.count; ++t) {
             if (!layer.learns(t)) continue;
-            DebugTensor tensor;
-            tensor.what = "gradient of parameter tensor";
-            tensor.number = t;
+            DebugTensor tensor = tensor_of("gradient of parameter tensor", group, t, 1);
+            tensor.poison = {};
             tensor.whole = gradients[t];
-            tensor.bytes = group.bytes[t];
-            tensor.room = slot_bytes(group.bytes[t]);
-            tensor.element = group.elements[t].bytes;
             if (--left == 0) tensor.room += slot_alignment; // see PlanRequest::guard
             put(tensor);
         }
+    }
+    // In slots with room for `capacity` samples; 1 for whole ones.
+    static DebugTensor tensor_of(char const* what, GroupSizes const& group, std::uint32_t t,
+                                 std::size_t capacity) {
+        DebugTensor tensor;
+        tensor.what = what;
+        tensor.number = t;
+        tensor.bytes = group.bytes[t];
+        tensor.room = slot_bytes(group.bytes[t] * capacity);
+        tensor.element = group.elements[t].bytes;
+        tensor.poison = poison_of(group.elements[t]);
+        return tensor;
     }
     void put(DebugTensor& tensor) {
         tensor.function = function_;
@@ -233,18 +229,18 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
     PoisonedBytes all;
     all.poison = tensor.poison;
     all.guard = tensor.guard;
-    using Of = DebugTensor::Of;
-    if (tensor.of == Of::call)
+    using In = DebugTensor::In;
+    if (tensor.in == In::one_place)
         all.data = tensor.whole           ? tensor.whole
                    : tensor.has_samples() ? tensor.place.in(frame)
                                           : reinterpret_cast<std::byte*>(frame.sums);
-    else if (tensor.of == Of::statistics)
+    else if (tensor.in == In::statistics)
         all.data = tensor.memory->part_of(frame) + tensor.offset;
     else
         all.data =
-            tensor.memory->exchange.own(frame, tensor.of == Of::exchanged_gradient) + tensor.offset;
+            tensor.memory->exchange.own(frame, tensor.in == In::exchanged_gradient) + tensor.offset;
     // ForwardContext::gathering().
-    if (tensor.of == Of::statistics && frame.phase != Phase::forward) all.poison.unit = 0;
+    if (tensor.in == In::statistics && frame.phase != Phase::forward) all.poison.unit = 0;
     all.bytes = tensor.bytes * (tensor.has_samples() ? frame.samples : 1);
     all.room = tensor.room > 0 ? tensor.room : all.bytes;
     return all;

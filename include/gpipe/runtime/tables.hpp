@@ -106,6 +106,8 @@ struct Tables {
     bool has_row(std::size_t device, std::size_t row) const {
         return updates_at[device] <= row && row < updates_at[device + 1];
     }
+    /// Whether a tie is of parameters that are trained.
+    bool learns(Tie const& tie) const { return tied[tie.first] != no_row; }
     /// Whether a device has parameters.
     bool has_updates(std::size_t device) const {
         return updates_at[device] < updates_at[device + 1];

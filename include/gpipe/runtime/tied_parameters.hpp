@@ -62,8 +62,7 @@ template <DeviceRuntime Device> class TiedParameters {
     void spread(Tables::Tie const& tie, std::size_t from) const {
         std::byte const* const written = parameter(from);
         auto const state = [&](std::size_t end) {
-            std::uint32_t const row = tables_.tied[end];
-            return row == Tables::no_row ? nullptr : tables_.updates[row].state;
+            return tables_.learns(tie) ? tables_.updates[tables_.tied[end]].state : nullptr;
         };
         for (std::size_t i = tie.first; i < tie.last; ++i) {
             std::byte* const to = parameter(i);
