@@ -156,6 +156,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/usage.hpp
     include/gpipe/memory/value_placer.hpp
     include/gpipe/optimizer/adam.hpp
+    include/gpipe/optimizer/check_rates.hpp
     include/gpipe/optimizer/groups.hpp
     include/gpipe/optimizer/hooked.hpp
     include/gpipe/optimizer/one_of.hpp

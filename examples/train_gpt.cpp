@@ -175,11 +175,11 @@ struct Settings {
 
     // The layers of each cell; none where they are cut by what they declare.
     template <class Device, class Net, class Company>
-    gpipe::Array<std::size_t> chosen_balance(Net const& net, Company& company) const {
+    std::vector<std::size_t> chosen_balance(Net const& net, Company& company) const {
         if (balance == "cost") return {};
         std::size_t const count =
             devices() * pipeline.chosen_schedule(Net::size).cells_per_device();
-        gpipe::Array<std::size_t> sizes(count);
+        std::vector<std::size_t> sizes(count);
         if (company.speaks()) {
             std::uint64_t const pieces = replicas * pipeline.micro_batches;
             gpipe::ProfileOptions<Device> where{.samples = (batch + pieces - 1) / pieces,

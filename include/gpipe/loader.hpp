@@ -150,7 +150,7 @@ template <class Train, class Source> class Loader {
                 std::rethrow_exception(std::exchange(error_, nullptr));
             }
         }
-        Slot const& slot = slots_[next_ % slots_.size()];
+        Slot const& slot = slot_of(next_);
         changed_.notify_all(); // the slot of the one before is free
         return {next_++, slot.inputs.template batch<Batch<typename Train::Input>>(),
                 slot.targets.template batch<Batch<typename Train::Target>>()};
@@ -161,6 +161,9 @@ template <class Train, class Source> class Loader {
     void seek(std::uint64_t number) {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !reads_; });
+        // Behind what the caller holds: that stays until the next is asked for.
+        std::size_t const count = slots_.size();
+        turn_ = (place_of(next_) + count - number % count) % count;
         next_ = read_ = number;
         error_ = nullptr;
         changed_.notify_all();
@@ -194,8 +197,12 @@ template <class Train, class Source> class Loader {
         if (size == 0) throw std::invalid_argument("gpipe: there are no samples to load");
         return size;
     }
+    std::size_t place_of(std::uint64_t number) const {
+        return (number % slots_.size() + turn_) % slots_.size();
+    }
+    Slot& slot_of(std::uint64_t number) { return slots_[place_of(number)]; }
     void read(std::uint64_t number) {
-        Slot& slot = slots_[number % slots_.size()];
+        Slot& slot = slot_of(number);
         for (detail::LoaderPart const& part : parts_)
             for (std::size_t i = 0; i < part.samples.count; ++i) {
                 std::size_t const place = part.samples.first + i;
@@ -239,8 +246,9 @@ template <class Train, class Source> class Loader {
     std::vector<Slot> slots_; // by number of the mini-batch, in turn
     std::mutex mutex_;        // of all below
     std::condition_variable changed_;
-    std::uint64_t next_; // that is given to the caller
-    std::uint64_t read_; // by the thread: all from next_ on to this one have been
+    std::uint64_t next_;   // that is given to the caller
+    std::uint64_t read_;   // by the thread: all from next_ on to this one have been
+    std::size_t turn_ = 0; // slot of mini-batch 0, see seek()
     bool reads_ = false, stops_ = false;
     std::exception_ptr error_; // of reading that one
     std::thread thread_;

@@ -235,7 +235,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
 ///
 /// Under transport::Local they are in one process, with memory and threads (Options::device, else
 /// an equal share of the cores) of their own. What one can look at is the first: plan and arenas,
-/// timelines, gradients; parameters that are written in it are given to the others. Under
+/// timelines, gradients; parameters that are written in it, until anything else of the training is
+/// called, are given to the others. Under
 /// transport::Mpi and transport::Nccl each is some of the ranks, one after the other, whose devices
 /// are split alike.
 ///

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/optimizer/check_rates.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/accumulation.hpp>
 #include <gpipe/runtime/check_training.hpp>
@@ -73,9 +74,10 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// Trains on one mini-batch of N samples, at most Options::samples for each replica: forward,
     /// backward, update. Returns the mean loss before the update. An exception of a layer or of the
     /// loss leaves as it was thrown, failure() tells where; parameters, optimizer state and step
-    /// count are then as before. Throws std::invalid_argument for batches that do not fit,
-    /// std::domain_error if the total weight of the loss is not positive, and, as if a layer had
-    /// thrown it, if the loss is not finite: see Options::not_finite, finite_gradients.
+    /// count are then as before. Throws std::invalid_argument for batches that do not fit, and for
+    /// a rate of the optimizer that is not finite, std::domain_error if the total weight of the
+    /// loss is not positive, and, as if a layer had thrown it, if the loss is not finite: see
+    /// Options::not_finite, finite_gradients.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
         return started(inputs, targets).result();
     }
@@ -186,6 +188,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     Pending started(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {
         Pending pending(machine_.engine());
         std::size_t const samples = checked_step(inputs, targets);
+        if constexpr (!joins_ranks<Device>) // who do so together
+            detail::check_rates(optimizer_);
         team_.together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome* outcome) {
                 machine.engine().start(inputs.tensors(), targets.tensors(), samples, &optimizer_,

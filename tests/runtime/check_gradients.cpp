@@ -291,6 +291,22 @@ TEST_CASE_TEMPLATE("entries at a kink are left out, and the others are not", T, 
     CHECK_FALSE(report_of<T, toy::MeanSquare<T, 4>>(inputs, 3, Ramp<T, 4>{true}).passed());
 }
 
+TEST_CASE_TEMPLATE("a sample of which every entry is at a kink is left out, and no fault", T, float,
+                   double) {
+    using Layer = Ramp<T, 24>;
+    gpipe::Training<gpipe::Pipeline<Layer>, gpipe::MicroBatches<1>,
+                    gpipe::Loss<toy::MeanSquare<T, 24>>>
+        train({}, {}, {}, {.samples = 3, .seed = 3});
+    for (std::uint32_t seed = 0; seed < 100; ++seed) {
+        std::vector<T> inputs = toy::numbers<T>(72, seed);
+        std::fill(inputs.begin() + 48, inputs.end(), T{});
+        auto const report =
+            gpipe::check_gradients(train, inputs, toy::numbers<T>(72, 9), {.seed = seed});
+        INFO(report);
+        CHECK(report.passed());
+    }
+}
+
 TEST_CASE_TEMPLATE("a transposed weight is found", T, float, double) {
     auto const report = report_of<T, toy::MeanSquare<T, 5>>(
         toy::numbers<T>(20, 1), 4, toy::Linear<T, 5, 5>{}, Transposed<T, 5>{});

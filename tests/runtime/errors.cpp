@@ -130,6 +130,15 @@ TEST_CASE("options that do not fit are refused with their numbers") {
               {"Options::micro_batches", "6", "5"}));
     CHECK(build(3, 5) == 5); // the same number again is no contradiction
     CHECK(build(0, 0) == 5);
+    auto const given = [&](Constant::Options o) {
+        o.samples = 4;
+        return words<std::invalid_argument>(
+            [&] { Constant(toy::make_net<Real>(watch), {}, {}, o); });
+    };
+    CHECK(has(given({.schedule = gpipe::schedule::GPipe{}}),
+              {"Options::schedule is given", "schedule::Dynamic"}));
+    CHECK(has(given({.checkpointing = gpipe::checkpoint::Never{}}),
+              {"Options::checkpointing is given", "checkpoint::Dynamic"}));
 }
 
 TEST_CASE("numbers that no memory could hold are refused by their names, whatever they wrap to") {
@@ -231,10 +240,6 @@ TEST_CASE("the tensors of a batch must hold equally many samples") {
     CHECK(Pair(a, b).samples("inputs") == 4);
     CHECK(has(words<std::invalid_argument>([&] { Pair(a, c).samples("inputs"); }),
               {"inputs", "4 and 3"}));
-    // Ranges of another element type, or too few of them, do not compile.
-    static_assert(!std::is_constructible_v<Pair, std::vector<float>&, std::vector<float>&>);
-    static_assert(!std::is_constructible_v<Pair, std::vector<double>&, std::vector<int>&>);
-    static_assert(!std::is_constructible_v<Pair, std::vector<float>&>);
 }
 
 TEST_CASE("a mini-batch of which every target is ignored is refused, and the next one trains") {

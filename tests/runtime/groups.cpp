@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -131,6 +132,41 @@ TEST_CASE("parameters that rest keep every bit, decay or not, and the others tra
         train.step(data.inputs, data.targets);
         CHECK(bits(9) != resting);
     }
+}
+
+TEST_CASE("a rate that is no number is refused before anything changes, and in no other step") {
+    using Net = toy::Net<float>;
+    using Loss = toy::MeanSquare<float, 3>;
+    using Chosen = gpipe::optimizer::OneOf<Grouped<gpipe::AdamW>, gpipe::SGD>;
+    float const no_number = std::numeric_limits<float>::quiet_NaN();
+    float const infinite = std::numeric_limits<float>::infinity();
+    toy::Data<float> const data(8);
+    auto const refuses = [&](auto optimizer, char const* name, auto change) {
+        toy::Watch watch;
+        toy::Training<Net, Loss, decltype(optimizer), Host> train(
+            toy::make_net<float>(watch), {}, optimizer, {.samples = 8, .seed = 3, .cells = 2});
+        train.step(data.inputs, data.targets);
+        auto const right = train.optimizer();
+        auto const parameters = [&] {
+            auto const all = train.template parameter<float>(0, 0);
+            return std::vector<float>(all.begin(), all.end());
+        };
+        auto const before = parameters();
+        change(train.optimizer());
+        CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),
+                             doctest::Contains((std::string("optimizer's ") + name).c_str()),
+                             std::invalid_argument);
+        CHECK(parameters() == before);
+        CHECK(train.steps() == 1);
+        train.optimizer() = right;
+        CHECK_NOTHROW(train.step(data.inputs, data.targets));
+    };
+    refuses(gpipe::SGD{}, "learning_rate is nan", [&](auto& o) { o.learning_rate = no_number; });
+    refuses(gpipe::AdamW{}, "weight_decay is inf", [&](auto& o) { o.weight_decay = infinite; });
+    refuses(Grouped<gpipe::SGD>{}, "groups[].rate is nan",
+            [&](auto& o) { o.groups[2].rate = no_number; });
+    refuses(Chosen(Grouped<gpipe::AdamW>{}), "learning_rate is -inf",
+            [&](auto& o) { o.visit([&](auto& chosen) { chosen.learning_rate = -infinite; }); });
 }
 
 TEST_CASE("a group of layers that the chain does not have is refused, with its layers and L") {

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <doctest/doctest.h>
+#include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -160,6 +162,37 @@ TEST_CASE("after a step that failed when some devices had updated the object is 
     watch.faults.clear();
     CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),
                          doctest::Contains("interrupted an update"), std::runtime_error);
+}
+
+TEST_CASE("P6 a step that had begun behind one that failed fails, too, and changes nothing") {
+    for (std::size_t const k : {2, 3}) {
+        toy::Watch watch, calm;
+        auto o = options<Train<Host>>(gpipe::schedule::OneForwardOneBackward{}, k, 4, 8);
+        o.device.threads = k;
+        Train<Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+        Train<Host> other(toy::make_net<Real>(calm), {}, Adam{1e-2f}, o);
+        toy::Data<Real> const data(8);
+        toy::Data<Real> broken(8);
+        broken.targets[3] = std::numeric_limits<Real>::infinity();
+        auto const step = [&] {
+            CHECK(train.step(data.inputs, data.targets).loss ==
+                  other.step(data.inputs, data.targets).loss);
+            auto const a = train.parameter<Real>(0, 0);
+            auto const b = other.parameter<Real>(0, 0);
+            CHECK(std::equal(a.begin(), a.end(), b.begin()));
+            CHECK(train.steps() == other.steps());
+        };
+        step();
+        auto bad = train.start(broken.inputs, broken.targets);
+        auto good = train.start(data.inputs, data.targets);
+        CHECK_THROWS_AS(bad.result(), std::domain_error);
+        CHECK_THROWS_WITH_AS(good.result(), doctest::Contains("the step before this one failed"),
+                             std::runtime_error);
+        REQUIRE(train.failure());
+        CHECK(train.failure()->of == gpipe::FailureOf::before);
+        CHECK(train.failure()->place() == "step before");
+        for (int i = 0; i < 3; ++i) step();
+    }
 }
 
 TEST_CASE("what goes wrong in a step that nobody listens to is thrown by the next call") {

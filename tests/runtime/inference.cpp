@@ -456,7 +456,7 @@ TEST_CASE("what is chosen at construction and does not fit is refused") {
     };
     says([](auto& o) { o.samples = 0; }, "gpipe: Options::samples, the largest mini-batch");
     says([](auto& o) { o.cells = 99; }, "99 cells");
-    says([](auto& o) { o.balance = gpipe::Array<std::size_t>(2, 3); }, "balance");
+    says([](auto& o) { o.balance = {3, 3}; }, "balance");
     using Fixed = gpipe::Inference<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>>;
     Fixed::Options fixed;
     fixed.samples = 4;
@@ -464,13 +464,11 @@ TEST_CASE("what is chosen at construction and does not fit is refused") {
     CHECK_THROWS_WITH_AS(Fixed(Net{}, fixed), doctest::Contains("but the type says 4"),
                          std::invalid_argument);
     fixed.micro_batches = 0;
-    fixed.balance = gpipe::Array<std::size_t>(2, 3);
+    fixed.balance = {3, 3};
     CHECK_THROWS_WITH_AS(Fixed(Net{}, fixed), doctest::Contains("is for Cells<dynamic>"),
                          std::invalid_argument);
     auto o = options<T>(0, 4);
-    o.balance = gpipe::Array<std::size_t>(2);
-    o.balance[0] = 3;
-    o.balance[1] = Net::size - 3;
+    o.balance = {3, Net::size - 3};
     T by_hand(Net{}, o);
     CHECK(by_hand.plan().first[1] == 3);
     CHECK(by_hand.devices() == 2);

@@ -182,8 +182,11 @@ TEST_CASE("seek() may come while something is read ahead") {
     T train{{}, {}, {}, options<T>()};
     Loader loader(train, Slow{{1000}}, {.batch = 2, .shuffled = false});
     for (std::uint64_t const number : {7u, 100u, 3u, 0u}) {
-        (void)loader.next(); // and the one behind is begun
+        auto const held = loader.next(); // and the one behind is begun
+        Samples const before = samples_of(held, 2);
         loader.seek(number);
+        std::this_thread::sleep_for(std::chrono::milliseconds(40)); // all is read ahead
+        CHECK(samples_of(held, 2) == before);
         for (std::uint64_t n = number; n < number + 3; ++n)
             CHECK(samples_of(loader.next(), 2) == Samples{2 * n, 2 * n + 1});
     }

@@ -223,6 +223,35 @@ TEST_CASE("norms, clipped gradients and those of compute_gradients() are not sca
     }
 }
 
+TEST_CASE("P1 a scale near the largest float rounds nothing, either") {
+    auto o = options<Train<Host>>(3, LossScale::fixed(0x1p123));
+    Train<Host> plain(make_net(HUGE_VALF), {}, Adam{1e-2f}, options<Train<Host>>(3, {}));
+    Train<Host> train(make_net(HUGE_VALF), {}, Adam{1e-2f}, o);
+    toy::Data<Real> const data(8);
+    for (int step = 0; step < 3; ++step) {
+        CHECK(plain.step(data.inputs, data.targets).loss ==
+              train.step(data.inputs, data.targets).loss);
+        CHECK(train.steps() == plain.steps()); // none was skipped
+        auto const a = plain.gradient<Real>(2, 0);
+        auto const b = train.gradient<Real>(2, 0);
+        CHECK(std::vector<Real>(a.begin(), a.end()) == std::vector<Real>(b.begin(), b.end()));
+    }
+}
+
+TEST_CASE("where training goes on a loss that is not finite is returned, and its step skipped, at "
+          "any scale") {
+    auto o = options<Train<Host>>(3, LossScale::dynamic(256));
+    o.not_finite = gpipe::NotFinite::go_on;
+    Train<Host> train(make_net(HUGE_VALF), {}, Adam{1e-2f}, o);
+    toy::Data<Real> broken(8);
+    broken.targets[3] = std::numeric_limits<Real>::infinity();
+    auto const result = train.step(broken.inputs, broken.targets);
+    CHECK(result.loss == HUGE_VAL);
+    CHECK(result.skipped());
+    CHECK(train.steps() == 0);
+    CHECK(train.loss_scale() == 256);
+}
+
 TEST_CASE("P1 over ranks and replicas all skip, and scale, alike") {
     using Ranks =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,

@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -215,6 +216,34 @@ TEST_CASE("killed at random moments the process leaves one of its states, as a w
     CHECK(advances > 0);
     write(path, state(last + 1));
     CHECK(content(path) == state(last + 1));
+}
+
+TEST_CASE("a link stays one and what it stands for is replaced, with the permissions that it had; "
+          "what is no file is refused") {
+    Folder const folder;
+    fs::create_directory(folder / "disk");
+    write(folder / "disk/run", before);
+    fs::permissions(folder / "disk/run", fs::perms(0600));
+    fs::create_symlink("disk/run", folder / "latest");
+    fs::create_symlink(folder / "latest", folder / "last of all");
+    fs::create_symlink("disk/next", folder / "dangling");
+    for (char const* link : {"latest", "last of all"}) {
+        write(folder / "disk/run", before);
+        write(folder / link, after);
+        CHECK(fs::is_symlink(folder / link));
+        CHECK(content(folder / "disk/run") == after);
+        CHECK(fs::status(folder / "disk/run").permissions() == fs::perms(0600));
+    }
+    write(folder / "dangling", after);
+    CHECK(content(folder / "disk/next") == after);
+    CHECK(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    CHECK_THROWS_WITH_AS(write(folder / "pipe", after),
+                         doctest::Contains("/pipe: it is there, but no file that can be replaced"),
+                         StateError);
+    CHECK(fs::is_fifo(folder / "pipe"));
+    fs::create_symlink("itself", folder / "itself");
+    CHECK_THROWS_AS(write(folder / "itself", after), StateError);
+    CHECK(fs::is_symlink(folder / "itself"));
 }
 
 TEST_CASE("two who write the same path do not meet: the second is told so") {

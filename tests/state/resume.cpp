@@ -444,6 +444,18 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
         CHECK(changed > 0);
         CHECK(changed <= (5 * 6 + 6) * sizeof(float));
     }
+    // What Adam has of its moments goes on from the step that they are of, if asked.
+    Small<First> all, some;
+    auto const begun = gpipe::load(some.train, folder / "s", {.except = {"layer.0000"}});
+    CHECK(some.train.steps() == 0);
+    gpipe::load(some.train, folder / "s", {.only = {"layer.0000"}, .steps = true});
+    gpipe::load(all.train, folder / "s");
+    CHECK(some.train.steps() == begun.steps);
+    CHECK(some.train.seed() == all.train.seed());
+    CHECK(all.train.step(data.inputs, data.targets).loss ==
+          some.train.step(data.inputs, data.targets).loss);
+    CHECK(state_of(all.train) == state_of(some.train));
+
     // Among what is chosen everything must fit.
     Small<Tuned> to;
     CHECK(has(error_of([&] { gpipe::load(to.train, folder / "s", {.only = {"layer."}}); }),
@@ -458,6 +470,11 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
     auto const state = gpipe::load(to.train, folder / "foreign", {.only = {"layer.0000.1"}});
     CHECK(state.metadata == gpipe::StateMetadata{{"format", "pt"}});
     CHECK(to.train.parameter<float>(0, 1)[5] == 6);
+    CHECK(has(error_of([&] {
+                  gpipe::load(to.train, folder / "foreign",
+                              {.only = {"layer.0000.1"}, .steps = true});
+              }),
+              "it has no gpipe."));
     CHECK(has(error_of([&] { gpipe::load(to.train, folder / "foreign"); }), "it has no gpipe."));
 }
 

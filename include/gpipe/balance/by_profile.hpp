@@ -6,13 +6,16 @@
 #include <array>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 /// Balances of what layers were found to take, as torchgpipe's balance_by_time and balance_by_size:
 /// for Options::balance, or in a type.
 namespace gpipe::balance {
 
-/// The sizes of so many cells, of which the most expensive is as cheap as possible: see
-/// cut_by_bottleneck().
+/// @cond
+namespace detail {
+
+// The sizes of so many cells, of which the most expensive is as cheap as possible.
 GPIPE_INLINE constexpr Array<std::size_t> by_cost(Array<double> const& costs, std::size_t cells) {
     Array<std::size_t> first(cells + 1), sizes(cells);
     cut_by_bottleneck(costs.data(), costs.size(), cells, first.data());
@@ -20,12 +23,32 @@ GPIPE_INLINE constexpr Array<std::size_t> by_cost(Array<double> const& costs, st
     return sizes;
 }
 
-/// By the seconds of each layer's forward and backward.
 GPIPE_INLINE constexpr Array<std::size_t> by_time(ProfileView const& profile, std::size_t cells) {
     Array<double> costs(profile.layers.size());
     for (std::size_t i = 0; i < costs.size(); ++i)
         costs[i] = profile.layers[i].forward + profile.layers[i].backward;
     return by_cost(costs, cells);
+}
+
+GPIPE_INLINE constexpr Array<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
+                                                  double param_scale) {
+    Array<double> costs(profile.layers.size());
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+        LayerProfile const& layer = profile.layers[i];
+        costs[i] = static_cast<double>(layer.output + layer.saved) +
+                   static_cast<double>(layer.parameters) * param_scale;
+    }
+    return by_cost(costs, cells);
+}
+
+} // namespace detail
+/// @endcond
+
+/// How many layers each of so many cells has where the most expensive, by the seconds of its
+/// layers' forward and backward, is as cheap as possible.
+GPIPE_INLINE std::vector<std::size_t> by_time(ProfileView const& profile, std::size_t cells) {
+    Array<std::size_t> const sizes = detail::by_time(profile, cells);
+    return {sizes.begin(), sizes.end()};
 }
 
 /// How by_size() weighs.
@@ -34,16 +57,12 @@ struct SizeOptions {
     /// (3 with momentum), 4 for Adam.
     double param_scale = 2;
 };
-/// By the bytes of each layer: its output and what it saves, of a micro-batch, and its parameters.
-GPIPE_INLINE constexpr Array<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
-                                                  SizeOptions options = {}) {
-    Array<double> costs(profile.layers.size());
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-        LayerProfile const& layer = profile.layers[i];
-        costs[i] = static_cast<double>(layer.output + layer.saved) +
-                   static_cast<double>(layer.parameters) * options.param_scale;
-    }
-    return by_cost(costs, cells);
+/// The same by the bytes of each layer: its output and what it saves, of a micro-batch, and its
+/// parameters.
+GPIPE_INLINE std::vector<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
+                                              SizeOptions options = {}) {
+    Array<std::size_t> const sizes = detail::by_size(profile, cells, options.param_scale);
+    return {sizes.begin(), sizes.end()};
 }
 
 /// @cond
@@ -56,7 +75,7 @@ struct ByTimes {
 };
 template <std::size_t param_scale> struct BySizes {
     static constexpr auto sizes(ProfileView const& profile, std::size_t cells) {
-        return by_size(profile, cells, {static_cast<double>(param_scale)});
+        return by_size(profile, cells, static_cast<double>(param_scale));
     }
 };
 

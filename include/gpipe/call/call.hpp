@@ -48,6 +48,7 @@ struct StepFrame {
     StepSides sides{};                  ///< as the device finds them
     StepOptionals optionals{};          ///< which tensors of the mini-batch are absent
     Exchange* exchange = nullptr;       ///< null where there is one replica
+    bool is_probe = false;              ///< whether there is no step: see Context::is_probe()
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.

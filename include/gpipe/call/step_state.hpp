@@ -31,6 +31,7 @@ struct StepState {
     std::uint32_t fault_at = 0;
     double fault_value = 0;       ///< what it found there
     double loss_scale = 1;        ///< what the loss's gradient is multiplied by, see LossScale
+    double unscale = 1;           ///< one over what it was multiplied by in this step
     std::uint32_t good_steps = 0; ///< committed since that changed
     std::uint32_t skipped = 0;    ///< whether the fault is one that a smaller scale may mend
 };

@@ -75,13 +75,13 @@ template <class T> struct PrepareScale {
 template <class T, class Optimizer> struct UpdateElement {
     UpdateTensor<T, Optimizer::states> tensor;
     T* gradient;
-    FactorOf<T> factor;
+    MeanFactor<T> mean;
     bool committed, updates;
     decltype(Optimizer{}.template rule<T>(UpdateContext{})) rule;
 
     __device__ void operator()(std::size_t i) const {
         if (!committed) return;
-        gradient[i] = scaled(gradient[i], factor);
+        gradient[i] = mean(gradient[i]);
         if (updates) apply_rule(rule, tensor, i);
     }
 };
@@ -93,7 +93,7 @@ template <class T, class Optimizer> struct PrepareUpdate {
         auto const& optimizer = *static_cast<Optimizer const*>(call.optimizer);
         return {row.template tensor<T, Optimizer::states>(),
                 reinterpret_cast<T*>(row.gradient),
-                static_cast<FactorOf<T>>(call.state->scale),
+                MeanFactor<T>::of(*call.state),
                 call.state->committed != 0,
                 call.updates,
                 optimizer.template rule<T>(row.context(call.state->step))};

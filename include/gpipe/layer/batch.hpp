@@ -49,6 +49,13 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
         }
     }
 
+    template <class... Ranges> static consteval bool all_fit() {
+        if constexpr (sizeof...(Ranges) != sizeof...(Ts))
+            return false;
+        else
+            return (fits<Ranges, Ts>() && ...);
+    }
+
   public:
     static constexpr std::size_t count = sizeof...(Ts); ///< tensors
     static constexpr bool is_written = writable;        ///< whether the caller has them written
@@ -56,12 +63,30 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// A range for each tensor, of its elements; `gpipe::none` for one that is absent, see
     /// Optional.
     template <class... Ranges>
-        requires(sizeof...(Ranges) == sizeof...(Ts) && (fits<Ranges, Ts>() && ...))
+        requires(all_fit<Ranges...>())
     Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {
         constexpr bool holds = ((!is_none<Ranges> || detail::is_optional<Ts>)&&...);
         static_assert(holds, "gpipe: gpipe::none is given for a tensor that is always there: one "
                              "that may be absent is a gpipe::Optional<Tag, gpipe::Tensor<...>>");
     }
+
+    /// @cond
+    // For its sentence alone.
+    template <class... Others>
+        requires(sizeof...(Others) > 0 && !(std::is_base_of_v<Batch, Others> || ...) &&
+                 !all_fit<Others const&...>())
+    Batch(Others const&...) : data_{}, elements_{} {
+        static_assert(
+            sizeof...(Others) == sizeof...(Ts),
+            "gpipe: a batch is made of one range for each of its tensors, in braces where "
+            "there are several: there are more tensors than ranges here, or fewer");
+        static_assert(
+            sizeof...(Others) != sizeof...(Ts),
+            "gpipe: what is given for a tensor of a batch is no range of its elements: "
+            "of a gpipe::Tensor<float, ...> a std::vector<float>, a std::span<float const>, "
+            "an array; of a pointer nobody knows how long it is");
+    }
+    /// @endcond
 
     /// N. Throws std::invalid_argument if a range is not a whole number of samples, if two
     /// disagree, or if none is there; `what` names the batch in the message.

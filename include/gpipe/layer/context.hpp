@@ -67,6 +67,9 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     }
     /// Seed and number of the step, to be read by the work on the stream.
     StepState const* state() const { return frame_.shared->state; }
+    /// Whether this is no call of a step, but of check_gradients() or profile(), on made up
+    /// numbers: who writes anywhere but where the context says does not then.
+    bool is_probe() const { return frame_.shared->is_probe; }
     /// Position of the layer in the chain.
     std::size_t layer() const { return call_.index; }
     Phase phase() const { return call_.again ? Phase::recompute : frame_.phase; }

@@ -53,7 +53,7 @@ template <class Sample> struct GradientTap {
         work(context).copy(x.data(), y.data(), x.size());
     }
     void backward(auto& context, auto dy, auto dx) const {
-        if (to)
+        if (to && !context.is_probe())
             work(context).unscale(static_cast<Element const*>(dy.data()),
                                   to + context.first_sample() * Sample::size, dy.size(),
                                   context.state());

@@ -26,12 +26,14 @@ inline constexpr std::uint16_t most_skips = 0x3FFC;
 // large it is, in this order.
 class BytePlanner {
   public:
-    constexpr BytePlanner(PlanRequest const& request, Programs const& programs,
+    // Into `plan`, in which there is nothing yet.
+    constexpr BytePlanner(MemoryPlan& plan, PlanRequest const& request, Programs const& programs,
                           Array<Reversal> const& reversals, ChooseOffloads choose,
                           Array<bool> const& stays)
-        : chain_(request.chain), programs_(programs), reversals_(reversals), choose_(choose),
-          stays_(stays), cells_(programs.cells()), micro_batches_(programs.micro_batches()),
-          recomputes_(cells_), halves_(cells_), weight_steps_(cells_), ways_(programs) {
+        : plan_(plan), chain_(request.chain), programs_(programs), reversals_(reversals),
+          choose_(choose), stays_(stays), cells_(programs.cells()),
+          micro_batches_(programs.micro_batches()), recomputes_(cells_), halves_(cells_),
+          weight_steps_(cells_), ways_(programs) {
         plan_.first = request.first;
         plan_.capacity = request.capacity;
         plan_.cells = Array<CellValues>(cells_);
@@ -43,7 +45,6 @@ class BytePlanner {
             place_parts(programs_, static_cast<Ways&&>(ways_), request.tightness, maker(false));
         size_pools();
     }
-    constexpr MemoryPlan take() { return static_cast<MemoryPlan&&>(plan_); }
 
   private:
     constexpr LayerInfo const& bottom(std::size_t c) const { return chain_.layers[plan_.first[c]]; }
@@ -267,6 +268,7 @@ class BytePlanner {
         }
     }
 
+    MemoryPlan& plan_;
     ChainShape const& chain_;
     Programs const& programs_;
     Array<Reversal> const& reversals_;
@@ -278,7 +280,6 @@ class BytePlanner {
     Array<Array<WeightHalf>> halves_;         // likewise; none where no backward comes in halves
     Array<Array<ReversalStep>> weight_steps_; // likewise
     Ways ways_;                               // until they are the plan's
-    MemoryPlan plan_;
 };
 
 } // namespace detail

@@ -105,18 +105,18 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         bytes.frozen = at - begin.frozen;
 
         std::size_t const before_buffers = at;
-        auto const reserve_whole = [&](Array<std::size_t>& offsets, auto sizes_of) {
+        auto const reserve_whole = [&](Array<std::size_t>& offsets, GroupSizes LayerInfo::*which) {
             for (std::size_t const i : layers) {
                 offsets[i] = at;
-                at += sizes_of(chain.layers[i]).slots(1);
+                at += (chain.layers[i].*which).slots(1);
             }
         };
         begin.buffers = at;
-        reserve_whole(plan.buffers, [](LayerInfo const& layer) { return layer.buffers; });
+        reserve_whole(plan.buffers, &LayerInfo::buffers);
         begin.next = at;
         if (trains) at += at - begin.buffers;
         begin.statistics = at;
-        reserve_whole(plan.statistics, [](LayerInfo const& layer) { return layer.statistics; });
+        reserve_whole(plan.statistics, &LayerInfo::statistics);
         // One behind the other those of all replicas, of all micro-batches, and what nobody merges.
         std::size_t const statistics = at - begin.statistics;
         begin.part = begin.statistics;

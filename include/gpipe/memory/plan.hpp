@@ -27,7 +27,8 @@ namespace detail {
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_with(PlanRequest const& request, Programs const& programs, Array<Reversal> const& reversals,
           ChooseOffloads choose, Array<bool> const& stays = {}) {
-    MemoryPlan plan = BytePlanner(request, programs, reversals, choose, stays).take();
+    MemoryPlan plan;
+    BytePlanner(plan, request, programs, reversals, choose, stays);
     if (request.tightness == Tightness::full && !std::is_constant_evaluated()) {
         add_parts(plan);
         place_values(plan, std::min(request.slack, no_wait));

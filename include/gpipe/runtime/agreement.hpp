@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/optimizer/check_rates.hpp>
 #include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/tables.hpp>
@@ -122,6 +123,7 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
     }
     if (transport.error()) std::rethrow_exception(transport.error());
     verdict.check();
+    check_rate(call.rates.learning_rate, "learning_rate");
 }
 
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.

@@ -30,6 +30,15 @@ GPIPE_INLINE std::size_t chosen_number(char const* option_name, std::size_t cons
     return constant;
 }
 
+/// Throws std::invalid_argument if a policy is `given` as an option, but the type says it.
+GPIPE_INLINE void check_not_given(char const* option_name, bool given) {
+    if (given)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: Options::%s is given, but the type says which it is: one that is chosen at "
+            "construction is %s::Dynamic in the type",
+            option_name, option_name[0] == 's' ? "schedule" : "checkpoint");
+}
+
 /// Throws std::invalid_argument if so many micro-batches of so many cells are more than that.
 GPIPE_INLINE void check_micro_batches(std::size_t micro_batches, std::size_t cells) {
     if (checked_product(micro_batches, cells) > most_forwards)

@@ -159,7 +159,7 @@ class DebugCallMaker {
         value.poison = poison_of(element_info<double>);
         put(value);
     }
-    void add(char const* what, GroupSizes const& group, Place place, bool must) {
+    [[gnu::noinline]] void add(char const* what, GroupSizes const& group, Place place, bool must) {
         for (std::uint32_t t = 0; t < group.count && place.region != Region::nothing; ++t) {
             DebugTensor tensor = tensor_of(what, group, t, plan_.capacity);
             tensor.tag = tag_;
@@ -170,8 +170,8 @@ class DebugCallMaker {
             place.offset += tensor.room;
         }
     }
-    void add_whole(char const* what, GroupSizes const& group, DebugTensor::In in,
-                   Call const& call) {
+    [[gnu::noinline]] void add_whole(char const* what, GroupSizes const& group, DebugTensor::In in,
+                                     Call const& call) {
         std::size_t offset = 0;
         for (std::uint32_t t = 0; t < group.count; ++t) {
             DebugTensor tensor = tensor_of(what, group, t, 1);
@@ -196,8 +196,8 @@ class DebugCallMaker {
         }
     }
     // In slots with room for `capacity` samples; 1 for whole ones.
-    static DebugTensor tensor_of(char const* what, GroupSizes const& group, std::uint32_t t,
-                                 std::size_t capacity) {
+    [[gnu::noinline]] static DebugTensor tensor_of(char const* what, GroupSizes const& group,
+                                                   std::uint32_t t, std::size_t capacity) {
         DebugTensor tensor;
         tensor.what = what;
         tensor.number = t;
@@ -207,7 +207,7 @@ class DebugCallMaker {
         tensor.poison = poison_of(group.elements[t]);
         return tensor;
     }
-    void put(DebugTensor& tensor) {
+    [[gnu::noinline]] void put(DebugTensor& tensor) {
         tensor.function = function_;
         // Another than behind what the call reads: one that copies too much would not be seen.
         tensor.guard = tensor.poison.pattern ^ (1 + tensors_ % 31) * tensor.poison.salt;

@@ -22,6 +22,7 @@ enum class FailureOf : std::uint8_t {
     gradient, ///< that of a parameter tensor is not finite, or its elements' type threw
     norm,     ///< that of all gradients is not finite
     update,   ///< that of a parameter tensor: its elements' type threw
+    before,   ///< the step before failed when this had begun already: see update::Immediate
 };
 
 /// Where a layer (or the loss) threw, or what was not finite. The exception itself leaves step() as
@@ -42,6 +43,7 @@ struct Failure {
     /// update of parameter tensor 0, cell 1".
     std::string place() const {
         if (of == FailureOf::norm) return "norm of all gradients";
+        if (of == FailureOf::before) return "step before";
         std::string const at = "layer " + std::to_string(layer) + " (" + std::string(layer_name) +
                                (of == FailureOf::loss ? "), its value over " : ") in the ");
         std::string const batch = micro_batch == all ? std::string("all micro-batches")

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gpipe {
 
@@ -24,7 +25,8 @@ template <class Device> struct InferenceOptions {
     std::uint64_t seed = 0;        ///< of parameters, until there are others
     std::size_t cells = 0;         ///< k of Cells<dynamic>
     std::size_t micro_batches = 0; ///< 0: 4 K
-    Array<std::size_t> balance{};  ///< of Cells<dynamic>, the layers of each cell; empty: by costs
+    /// Of Cells<dynamic>, the layers of each cell. Empty: by costs.
+    std::vector<std::size_t> balance{};
     typename Device::Options device{}; ///< what the device lets one choose, e.g. which GPUs
     bool debug = false;                ///< as TrainingOptions::debug
 };

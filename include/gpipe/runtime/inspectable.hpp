@@ -34,8 +34,8 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     }
 
     /// The parameters of layer `index` as its context gives them, writable between runs; where the
-    /// host can read the device's memory. What is written to tied ones is what all ends have when
-    /// this, or any other call, is called next.
+    /// host can read the device's memory. They may be written until anything else of the training
+    /// is called: only then are tied ones, and those of other replicas, given what was written.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
         return parameter_views<ParametersOf<index>, detail::Access::write>(
             lent(index).layer(index).parameters);

@@ -41,6 +41,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         shared_.capacity = capacity;
         shared_.seed = bench.seed();
         shared_.step = bench.steps();
+        shared_.is_probe = true;
         shared_.handles = &bench.handles(device_);
         state_ = memory(sizeof(StepState));
         StepState const state{shared_.seed, shared_.step, 0, 0, 0};

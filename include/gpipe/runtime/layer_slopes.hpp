@@ -3,6 +3,7 @@
 #include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/layer_probe.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +81,7 @@ template <class Bench> class LayerSlopes {
         double noise = 0;  ///< of rounding, squared
         double hidden = 0; ///< likewise, of what has not changed
         double step = 0;
+        std::vector<double> each; ///< the sum's terms, by output
     };
 
     // Widths about the fourth root of the elements' precision, where what is left out of the
@@ -116,18 +118,23 @@ template <class Bench> class LayerSlopes {
             return (a.sum - b.sum) / (a.step - b.step);
         };
         // What the slopes of the two sides differ by grows as the width if the function is smooth.
-        auto const bend = [](Change const& a, Change const& b) {
-            return a.sum / a.step - b.sum / b.step;
-        };
+        // Of many kinks, as all units of a layer at zero, the signs may hide most from the sum.
+        double bend = 0, bends = 0;
+        for (std::size_t i = 0; i < right.each.size(); ++i) {
+            auto const differ = [i](Change const& a, Change const& b) {
+                return a.each[i] / a.step - b.each[i] / b.step;
+            };
+            double const kink = differ(far_right, far_left) - 2 * differ(right, left);
+            bend += kink;
+            bends += kink * kink;
+        }
         double const near = slope_of(right, left);
         double const far = slope_of(far_right, far_left);
         double const width = right.step - left.step;
         double const noise = std::sqrt(right.noise + left.noise) / width;
         double const hidden = noise > 0 ? 0 : std::sqrt(right.hidden + left.hidden) / width;
         return {(4 * near - far) / 3,
-                std::abs(near - far) + std::abs(bend(far_right, far_left) - 2 * bend(right, left)) +
-                    noise,
-                hidden};
+                std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden};
     }
 
     Change changed(Place place, double step) {
@@ -142,7 +149,8 @@ template <class Bench> class LayerSlopes {
                 double const rounded = weight * epsilon_ / std::sqrt(12.0) * now_[i];
                 bool const same = now_[i] == base_[p][i];
                 (same ? change.hidden : change.noise) += rounded * rounded;
-                if (!same) change.sum += weight * (now_[i] - base_[p][i]);
+                change.each.push_back(weight * (now_[i] - base_[p][i]));
+                change.sum += change.each.back();
             }
         }
         return change;

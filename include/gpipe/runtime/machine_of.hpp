@@ -22,6 +22,10 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
+// Throws std::invalid_argument if a policy is an option, too, that the type says.
+template <class Policy, class Dynamic> void check_open(char const* name, Dynamic const& option) {
+    if constexpr (!std::is_same_v<Policy, Dynamic>) check_not_given(name, bool(option));
+}
 // A schedule or checkpointing policy: the constant, or else the option, which may be left open.
 template <class Policy, class Default, class Dynamic> Dynamic chosen(Dynamic const& option) {
     if constexpr (!std::is_same_v<Policy, Dynamic>)
@@ -69,6 +73,8 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
                            typename Device::Options device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
+    check_open<typename Chosen::Schedule>("schedule", options.schedule);
+    check_open<Checkpointing>("checkpointing", options.checkpointing);
     Model model = model_of<Device>(net, loss, optimizer);
     model.constants = constants;
     freeze(model, options.frozen, options.frozen_parameters);

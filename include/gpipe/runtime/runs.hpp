@@ -133,10 +133,9 @@ template <DeviceRuntime Device> class Runs {
             run.failure.tell(FirstFailure::behind_actions(0), failure);
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
                 end_.immediately().has_updated(run)) {
-                torn_ = true;
                 failure.error = of_no_use();
-                for (Run& other : runs_) // that may be under way
-                    other.failure.tell(FirstFailure::behind_actions(0), failure);
+                tear(run, failure);
+                run.failure.tell(FirstFailure::behind_actions(0), std::move(failure));
             }
         }
         if (!run.failed()) return;
@@ -144,7 +143,7 @@ template <DeviceRuntime Device> class Runs {
         // What is put on queues behind a failure updates nothing: the commit has not been made.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
-            torn_ = true;
+            tear(run, *last_failure_);
         if (!run.arguments.last) spoilt_ = last_failure_;
         std::rethrow_exception(last_failure_->error);
     }
@@ -178,6 +177,7 @@ template <DeviceRuntime Device> class Runs {
     /// may have been committed although it failed.
     [[gnu::cold]] void give_states(std::uint64_t seed, std::uint64_t steps) {
         mail_.state(0) = state_before(seed, steps);
+        end_.counts_from(steps);
         device_.run([&] {
             Ranks const& ranks = tables_.ranks;
             for (std::size_t d = ranks.begin(); d < ranks.end(); ++d)
@@ -228,6 +228,14 @@ template <DeviceRuntime Device> class Runs {
             if (run.failure.get()) std::rethrow_exception(run.failure.get()->error);
             throw;
         }
+    }
+    // Parameters are not all of one step: this object is of no use, and neither is another step
+    // that may be under way.
+    [[gnu::cold]] void tear(Run const& run, Failure failure) {
+        torn_ = true;
+        failure.error = of_no_use();
+        for (Run& other : runs_)
+            if (&other != &run) other.failure.tell(FirstFailure::behind_actions(0), failure);
     }
     [[gnu::cold]] static std::exception_ptr of_no_use() {
         return std::make_exception_ptr(std::runtime_error(

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -82,7 +83,7 @@ template <DeviceRuntime Device> class StepEnd {
 
     // Sums the loss up on the last device's stream. A step in which a layer threw is not committed.
     // `joined`: the last device has what other ranks have told it.
-    void commit(Run const& run, std::size_t stream, bool joined = false) {
+    void commit(Run& run, std::size_t stream, bool joined = false) {
         std::size_t const slot = run.arguments.slot;
         bool const trains = run.arguments.training();
         bool const norm = trains && sums_squares(run);
@@ -117,15 +118,24 @@ template <DeviceRuntime Device> class StepEnd {
             call.signs = mail_.sign(slot, tables_.last_device, 0).there;
             call.ranks = tables_.ranks.all();
         }
-        device_.launch(stream, [&run, call]() noexcept(noexcept(Work::commit(call))) {
-            if (Work::enqueues || !run.failed()) return Work::commit(call);
-            if (!call.state) return;
-            call.state->committed = 0;
-            call.state->fault = StepFault::nothing;
+        device_.launch(stream, [this, &run, call]() noexcept(noexcept(Work::commit(call))) {
+            if (Work::enqueues) return Work::commit(call);
+            if (immediate && call.state && call.state->step != steps_)
+                run.failure.tell(FirstFailure::behind_actions(0), begun_too_early());
+            if (!run.failed()) {
+                Work::commit(call);
+            } else if (call.state) {
+                call.state->committed = 0;
+                call.state->fault = StepFault::nothing;
+            }
+            if (call.state && call.state->committed) steps_ = call.state->step;
         });
         totals.get(device_, stream);
         if (trains) state.get(device_, stream);
     }
+
+    // How many steps there were before the next.
+    void counts_from(std::uint64_t steps) { steps_ = steps; }
 
     // Between ranks, in the order of a stream. A failure goes with what it has spoilt, so that who
     // gets that skips what can only fail, too.
@@ -283,6 +293,7 @@ template <DeviceRuntime Device> class StepEnd {
     Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
+    std::uint64_t steps_ = 0; // committed so far, where the host commits
 };
 
 } // namespace gpipe::detail

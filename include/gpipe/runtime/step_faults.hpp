@@ -40,6 +40,16 @@ namespace gpipe::detail {
                   std::fabs(squares));
     return std::make_exception_ptr(std::domain_error(message));
 }
+// Of a step that has the number, and so the random numbers, of one further than it is, for the one
+// before has failed since.
+[[gnu::cold]] GPIPE_INLINE Failure begun_too_early() {
+    Failure failure;
+    failure.of = FailureOf::before;
+    failure.error = std::make_exception_ptr(std::runtime_error(
+        "gpipe: the step before this one failed when this had begun, as the one behind that: it "
+        "has changed nothing, and can be made again"));
+    return failure;
+}
 // What the commit has found not to be finite.
 [[gnu::cold]] GPIPE_INLINE Failure not_finite(Tables const& tables, StepState const& state) {
     double const value =

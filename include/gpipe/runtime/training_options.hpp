@@ -27,7 +27,7 @@ template <class Device> struct TrainingOptions {
     std::size_t cells = 0;         ///< k of Cells<dynamic>
     std::size_t micro_batches = 0; ///< 0: 4 K
     /// Of Cells<dynamic>, the layers of each cell: see balance::by_time(). Empty: cut by costs.
-    Array<std::size_t> balance{};
+    std::vector<std::size_t> balance{};
     std::size_t replicas = 0; ///< r of Replicas<dynamic>; 0: one
     /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu, Mikolov
     /// and Bengio, 2013), which must be finite. 0: neither. On a device that cannot read the host's

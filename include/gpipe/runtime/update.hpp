@@ -64,6 +64,22 @@ template <class T> GPIPE_HOST_DEVICE T scaled(T value, FactorOf<T> factor) {
         return static_cast<T>(static_cast<FactorOf<T>>(value) * factor);
 }
 
+// From sums of scaled gradients to their mean: one after the other, for a product of both may be
+// smaller than a float can be, and of powers of two the first rounds nothing.
+template <class T> struct MeanFactor {
+    FactorOf<T> unscale, scale;
+
+    GPIPE_HOST_DEVICE static MeanFactor of(StepState const& state) {
+        return {static_cast<FactorOf<T>>(state.unscale), static_cast<FactorOf<T>>(state.scale)};
+    }
+    GPIPE_HOST_DEVICE T operator()(T sum) const {
+        if constexpr (std::is_same_v<FactorOf<T>, T>)
+            return sum *= unscale, sum *= scale, sum;
+        else
+            return static_cast<T>(static_cast<FactorOf<T>>(sum) * unscale * scale);
+    }
+};
+
 template <class T> void scale_gradient(ScaleCall const& call) {
     T* const gradient = reinterpret_cast<T*>(call.gradient);
     auto const factor = static_cast<FactorOf<T>>(call.state->loss_scale);
@@ -86,8 +102,8 @@ template <class T, class Optimizer>
 bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
     if (!call.state->committed) return false;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
-    auto const factor = static_cast<FactorOf<T>>(call.state->scale);
-    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = scaled(gradient[i], factor);
+    auto const mean = MeanFactor<T>::of(*call.state);
+    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = mean(gradient[i]);
     if (!call.updates) return false;
     (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());

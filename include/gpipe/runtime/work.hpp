@@ -179,12 +179,13 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     // What is wrong with a part of a mini-batch is wrong with all of it.
     bool const spoilt = call.continues && state.fault != StepFault::nothing;
     bool sound = !spoilt && weight > 0 && weight <= DBL_MAX;
-    double scale = sound ? 1 / (weight * state.loss_scale) : 0;
+    double scale = sound ? 1 / weight : 0;
+    state.unscale = 1 / state.loss_scale; // which may grow before it is used
     if (!spoilt) state.fault = StepFault::nothing;
     state.skipped = 0;
     // The first to be blamed; not where the weight is to blame.
     auto const blame = [&](StepFault fault, std::size_t at, double value) {
-        if (!sound || !(call.fails || call.scale.scales())) return;
+        if (!sound || !(call.fails || (call.scale.scales() && fault != StepFault::loss))) return;
         state.fault = fault;
         state.fault_at = static_cast<std::uint32_t>(at);
         state.fault_value = value;
@@ -206,7 +207,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
         };
         double sum = 0;
         for (std::size_t t = 0; t < call.tensors; ++t) sum += squares(t);
-        double const norm = std::sqrt(sum) * scale;
+        double const norm = std::sqrt(sum) * state.unscale * scale;
         call.totals[call.count] = norm;
         if (!is_finite(norm)) {
             std::size_t t = 0;
@@ -214,7 +215,9 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             bool const one = t < call.tensors;
             bool const overflows = sound && call.scale.scales();
             blame(one ? StepFault::gradient : StepFault::norm, t, one ? squares(t) : norm);
-            state.skipped = overflows && (shrink(state, call.scale) || !call.fails);
+            // What is wrong with the loss itself no scale mends.
+            bool const mends = is_finite(call.totals[0]) && overflows && shrink(state, call.scale);
+            state.skipped = mends || (overflows && !call.fails);
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;

@@ -24,6 +24,19 @@ namespace detail {
     throw StateError("gpipe: " + path + ": " + call + ": " + std::strerror(error));
 }
 
+// What a symbolic link stands for, through any number of them; else the path as it is. What cannot
+// be followed says so when it is opened.
+inline std::string followed(std::string path) {
+    for (int links = 0; links < 40; ++links) {
+        char target[4096];
+        ssize_t const count = ::readlink(path.c_str(), target, sizeof target);
+        if (count <= 0 || count == sizeof target) break;
+        std::string const next(target, static_cast<std::size_t>(count));
+        path = next[0] == '/' ? next : path.substr(0, path.rfind('/') + 1) + next;
+    }
+    return path;
+}
+
 } // namespace detail
 
 /// A file of the system, open. Every call that fails throws a StateError with the path, the call
@@ -91,6 +104,12 @@ class File {
         if (result < 0 && errno != EWOULDBLOCK) fail("flock");
         return result == 0;
     }
+    /// Gives it the permissions of the file of that name, if there is one.
+    void take_mode_of(std::string const& path) {
+        struct ::stat there {};
+        if (::stat(path.c_str(), &there) < 0) return;
+        if (::fchmod(fd_, there.st_mode & 07777) < 0) fail("fchmod");
+    }
     /// Whether the file has this name yet.
     bool named(std::string const& path) const {
         struct ::stat there {};
@@ -117,10 +136,13 @@ class File {
 /// A rest of a process that was killed is written over by the next, so only one is ever left.
 class AtomicFile {
   public:
-    /// Throws StateError, also where somebody else is writing this file just now.
+    /// Throws StateError, also where somebody else is writing this file just now, and for what is
+    /// there but no file, as a device or a pipe. A link stays one: what it stands for is replaced.
     explicit AtomicFile(std::string path)
-        : path_(std::move(path)), partial_(path_ + ".partial"), lock_(locked(partial_)),
-          file_(partial_, O_WRONLY | O_TRUNC) {}
+        : path_(checked(detail::followed(std::move(path)))), partial_(path_ + ".partial"),
+          lock_(locked(partial_)), file_(partial_, O_WRONLY | O_TRUNC) {
+        file_.take_mode_of(path_);
+    }
     AtomicFile(AtomicFile const&) = delete;
     AtomicFile& operator=(AtomicFile const&) = delete;
     ~AtomicFile() {
@@ -146,6 +168,12 @@ class AtomicFile {
     }
 
   private:
+    static std::string checked(std::string path) {
+        struct ::stat there {};
+        if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
+            throw StateError("gpipe: " + path + ": it is there, but no file that can be replaced");
+        return path;
+    }
     // The lock may be that of a file which has got its name, or lost it, meanwhile.
     static File locked(std::string const& partial) {
         for (int tries = 0; tries < 100; ++tries) {

@@ -23,6 +23,9 @@ struct LoadOptions {
     std::vector<std::string> except{}; ///< not these
     /// Whether a layer whose type has another name is an error, and another optimizer.
     bool types = true;
+    /// Whether step number, seed and loss scale are loaded, too, where `only` or `except` leave
+    /// anything out: what Adam has of its moments is for that step, and so is a rate's curve.
+    bool steps = false;
 };
 
 namespace detail {
@@ -142,7 +145,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
     try {
         StateFiles const files(path);
         StateFile const& saved = files.first();
-        result = all || saved.header.metadata.count("gpipe.format")
+        result = all || options.steps || saved.header.metadata.count("gpipe.format")
                      ? saved.saved()
                      : SavedState{0, 0, 0, 0, saved.header.metadata};
         plan = read_plan(files, state, options);
@@ -168,7 +171,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         at += range.bytes;
     }
     machine.engine().forget_accumulated();
-    if (!all) return result;
+    if (!all && !options.steps) return result;
     LossScaleState scale = machine.engine().runs().scale();
     if (result.loss_scale > 0) scale = {result.loss_scale, result.good_steps};
     machine.engine().go_on(result.seed, result.steps, scale);
@@ -181,13 +184,14 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
 /// and so do step number, seed and loss scale, so that the steps that follow are those that would
 /// have followed there, for every K, cut, checkpointing policy, number of threads and kind of
 /// device, and every schedule that runs backward in the same order (promise P1; M must be the
-/// same). With `only` or `except` the tensors that these leave out, step number and seed stay as
-/// they are. Throws StateError where the file cannot be read, is not sound, or does not fit: then
-/// one error lists all that is missing, unexpected, or of another shape or type, and nothing has
-/// changed. What a file says is checked, but not whether its numbers were changed since: keep
-/// states as safe as programs. A layer's members and the optimizer's are not part of a state. With
-/// several ranks all call it; each reads what it has, whoever saved that, on how many ranks and
-/// replicas, and if one cannot, nothing has changed on any.
+/// same). With `only` or `except` the tensors that these leave out stay as they are, and so do step
+/// number and seed unless `steps` says otherwise. Throws StateError where the file cannot be read,
+/// is not sound, or does not fit: then one error lists all that is missing, unexpected, or of
+/// another shape or type, and nothing has changed. What a file says is checked, but not whether its
+/// numbers were changed since: keep states as safe as programs. A layer's members and the
+/// optimizer's are not part of a state. With several ranks all call it; each reads what it has,
+/// whoever saved that, on how many ranks and replicas, and if one cannot, nothing has changed on
+/// any.
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {

@@ -88,7 +88,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
           StateMetadata metadata) {
     check_metadata(metadata);
     if constexpr (joins_ranks<Device>)
-        ShardedSave(machine.ranks(), state, path)
+        ShardedSave(machine.ranks(), state, followed(path))
             .run([&](std::uint64_t number) { return machine.gather(number); },
                  [&](std::string const& file, StateMetadata const& more) {
                      StateMetadata all = metadata;
@@ -123,7 +123,8 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 
 /// Saves parameters, optimizer state, step number and seed in the file `path`, in the format
 /// safetensors; see load(). The file is replaced as a whole: whatever fails, and whenever the
-/// process dies, what is there is the old state or the new. Between steps; waits for those under
+/// process dies, what is there is the old state or the new. Of a symbolic link that is what it
+/// stands for; permissions stay as they were. Between steps; waits for those under
 /// way, and for what start_save() began. Throws what was wrong with that, if nobody has heard of it
 /// (then nothing is saved: call it again), std::invalid_argument for metadata with the library's
 /// keys, and StateError with the path and the system's words if a call fails.

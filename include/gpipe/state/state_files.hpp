@@ -104,7 +104,8 @@ struct SavedPiece {
 /// A state's file and those beside it that it names, if several ranks have saved it.
 class StateFiles {
   public:
-    explicit StateFiles(std::string const& path) {
+    explicit StateFiles(std::string const& given) {
+        std::string const path = followed(given); // others stand beside that
         files_.emplace_back(path);
         StateFile const& first = files_.front();
         auto const shards = first.header.metadata.find("gpipe.shards");
