@@ -121,7 +121,7 @@ TEST_CASE("B5 both tensors of a pair get gradients, through every boundary") {
 namespace {
 
 template <class Group, class... Given>
-constexpr bool fits = std::is_constructible_v<gpipe::Batch<Group>, Given...>;
+constexpr bool fits = gpipe::Batch<Group>::template takes<Given...>;
 template <class Group> constexpr bool has_samples = requires(gpipe::Batch<Group> const& batch) {
     batch.samples("inputs");
 };

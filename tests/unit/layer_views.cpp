@@ -189,13 +189,13 @@ TEST_CASE("a Batch counts its samples, and names what does not fit") {
 TEST_CASE("a Batch takes ranges of its element only, and to be written none that are const") {
     using Floats = Batch<Tensor<float, 2>>;
     using Written = Batch<Tensor<float, 2>, true>;
-    static_assert(std::is_constructible_v<Floats, std::vector<float> const&>);
-    static_assert(std::is_constructible_v<Floats, std::span<float const>>);
-    static_assert(!std::is_constructible_v<Floats, std::vector<double>&>);
-    static_assert(!std::is_constructible_v<Floats, std::vector<int>&>);
-    static_assert(!std::is_constructible_v<Floats, std::vector<float>&, std::vector<float>&>);
-    static_assert(std::is_constructible_v<Written, std::vector<float>&>);
-    static_assert(!std::is_constructible_v<Written, std::vector<float> const&>);
+    static_assert(Floats::takes<std::vector<float> const&>);
+    static_assert(Floats::takes<std::span<float const>>);
+    static_assert(!Floats::takes<std::vector<double>&>);
+    static_assert(!Floats::takes<std::vector<int>&>);
+    static_assert(!Floats::takes<std::vector<float>&, std::vector<float>&>);
+    static_assert(Written::takes<std::vector<float>&>);
+    static_assert(!Written::takes<std::vector<float> const&>);
     CHECK(Floats::count == 1);
 }
 

@@ -59,11 +59,13 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
   public:
     static constexpr std::size_t count = sizeof...(Ts); ///< tensors
     static constexpr bool is_written = writable;        ///< whether the caller has them written
+    /// Whether it can be made from these; asked otherwise the answer is a sentence.
+    template <class... Ranges> static constexpr bool takes = all_fit<Ranges...>();
 
     /// A range for each tensor, of its elements; `gpipe::none` for one that is absent, see
     /// Optional.
     template <class... Ranges>
-        requires(all_fit<Ranges...>())
+        requires(takes<Ranges...>)
     Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {
         constexpr bool holds = ((!is_none<Ranges> || detail::is_optional<Ts>)&&...);
         static_assert(holds, "gpipe: gpipe::none is given for a tensor that is always there: one "
@@ -74,7 +76,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     // For its sentence alone.
     template <class... Others>
         requires(sizeof...(Others) > 0 && !(std::is_base_of_v<Batch, Others> || ...) &&
-                 !all_fit<Others const&...>())
+                 !takes<Others const&...>)
     Batch(Others const&...) : data_{}, elements_{} {
         static_assert(
             sizeof...(Others) == sizeof...(Ts),
