@@ -16,22 +16,23 @@ struct Measures {
 };
 using Net = gpipe::Pipeline<Pair, blank::Linear<4, 4>>;
 using Train = gpipe::Training<Net, gpipe::Loss<Measures>>;
-float targets[8] = {};
-void step(Train& train, std::vector<float>& first, std::span<float const> second, float const* all,
-          double const (&other)[8]) {
-    static_cast<void>(all), static_cast<void>(other);
+struct Given {
+    float targets[8] = {};
+    double other[8] = {};
+    std::vector<float> first = std::vector<float>(8);
+    std::span<float const> second = first;
+} given;
+void step(Train& train) {
 #if defined GPIPE_BATCH_OTHER_TYPE
-    train.step({first, other}, targets);
+    train.step({given.first, given.other}, given.targets);
 #elif defined GPIPE_BATCH_POINTER
-    train.step({first, second}, all);
+    train.step({given.first, given.second}, &given.targets[0]);
 #elif defined GPIPE_BATCH_TOO_FEW
-    train.step(first, targets);
+    train.step(given.first, given.targets);
 #else
-    train.step({first, second}, targets);
-    Train::Input* const none = nullptr;
-    static_cast<void>(none);
-    gpipe::Batch<Train::Input> const batch{first, second};
-    gpipe::Batch<Train::Target> other_targets = targets;
+    train.step({given.first, given.second}, given.targets);
+    gpipe::Batch<Train::Input> const batch{given.first, given.second};
+    gpipe::Batch<Train::Target> other_targets = given.targets;
     gpipe::Batch<Train::Target> const again = other_targets;
     train.step(batch, again);
 #endif

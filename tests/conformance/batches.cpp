@@ -8,7 +8,6 @@
 #include <doctest/doctest.h>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace {

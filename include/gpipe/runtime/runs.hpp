@@ -140,6 +140,11 @@ template <DeviceRuntime Device> class Runs {
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
+        if (end_.immediate &&
+            run.arguments.trains()) { // it may have been committed, and failed since
+            if (!run.too_early) end_.counts_from(run.arguments.step);
+            tell_others(run, detail::begun_too_early());
+        }
         // What is put on queues behind a failure updates nothing: the commit has not been made.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
@@ -234,8 +239,11 @@ template <DeviceRuntime Device> class Runs {
     [[gnu::cold]] void tear(Run const& run, Failure failure) {
         torn_ = true;
         failure.error = of_no_use();
+        if (end_.immediate) tell_others(run, failure);
+    }
+    void tell_others(Run const& run, Failure const& failure) {
         for (Run& other : runs_)
-            if (&other != &run) other.failure.tell(FirstFailure::behind_actions(0), failure);
+            if (&other != &run) other.give_up(FirstFailure::behind_actions(0), failure);
     }
     [[gnu::cold]] static std::exception_ptr of_no_use() {
         return std::make_exception_ptr(std::runtime_error(

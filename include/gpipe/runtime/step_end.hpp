@@ -11,6 +11,7 @@
 #include <gpipe/transport/local.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -120,22 +121,22 @@ template <DeviceRuntime Device> class StepEnd {
         }
         device_.launch(stream, [this, &run, call]() noexcept(noexcept(Work::commit(call))) {
             if (Work::enqueues) return Work::commit(call);
-            if (immediate && call.state && call.state->step != steps_)
-                run.failure.tell(FirstFailure::behind_actions(0), begun_too_early());
+            if (immediate && call.state &&
+                call.state->step != steps_.load(std::memory_order_relaxed))
+                run.give_up(FirstFailure::behind_actions(0), begun_too_early());
             if (!run.failed()) {
                 Work::commit(call);
             } else if (call.state) {
                 call.state->committed = 0;
                 call.state->fault = StepFault::nothing;
             }
-            if (call.state && call.state->committed) steps_ = call.state->step;
+            if (call.state && call.state->committed) counts_from(call.state->step);
         });
         totals.get(device_, stream);
         if (trains) state.get(device_, stream);
     }
 
-    // How many steps there were before the next.
-    void counts_from(std::uint64_t steps) { steps_ = steps; }
+    void counts_from(std::uint64_t steps) { steps_.store(steps, std::memory_order_relaxed); }
 
     // Between ranks, in the order of a stream. A failure goes with what it has spoilt, so that who
     // gets that skips what can only fail, too.
@@ -293,7 +294,7 @@ template <DeviceRuntime Device> class StepEnd {
     Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
-    std::uint64_t steps_ = 0; // committed so far, where the host commits
+    std::atomic<std::uint64_t> steps_ = 0; // committed so far, where the host commits
 };
 
 } // namespace gpipe::detail

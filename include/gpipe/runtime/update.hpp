@@ -68,11 +68,14 @@ template <class T> GPIPE_HOST_DEVICE T scaled(T value, FactorOf<T> factor) {
 // smaller than a float can be, and of powers of two the first rounds nothing.
 template <class T> struct MeanFactor {
     FactorOf<T> unscale, scale;
+    bool scaled; // whether they are
 
     GPIPE_HOST_DEVICE static MeanFactor of(StepState const& state) {
-        return {static_cast<FactorOf<T>>(state.unscale), static_cast<FactorOf<T>>(state.scale)};
+        return {static_cast<FactorOf<T>>(state.unscale), static_cast<FactorOf<T>>(state.scale),
+                state.unscale != 1};
     }
     GPIPE_HOST_DEVICE T operator()(T sum) const {
+        if (!scaled) return detail::scaled(sum, scale);
         if constexpr (std::is_same_v<FactorOf<T>, T>)
             return sum *= unscale, sum *= scale, sum;
         else
@@ -102,8 +105,12 @@ template <class T, class Optimizer>
 bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
     if (!call.state->committed) return false;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
-    auto const mean = MeanFactor<T>::of(*call.state);
-    for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = mean(gradient[i]);
+    MeanFactor<T> mean = MeanFactor<T>::of(*call.state);
+    if (mean.scaled)
+        for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = mean(gradient[i]);
+    else // by itself, for a loop without a branch
+        for (std::size_t i = 0; i < row.elements; ++i)
+            gradient[i] = scaled(gradient[i], mean.scale);
     if (!call.updates) return false;
     (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
                                                      row.tensor<T, Optimizer::states>());

@@ -170,6 +170,8 @@ class AtomicFile {
   private:
     static std::string checked(std::string path) {
         struct ::stat there {};
+        if (::lstat(path.c_str(), &there) == 0 && S_ISLNK(there.st_mode))
+            detail::throw_file_error("readlink", path, ELOOP);
         if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
             throw StateError("gpipe: " + path + ": it is there, but no file that can be replaced");
         return path;
