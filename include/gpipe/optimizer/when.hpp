@@ -25,11 +25,12 @@ struct AfterCommit {
 /// taken their time the first device is the first to go on.
 ///
 /// It gives up that a step which fails leaves the parameters as they were: where some devices had
-/// updated theirs, the object is of no use any more, and says so. A step that fails while another
-/// is under way has used up its number. Gradients cannot be clipped by their norm, which is known
-/// only when all devices are done; where Options::finite_gradients asks, each device looks at its
-/// own before it updates. A loss that is not finite is known before the first does, and changes
-/// nothing. On a device that enqueues steps do not overlap.
+/// updated theirs, the object is of no use any more, and says so. A step that had begun when the
+/// one before failed fails, too (FailureOf::before): it has the number, and the random numbers, of
+/// another. Gradients cannot be clipped by their norm, which is known only when all devices are
+/// done; where Options::finite_gradients asks, each device looks at its own before it updates. A
+/// loss that is not finite is known before the first does, and changes nothing. On a device that
+/// enqueues steps do not overlap.
 struct Immediate {
     using policy_kind = policy::Update;
     /// Whether a device updates before the whole step is done.
