@@ -140,8 +140,8 @@ template <DeviceRuntime Device> class Runs {
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        if (end_.immediate &&
-            run.arguments.trains()) { // it may have been committed, and failed since
+        // Where the host commits it may have done so, and the step has failed since.
+        if (!calls_enqueue<Device> && end_.immediate && run.arguments.trains()) {
             if (!run.too_early) end_.counts_from(run.arguments.step);
             tell_others(run, detail::begun_too_early());
         }
