@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <doctest/doctest.h>
 #include <limits>
 #include <optional>
@@ -164,35 +165,123 @@ TEST_CASE("after a step that failed when some devices had updated the object is 
                          doctest::Contains("interrupted an update"), std::runtime_error);
 }
 
-TEST_CASE("P6 a step that had begun behind one that failed fails, too, and changes nothing") {
-    for (std::size_t const k : {2, 3}) {
-        toy::Watch watch, calm;
-        auto o = options<Train<Host>>(gpipe::schedule::OneForwardOneBackward{}, k, 4, 8);
-        o.device.threads = k;
-        Train<Host> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
-        Train<Host> other(toy::make_net<Real>(calm), {}, Adam{1e-2f}, o);
-        toy::Data<Real> const data(8);
-        toy::Data<Real> broken(8);
-        broken.targets[3] = std::numeric_limits<Real>::infinity();
-        auto const step = [&] {
-            CHECK(train.step(data.inputs, data.targets).loss ==
-                  other.step(data.inputs, data.targets).loss);
-            auto const a = train.parameter<Real>(0, 0);
-            auto const b = other.parameter<Real>(0, 0);
-            CHECK(std::equal(a.begin(), a.end(), b.begin()));
-            CHECK(train.steps() == other.steps());
-        };
-        step();
-        auto bad = train.start(broken.inputs, broken.targets);
-        auto good = train.start(data.inputs, data.targets);
-        CHECK_THROWS_AS(bad.result(), std::domain_error);
-        CHECK_THROWS_WITH_AS(good.result(), doctest::Contains("the step before this one failed"),
-                             std::runtime_error);
-        REQUIRE(train.failure());
-        CHECK(train.failure()->of == gpipe::FailureOf::before);
-        CHECK(train.failure()->place() == "step before");
-        for (int i = 0; i < 3; ++i) step();
+namespace {
+
+std::atomic<bool> is_slow = false;
+
+/// Takes its time in the third step of a training.
+struct Slow : toy::Tanh<Real, 5> {
+    void forward(auto& ctx, auto x, auto y) const {
+        if (ctx.step() == 2 && is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        toy::Tanh<Real, 5>::forward(ctx, x, y);
     }
+};
+/// Of large targets the value is infinite, or, of larger ones, the gradient alone.
+struct Spoils {
+    using Target = gpipe::Tensor<Real, 3>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
+        double sum = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            Real const aims = target.data()[i], off = y.data()[i] - aims;
+            sum += aims > 1000 ? 1 : aims > 100 ? HUGE_VAL : double{off * off};
+            if constexpr (!gpipe::is_none<decltype(dy)>)
+                dy.data()[i] = aims > 100 ? HUGE_VALF : 2 * off;
+        }
+        return {sum, static_cast<double>(y.samples())};
+    }
+};
+
+} // namespace
+
+TEST_CASE("P6 a step that had begun behind one that failed fails, too, and changes nothing") {
+    using Net = gpipe::Pipeline<toy::Linear<Real, 5, 5>, Slow, toy::Linear<Real, 5, 3>>;
+    using T = gpipe::Training<Net, gpipe::Balance<2, 1>, gpipe::MicroBatches<4>,
+                              gpipe::Loss<Spoils>, gpipe::Optimizer<Adam>,
+                              gpipe::schedule::OneForwardOneBackward, gpipe::update::Immediate>;
+    T::Options o;
+    o.samples = 8;
+    o.device.threads = 2;
+    o.finite_gradients = true;
+    char const* const words = "the step before this one failed";
+    // Found by the commit, or by each device behind that; the next one's commit comes when that has
+    // been heard of, or before, or when its place is that of a third step already.
+    for (Real const spoilt : {Real{500}, Real{5000}})
+        for (int const when : {0, 1, 2}) {
+            T train({}, {}, Adam{1e-2f}, o), other({}, {}, Adam{1e-2f}, o);
+            toy::Data<Real> const data(8);
+            toy::Data<Real> broken(8);
+            for (Real& target : broken.targets) target = spoilt;
+            auto const step = [&] {
+                CHECK(train.step(data.inputs, data.targets).loss ==
+                      other.step(data.inputs, data.targets).loss);
+                for (std::size_t layer : {0, 2}) {
+                    auto const a = train.parameter<Real>(layer, 0);
+                    auto const b = other.parameter<Real>(layer, 0);
+                    CHECK(std::equal(a.begin(), a.end(), b.begin()));
+                }
+                CHECK(train.steps() == other.steps());
+            };
+            step();
+            is_slow = when != 1;
+            auto bad = train.start(broken.inputs, broken.targets);
+            auto good = train.start(data.inputs, data.targets);
+            std::optional<T::Pending> third;
+            if (when == 2) third.emplace(train.start(data.inputs, data.targets));
+            if (when == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            CHECK_THROWS_AS(bad.result(), std::domain_error);
+            is_slow = false;
+            CHECK_THROWS_WITH_AS(good.result(), doctest::Contains(words), std::runtime_error);
+            if (third)
+                CHECK_THROWS_WITH_AS(third->result(), doctest::Contains(words), std::runtime_error);
+            REQUIRE(train.failure());
+            CHECK(train.failure()->of == gpipe::FailureOf::before);
+            CHECK(train.failure()->place() == "step before");
+            for (int i = 0; i < 3; ++i) step();
+        }
+}
+
+namespace {
+
+std::atomic<int> updates = 0;
+std::atomic<bool> throws_late = false;
+
+struct Counted : gpipe::SGD {
+    template <class T>
+    void operator()(gpipe::UpdateContext context,
+                    gpipe::UpdateTensor<T, states> tensor) const noexcept {
+        ++updates;
+        gpipe::SGD::operator()(context, tensor);
+    }
+};
+/// Throws once, in the last of all backwards, when another device has updated.
+struct Late : toy::Tanh<Real, 5> {
+    void backward(auto& ctx, auto y, auto dy, auto dx) const {
+        if (ctx.first_sample() == 6 && throws_late.exchange(false)) {
+            while (updates == 0) std::this_thread::yield();
+            throw toy::Thrown{};
+        }
+        toy::Tanh<Real, 5>::backward(ctx, y, dy, dx);
+    }
+};
+
+} // namespace
+
+TEST_CASE("a step behind one that some devices have updated by is of no use, either") {
+    using Net = gpipe::Pipeline<toy::Linear<Real, 5, 5>, Late, toy::Linear<Real, 5, 3>>;
+    gpipe::Training<Net, gpipe::Balance<2, 1>, gpipe::MicroBatches<4>,
+                    gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Counted>,
+                    gpipe::schedule::OneForwardOneBackward, gpipe::update::Immediate>
+        train({}, {}, {}, {.samples = 8, .seed = 7, .device = {.threads = 2}});
+    toy::Data<Real> const data(8);
+    updates = 0;
+    throws_late = true;
+    auto bad = train.start(data.inputs, data.targets);
+    auto good = train.start(data.inputs, data.targets);
+    CHECK_THROWS_AS(bad.result(), toy::Thrown);
+    CHECK_THROWS_WITH_AS(good.result(), doctest::Contains("of no use"), std::runtime_error);
+    CHECK(train.steps() == 0);
+    CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets), doctest::Contains("of no use"),
+                         std::runtime_error);
 }
 
 TEST_CASE("what goes wrong in a step that nobody listens to is thrown by the next call") {

@@ -547,6 +547,15 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
     crew.evaluate(data.inputs, data.targets); // which needs none
     crew[1].optimizer().learning_rate = 1e-2f;
     crew.step(data.inputs, data.targets);
+    for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().learning_rate = NAN;
+    check_refused(crew, "gpipe: the optimizer's learning_rate is nan, and would be all that is "
+                        "left of the parameters");
+    for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().learning_rate = 1e-2f;
+    crew.step(data.inputs, data.targets);
+    for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().weight_decay = HUGE_VALF;
+    check_refused(crew, "gpipe: the optimizer's weight_decay is inf, and would be all that is "
+                        "left of the parameters");
+    for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().weight_decay = 0;
     crew[0].optimizer().weight_decay = 0.5f;
     char const* const others = "gpipe: the optimizer of rank 0 is another, or has another weight "
                                "decay or other groups, than that of rank 2: all have to be told "

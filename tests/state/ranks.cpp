@@ -237,6 +237,24 @@ TEST_CASE("a state that is saved again takes the old one's place, and nothing of
     }
 }
 
+TEST_CASE("through a link all files come to stand beside what it stands for, and are found there") {
+    for (Way const& way : ways) {
+        INFO(way.words());
+        Folder const folder;
+        fs::create_directory(folder / "runs");
+        fs::create_symlink("runs/last", folder / "latest");
+        auto const train = make(way);
+        for (int n = 0; n < 2; ++n) {
+            train->step(data_of(n));
+            train->save(folder / "latest");
+        }
+        CHECK(fs::is_symlink(folder / "latest"));
+        CHECK(files_in(folder) == 1); // the link itself
+        CHECK(make(way)->load(folder / "latest", {}).steps == 2);
+        CHECK(make(way)->load(folder / "runs/last", {}).steps == 2);
+    }
+}
+
 TEST_CASE("where one rank cannot save, none has, and the old state is there") {
     Folder const folder;
     std::string const path = folder / "state";

@@ -2,7 +2,6 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
-#include <gpipe/optimizer/check_rates.hpp>
 #include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/tables.hpp>
@@ -123,7 +122,7 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
     }
     if (transport.error()) std::rethrow_exception(transport.error());
     verdict.check();
-    check_rate(call.rates.learning_rate, "learning_rate");
+    if (call.kind == RankCall::trains) tables.check_rates(arguments.optimizer);
 }
 
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.

@@ -211,6 +211,7 @@ namespace detail {
     tables.capacity = plan.capacity;
     tables.optimizer_bytes = model.optimizer_bytes;
     tables.told_rates = model.told_rates;
+    tables.check_rates = model.check_rates;
     tables.constants = model.constants;
     tables.sides = model.sides;
     tables.output_sizes = model.infos[model.infos.size() - 1].output;

@@ -100,7 +100,10 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
     model.states = states_of(optimizer);
     model.targets = sizes_of<as_tensors<typename Loss::Target>>();
     model.optimizer_bytes = sizeof(Optimizer);
-    if constexpr (joins_ranks<Device>) model.told_rates = &told_rates<Optimizer>;
+    if constexpr (joins_ranks<Device>) {
+        model.told_rates = &told_rates<Optimizer>;
+        model.check_rates = &check_rates<Optimizer>;
+    }
     model.target_tensors = std::max(Batch<typename Loss::Target>::count, model.target_tensors);
     return model;
 }

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 namespace gpipe {
 
@@ -54,10 +53,11 @@ struct Run {
     bool follows = false;              ///< whether the run before may be under way, over this table
     bool done = true;                  ///< whether all of it is, since it was submitted
     std::atomic<bool> updated = false; ///< whether parameters have been, or will be
-    /// Whether its number is that behind a step that has failed since it began.
-    std::atomic<bool> too_early = false;
-    Array<ActionTime> times;                    ///< by action; empty where nobody wants to know
-    double origin = 0;                          ///< what they count from
+    std::atomic<bool> dropped = false; ///< whether the host has not committed it
+    Run const* before = nullptr;       ///< that was under way when this began, if any
+    bool ended = true;                 ///< whether nothing of it is under way, and all is known
+    Array<ActionTime> times;           ///< by action; empty where nobody wants to know
+    double origin = 0;                 ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
     detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one
 
@@ -73,12 +73,8 @@ struct Run {
         failure.reset();
         is_cut = false;
         updated.store(false, std::memory_order_relaxed);
-        too_early.store(false, std::memory_order_relaxed);
-    }
-    /// It has the number of another step: nothing may come of it.
-    void give_up(std::uint32_t place, Failure why) {
-        too_early.store(true, std::memory_order_relaxed);
-        failure.tell(place, std::move(why));
+        dropped.store(false, std::memory_order_relaxed);
+        ended = false;
     }
     /// Whether any layer or update threw.
     bool failed() const { return failure.exists(); }

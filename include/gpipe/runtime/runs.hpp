@@ -97,6 +97,9 @@ template <DeviceRuntime Device> class Runs {
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
         mail_.keep_constants(arguments.slot);
+        run.before = nullptr;
+        for (Run const& other : runs_)
+            if (end_.immediate && !calls_enqueue<Device> && !other.ended) run.before = &other;
         run.begin(false);
         run.base = base_;
         base_ += table.longest;
@@ -113,10 +116,14 @@ template <DeviceRuntime Device> class Runs {
         return {&walker_, &run, &table};
     }
     /// The device gave up in the midst of it.
-    void interrupt(Run const& run) { torn_ = torn_ || run.arguments.trains(); }
+    void interrupt(Run& run) {
+        run.ended = true;
+        torn_ = torn_ || run.arguments.trains();
+    }
     /// Once all of it is done. Throws what a layer threw, or what was not finite: of several the
     /// first in the programs' linear order, whatever the timing; then nothing was updated.
     void end(Run& run) {
+        run.ended = true;
         last_slot_ = run.arguments.slot;
         if constexpr (joins_ranks<Device>) agree_on(run);
         if (spoilt_ && run.arguments.before > 0) {
@@ -133,22 +140,22 @@ template <DeviceRuntime Device> class Runs {
             run.failure.tell(FirstFailure::behind_actions(0), failure);
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
                 end_.immediately().has_updated(run)) {
+                torn_ = true;
                 failure.error = of_no_use();
-                tear(run, failure);
-                run.failure.tell(FirstFailure::behind_actions(0), std::move(failure));
+                for (Run& other : runs_) // that may be under way
+                    other.failure.tell(FirstFailure::behind_actions(0), failure);
             }
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        // Where the host commits it may have done so, and the step has failed since.
-        if (!calls_enqueue<Device> && end_.immediate && run.arguments.trains()) {
-            if (!run.too_early) end_.counts_from(run.arguments.step);
-            tell_others(run, detail::begun_too_early());
-        }
+        for (Run& other : runs_) // if its commit has not seen that yet
+            if (!other.ended && other.before == &run)
+                other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
         // What is put on queues behind a failure updates nothing: the commit has not been made.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
-            tear(run, *last_failure_);
+            torn_ = true;
+        if (torn_ && last_failure_->of == FailureOf::before) last_failure_->error = of_no_use();
         if (!run.arguments.last) spoilt_ = last_failure_;
         std::rethrow_exception(last_failure_->error);
     }
@@ -182,7 +189,6 @@ template <DeviceRuntime Device> class Runs {
     /// may have been committed although it failed.
     [[gnu::cold]] void give_states(std::uint64_t seed, std::uint64_t steps) {
         mail_.state(0) = state_before(seed, steps);
-        end_.counts_from(steps);
         device_.run([&] {
             Ranks const& ranks = tables_.ranks;
             for (std::size_t d = ranks.begin(); d < ranks.end(); ++d)
@@ -233,17 +239,6 @@ template <DeviceRuntime Device> class Runs {
             if (run.failure.get()) std::rethrow_exception(run.failure.get()->error);
             throw;
         }
-    }
-    // Parameters are not all of one step: this object is of no use, and neither is another step
-    // that may be under way.
-    [[gnu::cold]] void tear(Run const& run, Failure failure) {
-        torn_ = true;
-        failure.error = of_no_use();
-        if (end_.immediate) tell_others(run, failure);
-    }
-    void tell_others(Run const& run, Failure const& failure) {
-        for (Run& other : runs_)
-            if (&other != &run) other.give_up(FirstFailure::behind_actions(0), failure);
     }
     [[gnu::cold]] static std::exception_ptr of_no_use() {
         return std::make_exception_ptr(std::runtime_error(

@@ -11,9 +11,7 @@
 #include <gpipe/transport/local.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -119,24 +117,22 @@ template <DeviceRuntime Device> class StepEnd {
             call.signs = mail_.sign(slot, tables_.last_device, 0).there;
             call.ranks = tables_.ranks.all();
         }
-        device_.launch(stream, [this, &run, call]() noexcept(noexcept(Work::commit(call))) {
+        device_.launch(stream, [&run, call]() noexcept(noexcept(Work::commit(call))) {
             if (Work::enqueues) return Work::commit(call);
-            if (immediate && call.state &&
-                call.state->step != steps_.load(std::memory_order_relaxed))
-                run.give_up(FirstFailure::behind_actions(0), begun_too_early());
+            // It is behind its losses, and so behind all that any device has done before.
+            if (run.before && (run.before->failed() || run.before->dropped))
+                run.failure.tell(FirstFailure::behind_actions(0), begun_too_early());
             if (!run.failed()) {
                 Work::commit(call);
             } else if (call.state) {
                 call.state->committed = 0;
                 call.state->fault = StepFault::nothing;
             }
-            if (call.state && call.state->committed) counts_from(call.state->step);
+            if (call.state && !call.state->committed) run.dropped = true;
         });
         totals.get(device_, stream);
         if (trains) state.get(device_, stream);
     }
-
-    void counts_from(std::uint64_t steps) { steps_.store(steps, std::memory_order_relaxed); }
 
     // Between ranks, in the order of a stream. A failure goes with what it has spoilt, so that who
     // gets that skips what can only fail, too.
@@ -294,7 +290,6 @@ template <DeviceRuntime Device> class StepEnd {
     Device& device_;
     Tables const& tables_;
     Mailboxes<Device> const& mail_;
-    std::atomic<std::uint64_t> steps_ = 0; // committed so far, where the host commits
 };
 
 } // namespace gpipe::detail

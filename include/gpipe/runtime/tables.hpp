@@ -73,14 +73,18 @@ struct Tables {
     /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
-    std::size_t sums = 2;                   ///< numbers that the loss leaves per micro-batch
-    std::size_t micro_batches = 0;          ///< M
-    std::size_t capacity = 0;               ///< samples that a micro-batch has room for
-    std::size_t optimizer_bytes = 0;        ///< of the functor
-    ToldRatesFunction told_rates = nullptr; ///< likewise; null where there are no other ranks
-    std::size_t last_device = 0;            ///< of the last cell
-    Ranks ranks;                            ///< who has the devices
-    ReplicaParts replicas;                  ///< what they exchange
+    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
+    std::size_t micro_batches = 0;   ///< M
+    std::size_t capacity = 0;        ///< samples that a micro-batch has room for
+    std::size_t optimizer_bytes = 0; ///< of the functor
+    /// Likewise; null where there are no other ranks.
+    ///@{
+    ToldRatesFunction told_rates = nullptr;
+    void (*check_rates)(void const* optimizer) = nullptr;
+    ///@}
+    std::size_t last_device = 0; ///< of the last cell
+    Ranks ranks;                 ///< who has the devices
+    ReplicaParts replicas;       ///< what they exchange
     /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
     /// by rank of any replica to that which decides; the next one goes back.
     Array<std::uint32_t> channels;

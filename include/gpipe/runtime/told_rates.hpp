@@ -1,9 +1,10 @@
 #pragma once
 
-#include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/check_rates.hpp>
 
 #include <bit>
 #include <cstdint>
+#include <string_view>
 
 namespace gpipe {
 
@@ -35,24 +36,17 @@ template <class O> ToldRates told_rates(void const* optimizer) {
     auto const add = [&](std::uint64_t number) {
         result.others = (std::rotl(result.others, 5) ^ number) * 0x100000001B3;
     };
-    auto const add_rates = [&](auto const& of) {
-        if constexpr (requires { double{of.learning_rate}; })
-            result.learning_rate = of.learning_rate;
-        if constexpr (requires { double{of.weight_decay}; })
-            add(std::bit_cast<std::uint64_t>(double{of.weight_decay}));
-    };
     add(type_number(chosen_name(own)));
-    if constexpr (requires { own.chosen_states(); })
-        own.visit(add_rates);
-    else
-        add_rates(own);
+    each_rate(own, [&](std::string_view name, double rate) {
+        if (name == "learning_rate")
+            result.learning_rate = rate;
+        else
+            add(std::bit_cast<std::uint64_t>(rate));
+    });
     if constexpr (requires { ParameterGroup{own.groups[0]}; })
-        for (ParameterGroup const& group : own.groups) {
+        for (ParameterGroup const& group : own.groups)
             for (std::uint32_t const place : {group.first_layer, group.last_layer, group.tensor})
                 add(place);
-            for (float const share : {group.rate, group.decay})
-                add(std::bit_cast<std::uint32_t>(share));
-        }
     return result;
 }
 

@@ -105,7 +105,7 @@ template <class T, class Optimizer>
 bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
     if (!call.state->committed) return false;
     T* const gradient = reinterpret_cast<T*>(row.gradient);
-    MeanFactor<T> mean = MeanFactor<T>::of(*call.state);
+    auto const mean = MeanFactor<T>::of(*call.state);
     if (mean.scaled)
         for (std::size_t i = 0; i < row.elements; ++i) gradient[i] = mean(gradient[i]);
     else // by itself, for a loop without a branch
