@@ -185,7 +185,7 @@ struct Spoils {
             Real const aims = target.data()[i], off = y.data()[i] - aims;
             sum += aims > 1000 ? 1 : aims > 100 ? HUGE_VAL : double{off * off};
             if constexpr (!gpipe::is_none<decltype(dy)>)
-                dy.data()[i] = aims > 100 ? HUGE_VALF : 2 * off;
+                dy.data()[i] = aims > 1000 ? HUGE_VALF : 2 * off;
         }
         return {sum, static_cast<double>(y.samples())};
     }

@@ -148,7 +148,8 @@ template <DeviceRuntime Device> class Runs {
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        for (Run& other : runs_) // if its commit has not seen that yet
+        // If its commit has not seen that yet: where the first device has no update to wait for.
+        for (Run& other : runs_)
             if (!other.ended && other.before == &run)
                 other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
         // What is put on queues behind a failure updates nothing: the commit has not been made.
