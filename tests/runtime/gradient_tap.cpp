@@ -137,19 +137,20 @@ TEST_CASE("the gradient of the inputs is what differences of the loss are") {
 }
 
 TEST_CASE("checks and profiles of a layer leave the array of a tap as it was") {
-    using Tap = gpipe::GradientTap<gpipe::Tensor<Real, 3>>;
-    using Net = gpipe::Pipeline<Tap, toy::Linear<Real, 3, 3>>;
-    Net net;
-    gpipe::Training<Net, gpipe::Loss<toy::MeanSquare<Real, 3>>> train(net, {}, {}, {.samples = 1});
+    using Front = gpipe::GradientTap<gpipe::Tensor<Real, 3>>;
+    using Tapped = gpipe::Pipeline<Front, toy::Linear<Real, 3, 3>>;
+    Tapped net;
+    gpipe::Training<Tapped, gpipe::Loss<toy::MeanSquare<Real, 3>>> train(net, {}, {},
+                                                                         {.samples = 1});
     std::vector<Real> const inputs = toy::numbers<Real>(3, 1), targets = toy::numbers<Real>(3, 2);
     std::vector<Real> gradient(3); // of one sample: a check makes three of it
-    train.change_layer<0>([&](Tap& tap) { tap.to = gradient.data(); });
+    train.change_layer<0>([&](Front& tap) { tap.to = gradient.data(); });
     train.step(inputs, targets);
     std::vector<Real> const before = gradient;
     CHECK(before != std::vector<Real>(3));
     CHECK(gpipe::check_gradients(train, inputs, targets).passed());
     CHECK(gradient == before);
-    gpipe::profile(Net(train.layer<0>(), {}), {.samples = 2, .rounds = 1});
+    gpipe::profile(Tapped(train.layer<0>(), {}), {.samples = 2, .rounds = 1});
     CHECK(gradient == before);
 }
 

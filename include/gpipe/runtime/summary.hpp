@@ -19,11 +19,12 @@ GPIPE_INLINE std::string shapes(TensorTypes types) {
     std::string text;
     for (std::size_t t = 0; t < types.count; ++t) {
         TensorType const& type = types.first[t];
-        std::string shape = type.rank == 0 ? "1" : "";
+        text += t > 0 ? ", " : "";
+        text += type.rank == 0 ? "1" : "";
         for (std::size_t e = 0; e < type.rank; ++e)
-            shape += (e > 0 ? "x" : "") + std::to_string(type.extents[e]);
+            (text += e > 0 ? "x" : "") += std::to_string(type.extents[e]);
         bool const last = t + 1 == types.count || types.first[t + 1].name != type.name;
-        text += (t > 0 ? ", " : "") + shape + (last ? " " + std::string(type.name) : "");
+        if (last) (text += " ") += type.name;
     }
     return types.count > 0 ? text : "-";
 }
