@@ -2,8 +2,9 @@
 
   gpu-report prebuild [--only NAME,...]      builds the programs for sm_90 (build/gpu-sm90), on any machine with nvcc
   gpu-report pack                            strips them into build/gpu-report-COMMIT.tar.gz, with what they need
-  gpu-report right|fast|safe                 runs a part from that archive; a line per step to build/gpu-report/PART.jsonl
-      [--programs ARCHIVE|FOLDER] [--head COMMIT] [--out FILE] [--deadline SECONDS] [--dry]
+  gpu-report right|fast|safe                 runs a part from that archive; a line per step to build/gpu-report/PART.jsonl,
+                                             what its programs said to PART.log
+      [--only PATTERN] [--programs ARCHIVE|FOLDER] [--head COMMIT] [--out FILE] [--deadline SECONDS] [--dry]
   gpu-report merge [--out NAME] FILE...      parts into NAME.json and NAME.svg, beside the last report in the repository
 
 A part is a list of steps, each with a time limit and what passing is. A step that fails or hangs stops no other; what
@@ -311,8 +312,9 @@ def library_path():
     return ":".join(f for f in folders if os.path.isdir(f))
 
 
-def run_command(command, limit, environment):
-    """Its output, both streams; raises Failed, or TimeoutError with all that it started killed."""
+def run_command(command, limit, environment, log=None):
+    """Its output, both streams, which is added to the log; raises Failed, or TimeoutError with all that it started
+    killed."""
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -329,9 +331,16 @@ def run_command(command, limit, environment):
             except ProcessLookupError:
                 pass
             child.wait()
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+            note(log, command, text)
     return said(status, text)
+
+
+def note(log, command, text):
+    if log is not None:
+        with open(log, "a") as file:
+            file.write(f"$ {' '.join(command)}\n{text}\n")
 
 
 def said(status, text):
@@ -344,8 +353,9 @@ def said(status, text):
 class Player:
     """A program that takes a round for each line that it is told, and says `ready`, then `done`."""
 
-    def __init__(self, command, environment):
+    def __init__(self, command, environment, log):
         self.name, self.text, self.errors = pathlib.Path(command[0]).name, b"", tempfile.TemporaryFile()
+        self.command, self.log = command, log
         try:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
                                           start_new_session=True, env=environment, cwd=ROOT, bufsize=0)
@@ -383,8 +393,11 @@ class Player:
             status = self.child.wait(max(end - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
+        return said(status, self.output())
+
+    def output(self):
         self.errors.seek(0)
-        return said(status, (self.text + self.errors.read()).decode(errors="replace"))
+        return (self.text + self.errors.read()).decode(errors="replace")
 
     def kill(self):
         try:
@@ -392,11 +405,12 @@ class Player:
         except ProcessLookupError:
             pass
         self.child.wait()
+        note(self.log, self.command, self.output())
         for file in (self.child.stdin, self.child.stdout, self.errors):
             file.close()
 
 
-def run_in_turns(commands, rounds, limit, environment):
+def run_in_turns(commands, rounds, limit, environment, log):
     """The outputs of programs that are all there at once, of which one after the other takes a round; of those that fail,
     after which the others go on, the failures."""
     end, players, results = time.monotonic() + limit, {}, [None] * len(commands)
@@ -407,7 +421,7 @@ def run_in_turns(commands, rounds, limit, environment):
             except Failed as failure:
                 results[n] = failure
     try:
-        each(lambda n: players.update({n: Player(commands[n], environment)}))
+        each(lambda n: players.update({n: Player(commands[n], environment, log)}))
         each(lambda n: players[n].hear(b"ready", 1, end))
         for times in range(1, rounds + 1):
             each(lambda n: players[n].play(times, end))
@@ -469,6 +483,7 @@ class Report:
 
     def __init__(self, part, programs, out, commit, deadline=DEADLINE, dry=False):
         self.part, self.programs, self.out, self.commit = part, programs, pathlib.Path(out), commit
+        self.log = self.out.with_suffix(".log")
         self.deadline, self.dry, self.records = deadline, dry, []
         self.environment = {**os.environ, "GPU_REPORT_PROGRAMS": str(programs)}
         self.environment["LD_LIBRARY_PATH"] = ":".join(
@@ -506,9 +521,10 @@ class Report:
         end, outputs = time.monotonic() + limit, []
         try:
             if step.turns:
-                outputs = run_in_turns([self.resolved(command) for command in commands], step.turns, limit, self.environment)
+                outputs = run_in_turns([self.resolved(command) for command in commands], step.turns, limit, self.environment,
+                                       self.log)
             for command in commands if not step.turns else []:
-                outputs.append(run_command(self.resolved(command), end - time.monotonic(), self.environment))
+                outputs.append(run_command(self.resolved(command), end - time.monotonic(), self.environment, self.log))
             failures = [str(output) for output in outputs if isinstance(output, Failed)]
             numbers = {} if failures and len(failures) == len(outputs) else step.passing(outputs)
             return ("failed", failures[0], numbers) if failures else ("passed", None, numbers)
@@ -766,6 +782,7 @@ def main(arguments):
     commands.add_parser("environment").add_argument("--dry", action="store_true")
     for name in PARTS:
         part = commands.add_parser(name)
+        part.add_argument("--only", default="", help="steps whose name this regular expression finds")
         part.add_argument("--programs")
         part.add_argument("--head")
         part.add_argument("--out", default=str(ROOT / "build" / "gpu-report" / (name + ".jsonl")))
@@ -785,6 +802,12 @@ def main(arguments):
         return environment(os.environ.get("GPU_REPORT_PROGRAMS", "."), found.dry)
     if not found.deadline > 0:
         raise Refused("--deadline takes a number of seconds above 0")
+    try:
+        steps = [step for step in PARTS[found.command]() if re.search(found.only, step.name)]
+    except re.error as error:
+        raise Refused(f"--only: {error}") from None
+    if not steps:
+        raise Refused(f"no step of {found.command} has a name like '{found.only}'")
     head = found.head or git("rev-parse", "HEAD")
     if found.dry:
         programs = pathlib.Path(found.programs or ROOT / "build" / "test" / "tests").resolve()
@@ -793,7 +816,7 @@ def main(arguments):
     else:
         programs = programs_of(found.programs, head).resolve()
     report = Report(found.command, programs, found.out, head, found.deadline, found.dry)
-    good = report.run(PARTS[found.command]())
+    good = report.run(steps)
     print(report.table())
     return None if good else sys.exit(1)
 

@@ -92,6 +92,9 @@ class Tests(unittest.TestCase):
             for name in ("seconds", "gpu", "clocks", "driver", "cublas", "cudnn"):
                 self.assertIn(name, record)
         self.assertIn("2 passed", report.table().splitlines()[-1])
+        log = self.out.with_suffix(".log").read_text()
+        for said in (f"$ {self.work}/fails\n", "what is wrong", "begun"):
+            self.assertIn(said, log)
 
     def test_each_line_is_on_the_disk_before_the_next_step_begins(self):
         synced = []
@@ -220,6 +223,10 @@ class Tests(unittest.TestCase):
                                   ["is no folder", "right", "--dry", "--programs", str(self.work / "nothing")],
                                   ["holds no programs", "right", "--head", HEAD, "--programs", str(self.work)]):
             self.refuses(words, *arguments)
+        self.refuses("no step of right has a name like 'nothing'", "right", "--only", "nothing")
+        self.refuses("--only: ", "right", "--only", "(")
+        done = self.command("right", "--dry", "--programs", str(self.work), "--out", str(self.out), "--only", "reduce|ceil")
+        self.assertEqual(done.stdout.count("\n"), 5, done.stdout)
         (self.work / "rubbish.tar.gz").write_text("rubbish")
         self.refuses("is no archive", "right", "--head", HEAD, "--programs", str(self.work / "rubbish.tar.gz"))
 
