@@ -229,6 +229,7 @@ def right():
              says(r"loss 0[.]000[0-9], y = -?0[.]0[0-9] 1[.]00 2[.]00 3[.]00 4[.]00\n$",
                   r"loss 0[.]00[0-9]+, y = -0[.][45][0-9] 0[.][45][0-9] 0[.][45][0-9] -0[.][45][0-9]\n$"),
              dry=[["emulated.custom_layer"], ["emulated.mixed_precision"]]),
+        Step("a rank over NCCL", [["cuda.nccl"]], 60, passes),
         Step("ceilings", [["gpu_ceilings", "--json"]], 90, fields("rate", of=rate),
              predicted={"FP32 1024 rate": 38, "FP32 8192 rate": 48, "TF32 1024 rate": 190, "TF32 8192 rate": 300,
                         "BF16 1024 rate": 330, "BF16 8192 rate": 520, "copy rate": 3000}),
@@ -296,7 +297,7 @@ def safe():
 
 PARTS = {"right": right, "fast": fast, "safe": safe}
 PROGRAMS = ["gpu." + name for name in TESTS] + [
-    "custom_layer", "mixed_precision", "train_gpt", "gpu_ceilings", "gpu_gpt", "gpu_memory", "gpu_overhead",
+    "cuda.nccl", "custom_layer", "mixed_precision", "train_gpt", "gpu_ceilings", "gpu_gpt", "gpu_memory", "gpu_overhead",
     "libgpu_timeline.so"]
 
 
@@ -618,9 +619,10 @@ def prebuild(only):
     programs = list(only or PROGRAMS)
     known = subprocess.run(["cmake", "--build", str(build), "--target", "help"], cwd=ROOT, check=True,
                            stdout=subprocess.PIPE, text=True).stdout
-    if "gpu.convnet" in programs and "gpu.convnet" not in known:
-        print("without gpu.convnet: there is no cuDNN here")
-        programs.remove("gpu.convnet")
+    for program, needed in ("gpu.convnet", "cuDNN"), ("cuda.nccl", "NCCL"):
+        if program in programs and program not in known:
+            print(f"without {program}: there is no {needed} here")
+            programs.remove(program)
     subprocess.run(["cmake", "--build", str(build), "--target", *programs], cwd=ROOT, check=True)
     if clean_head() != head:
         raise Refused("HEAD moved while the programs were built: build them anew")
@@ -632,7 +634,7 @@ def libraries(told):
     are too large."""
     taken, left = set(), set()
     for name, where in re.findall(r"^\s*(\S+) => (/\S+|not found)", told, re.MULTILINE):
-        leaves = where == "not found" or re.match(r"lib(c|m|dl|rt|pthread|cuda|cudart|cublas|cublasLt|cudnn)[.]so", name)
+        leaves = where == "not found" or re.match(r"lib(c|m|dl|rt|pthread|cuda|cudart|cublas|cublasLt|cudnn|nccl)[.]so", name)
         (left if leaves else taken).add(name if leaves else where)
     return taken, {name for name in left if not re.match(r"lib(c|m|dl|rt|pthread)[.]so", name)}
 
