@@ -148,7 +148,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
                                 2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 1,
+                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 0,
                                 ReplicasPolicy::count == dynamic ? 1 : ReplicasPolicy::count);
         });
         result.ties = result.ties || joins_ranks<Device>;

@@ -59,7 +59,7 @@ template <class Net, class... Policies> class InferencePlan {
         Staging const staging = Device::staged([&] {
             return step_staging(detail::sizes_of<detail::as_tensors<typename Net::Input>>(), {},
                                 checked_product(micro_batch_count, samples), micro_batch_count, 0,
-                                0, Device::depth, false, joins_ranks<Device> ? most_ranks : 1);
+                                0, Device::depth, false, joins_ranks<Device> ? most_ranks : 0);
         });
         PlanRequest const request{{layers.data(),
                                    layers.size(),

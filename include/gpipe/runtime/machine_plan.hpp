@@ -87,8 +87,8 @@ template <DeviceRuntime Device> class MachinePlan {
         Staging staging = Device::staged([&] {
             return step_staging(model.infos[0].input, model.targets,
                                 checked_product(capacity, micro_batches), micro_batches, model.sums,
-                                model.optimizer_bytes, Device::depth, checks.squares(), ranks.all(),
-                                ranks.replicas);
+                                model.optimizer_bytes, Device::depth, checks.squares(),
+                                joins_ranks<Device> ? ranks.all() : 0, ranks.replicas);
         });
         staging.ties = staging.ties || joins_ranks<Device>;
         return {{model.infos.data(), model.infos.size(), learner, model.loss_scratch,

@@ -48,20 +48,20 @@ struct StepChecks {
 
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
-/// all, those of as many replicas, the state, with the signs of so many ranks behind it, the
+/// all, those of as many replicas, the state, with the signs of so many joined ranks behind it, the
 /// optimizer, and if `squares` what it takes to find the norm of all gradients.
 GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes targets,
                                             std::size_t samples, std::size_t micro_batches,
                                             std::size_t sums, std::size_t optimizer_bytes,
                                             std::size_t steps, bool squares = false,
-                                            std::size_t ranks = 1, std::size_t replicas = 1) {
+                                            std::size_t ranks = 0, std::size_t replicas = 1) {
     std::size_t const losses = checked_product(checked_product(micro_batches, replicas), sums);
     return {inputs,
             targets,
             samples,
             checked_product(checked_sum(losses, checked_sum(checked_product(2, sums), 1)),
                             sizeof(double)),
-            ranks > 1 ? sign_of(ranks) : sizeof(StepState),
+            sign_of(ranks),
             optimizer_bytes,
             squares ? squares_workspace : 0,
             steps,
