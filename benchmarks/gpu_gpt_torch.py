@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A training step of GPT-2's smallest shape in plain PyTorch, by default eager, float: what gpu_gpt compares with.
 
-The same network (pre-norm blocks, GELU in its tanh form, no bias where ours has none, a head with
-weights of its own), the same mini-batch size cut into the same micro-batches, whose gradients add up,
+The same network (pre-norm blocks, GELU in its tanh form, no bias where ours has none, a head whose
+weights are the embedding's, the same spread of weights at the start), the same mini-batch size cut into the same micro-batches, whose gradients add up,
 and the same AdamW. Prints the fields that gpu_gpt prints.
 """
 import argparse
@@ -13,6 +13,13 @@ import sys
 import time
 
 CONTEXT, WIDTH, HEADS, BLOCKS, VOCABULARY = 1024, 768, 12, 12, 50304
+
+
+def deviation(name):
+    """Of a matrix at the start, as examples/gpt/initial.hpp."""
+    if "tokens" in name or "positions" in name:
+        return 0.08 * (128 / WIDTH) ** 0.5
+    return 0.03 / (2 * BLOCKS + 2) ** 0.5 if "out." in name or "down." in name else 0.03
 
 
 def build(torch):
@@ -56,9 +63,10 @@ def build(torch):
             self.blocks = nn.Sequential(*layers)
             self.norm = nn.LayerNorm(WIDTH)
             self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+            self.head.weight = self.tokens.weight
             for name, parameter in self.named_parameters():
                 if parameter.dim() == 2:
-                    nn.init.normal_(parameter, std=0.08 if "tokens" in name or "positions" in name else 0.03)
+                    nn.init.normal_(parameter, std=deviation(name))
 
         def forward(self, tokens):
             x = self.tokens(tokens) + self.positions.weight

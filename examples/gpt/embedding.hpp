@@ -57,8 +57,8 @@ struct Embedding {
 
     void initialize(auto& ctx) const {
         auto const [tokens, positions] = ctx.parameters();
-        fill_normal(tokens, ctx.random(0), embedding_deviation);
-        fill_normal(positions, ctx.random(1), embedding_deviation);
+        fill_normal(tokens, ctx.random(0), embedding_deviation(width));
+        fill_normal(positions, ctx.random(1), embedding_deviation(width));
     }
 
     void forward(auto& ctx, gpipe::BatchView<std::int32_t const, context> x,

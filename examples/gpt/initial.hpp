@@ -5,10 +5,15 @@
 
 namespace gpt {
 
-/// Standard deviations of the parameters at the start: found by training on plays for a million
-/// characters.
-inline constexpr double embedding_deviation = 0.08;
+/// Standard deviation of weights at the start: found, as that of embeddings at a width of 128, by
+/// training on plays for a million characters.
 inline constexpr double weight_deviation = 0.03;
+
+/// Of embeddings of so many numbers. Their products have the same spread at any width, and so have
+/// the logits of a head whose weights they are.
+inline double embedding_deviation(std::size_t width) {
+    return 0.08 * std::sqrt(128 / static_cast<double>(width));
+}
 
 /// Of the weights that write to the residual stream of a chain of `layers` layers: each layer adds
 /// to it, so without this the deep layers of a long chain would see sums whose variance grows with
