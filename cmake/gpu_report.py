@@ -226,10 +226,11 @@ def right():
               for name, (limit, dry) in TESTS.items()]
     rate = lambda record: f"{record.get('what')} {record.get('rows') or ''}".rstrip() + " "
     steps += [
-        Step("examples", [["custom_layer"], ["mixed_precision"]], 60,
+        Step("examples", [["custom_layer"], ["mixed_precision"], ["mixed_precision", "--half"]], 60,
              says(r"loss 0[.]000[0-9], y = -?0[.]0[0-9] 1[.]00 2[.]00 3[.]00 4[.]00\n$",
-                  r"loss 0[.]00[0-9]+, y = -0[.][45][0-9] 0[.][45][0-9] 0[.][45][0-9] -0[.][45][0-9]\n$"),
-             dry=[["emulated.custom_layer"], ["emulated.mixed_precision"]]),
+                  r"loss 0[.]00[0-9]+, y = -0[.][45][0-9] 0[.][45][0-9] 0[.][45][0-9] -0[.][45][0-9]\n$",
+                  r"loss 0[.]00[0-9]+, y = .*; [1-9] steps skipped, scale (65536|32768|16384)\n$"),
+             dry=[["emulated.custom_layer"], ["emulated.mixed_precision"], ["emulated.mixed_precision", "--half"]]),
         Step("a rank over NCCL", [["cuda.nccl"]], 60, passes),
         Step("ceilings", [["gpu_ceilings", "--json"]], 90, fields("rate", of=rate),
              predicted={"FP32 1024 rate": 38, "FP32 8192 rate": 48, "TF32 1024 rate": 190, "TF32 8192 rate": 300,
