@@ -181,8 +181,8 @@ TESTS = {
     "control": (100, ["cuda_double.gpu_control"]), "faults": (100, None),
 }
 TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
-SMALL = ["reduce", "kernels", "random", "rows", "batch_norm", "gradient_tap", "precision"]  # kernels of the library
-CALLS = ["device", "given", "inference", "control"]  # what calls the CUDA runtime
+SMALL = ["reduce", "kernels", "random", "rows", "batch_norm", "gradient_tap"]  # kernels of the library
+CALLS = ["device", "given", "inference", "control", "precision"]  # for memcheck alone; racecheck takes 45 s for the last
 # Estimates in milliseconds per step of gpu_gpt, written down before anything ran (8,192 tokens).
 PREDICTED = {("fp32", 8): 232, ("fp32", 1): 185, ("tf32", 8): 84, ("tf32", 1): 59, ("bf16", 1): 34}
 PREDICTED_CUDNN = 25
@@ -284,7 +284,8 @@ def fast():
 def safe():
     sanitize = ["sh", str(ROOT / "tests" / "scripts" / "sanitize")]
     steps = [Step(f"{tool} {name}", [sanitize + [tool, "PROGRAM:gpu." + name]], 60, says("SUMMARY: 0 (errors|hazards)"))
-             for tool in ("memcheck", "racecheck", "synccheck") for name in SMALL + CALLS * (tool == "memcheck")]
+             for tool in ("memcheck", "racecheck", "synccheck")
+             for name in SMALL + CALLS * (tool == "memcheck")]
     twice = gpt("--cells", "1", rounds=5)
     return steps + [
         Step("memory", [["gpu_memory", "--json"]], 120,
