@@ -86,7 +86,7 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
             auto o = options;
             o.cells = cells;
             if constexpr (requires { o.replicas; }) o.replicas = replicas;
-            o.device.device.gpus = {static_cast<int>(r)};
+            if (o.device.device.gpus.empty()) o.device.device.gpus = {static_cast<int>(r)};
             o.device.transport = own.ranks.get();
             if constexpr (std::is_constructible_v<Train, Net, typename Train::Options const&>)
                 own.train = std::make_unique<Train>(make_net(watch), o);
@@ -615,6 +615,29 @@ TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
         if (r == 1) crew[r].step(data.inputs, data.targets);
     });
     CHECK(crew.errors[1]);
+}
+
+TEST_CASE("a rank's GPU becomes its thread's, and is that of its device, or all ranks hear of it") {
+    cuda_double::Session const doubles(session(2, 0));
+    {
+        gpipe::LocalWire wire(1);
+        LocalRanks control(wire, 0);
+        Ranks const alone(control, 1);
+        int current = 0;
+        gpipe::cuda::check("cudaGetDevice", cudaGetDevice(&current));
+        CHECK(current == 1);
+    }
+    toy::Watch watch;
+    auto o = options(2);
+    o.device.device.gpus = {0};
+    Crew crew(2, watch, o);
+    for (std::size_t r : {0, 1}) {
+        REQUIRE(crew.errors[r]);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
+                             "gpipe: rank 1 trains on another GPU than that of its NcclRanks: give "
+                             "both the same, see device::Cuda::Options::gpus",
+                             std::invalid_argument);
+    }
 }
 
 TEST_CASE("ranks that are told different things hear of it, at the latest when they are to agree") {

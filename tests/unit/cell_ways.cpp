@@ -3,12 +3,16 @@
 #include <support/long_tests.hpp>
 #include <support/random_plan.hpp>
 
+#include <gpipe/memory/gap_list.hpp>
+#include <gpipe/memory/lifetimes.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 using gpipe::CellTensor;
@@ -193,5 +197,54 @@ TEST_CASE(
         for (std::size_t i = length; i-- > barrier;)
             if (chain.layers[i].parameters.count > 0) expected = i;
         CHECK(gpipe::lowest_learner(chain.layers.data(), length) == expected);
+    }
+}
+
+TEST_CASE("bytes are taken as low as enough of them are free, and none is forgotten") {
+    std::mt19937 random(5);
+    for (std::size_t n = 0; n < toy::cases(200); ++n) {
+        gpipe::detail::GapList list;
+        std::vector<bool> taken(400); // by byte
+        std::vector<std::pair<std::size_t, std::size_t>> all;
+        std::size_t height = 0;
+        for (std::size_t act = 0; act < 100; ++act) {
+            if (!all.empty() && random() % 2 == 0) {
+                std::swap(all[random() % all.size()], all.back());
+                auto const [at, bytes] = all.back();
+                all.pop_back();
+                list.give_back(at, bytes);
+                std::fill_n(taken.begin() + static_cast<std::ptrdiff_t>(at), bytes, false);
+                continue;
+            }
+            std::size_t const bytes = 1 + random() % 4;
+            auto const lowest =
+                std::search_n(taken.begin(), taken.end(), static_cast<int>(bytes), false);
+            std::size_t const at = list.take(bytes);
+            REQUIRE(at == static_cast<std::size_t>(lowest - taken.begin()));
+            std::fill_n(lowest, bytes, true);
+            all.emplace_back(at, bytes);
+            height = std::max(height, at + bytes);
+            REQUIRE(list.height() == height);
+        }
+    }
+}
+
+TEST_CASE("no placement is lower than what lives at some moment") {
+    std::mt19937 random(6);
+    auto const below = [&](std::uint32_t end) {
+        return static_cast<std::uint32_t>(random() % end);
+    };
+    for (std::size_t n = 0; n < toy::cases(200); ++n) {
+        std::uint32_t const slices = 1 + below(6);
+        gpipe::Array<gpipe::detail::Lifetime> all(below(8));
+        std::vector<std::size_t> live(slices);
+        for (gpipe::detail::Lifetime& one : all) {
+            one.begin = below(slices);
+            one.end = one.begin + below(slices - one.begin);
+            one.bytes = below(100);
+            for (std::uint32_t t = one.begin; t <= one.end; ++t) live[t] += one.bytes;
+        }
+        REQUIRE(gpipe::detail::live_bytes(all, slices) ==
+                *std::max_element(live.begin(), live.end()));
     }
 }

@@ -182,8 +182,8 @@ class Cuda : public OwnMemory {
     ///@}
 
   protected:
-    /// Before prepare(): messages of other ranks are among the work; must outlive it.
-    void meet(cuda::Peers& peers) { peers_ = &peers; }
+    /// Before prepare(): its work meets those, who must outlive it. Whether that is on its GPU.
+    bool meet(cuda::Peers& peers) { return peers_ = &peers, peers.gpu() == links_.gpu(0); }
     bool is_capturing() const { return capture_.on(); } ///< work is noted, not run
 
   private:

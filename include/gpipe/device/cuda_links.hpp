@@ -31,9 +31,12 @@ class Links {
         if (fastest > Link::staged)
             throw std::invalid_argument("gpipe: GPUs of one process are linked by Link::shared, "
                                         "copied or staged, not by messages");
-        for (std::size_t from = 0; from < devices; ++from)
-            for (std::size_t to = 0; to < devices; ++to)
-                if (from != to) natural_[from * devices + to] = natural(gpus_[from], gpus_[to]);
+        // A GPU may have few peers: neighbours come first.
+        for (std::size_t apart = 1; apart < devices; ++apart)
+            for (std::size_t a = 0, b; (b = a + apart) < devices; ++a) {
+                natural_[a * devices + b] = natural(gpus_[a], gpus_[b]);
+                natural_[b * devices + a] = natural(gpus_[b], gpus_[a]);
+            }
     }
     /// How many devices.
     std::size_t devices() const { return gpus_.size(); }

@@ -18,8 +18,15 @@ class Peers {
     /// Whether one is lost: then no work waits for others any more. Asked again and again by who
     /// has waited since then, see detail::seconds_now().
     virtual bool lost(double since) noexcept = 0;
-    /// Between two looks.
-    static void pause() noexcept { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+    /// On which GPU the work that meets them is.
+    virtual int gpu() const noexcept = 0;
+    /// Between the n-th look of a wait, from 0 on, and the next.
+    static void pause(std::size_t n) noexcept {
+        if (n < 100)
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
 
   protected:
     ~Peers() = default;
@@ -27,12 +34,14 @@ class Peers {
 
 namespace detail {
 
-// Until ask() says that it is ready, or, if nobody answers any more, what wait() says. An error
+// Until ask() says that it is ready; what waits for those who are lost is ended meanwhile. An error
 // that comes once need not be the device's, and memory that its work uses is not given back before.
 template <class Ask, class Wait> cudaError_t await(Peers* peers, Ask ask, Wait wait) noexcept {
+    if (!peers) return wait();
     double const since = gpipe::detail::seconds_now();
     cudaError_t first = cudaSuccess;
-    for (std::size_t n = 0, errors = 0; peers && !peers->lost(since); ++n) {
+    for (std::size_t n = 0, errors = 0;; ++n) {
+        static_cast<void>(peers->lost(since));
         cudaError_t const status = ask();
         if (status == cudaSuccess) return first;
         forget(status);
@@ -40,13 +49,8 @@ template <class Ask, class Wait> cudaError_t await(Peers* peers, Ask ask, Wait w
             if (++errors > 3) return status;
             first = first == cudaSuccess ? status : first;
         }
-        if (n < 100)
-            std::this_thread::yield();
-        else
-            Peers::pause();
+        Peers::pause(n);
     }
-    cudaError_t const last = wait();
-    return first == cudaSuccess ? last : first;
 }
 
 } // namespace detail

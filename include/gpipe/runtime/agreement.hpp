@@ -89,7 +89,13 @@ void compare(Transport& transport, std::uint64_t number, char const* sentence) {
     for (std::size_t r = 1; r < all.size(); ++r)
         if (all[r] != all[0]) throw_error<std::invalid_argument>(sentence, r);
 }
-// The same of the plans that they have made.
+// Likewise, unless it is so on all of them.
+template <class Transport> void require(Transport& transport, bool so, char const* sentence) {
+    Array<std::uint64_t> const all = transport.gather(so);
+    for (std::size_t r = 0; r < all.size(); ++r)
+        if (all[r] == 0) throw_error<std::invalid_argument>(sentence, r);
+}
+// As the first, of the plans that they have made.
 template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash) {
     compare(transport, hash,
             "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how many "

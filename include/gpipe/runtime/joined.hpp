@@ -76,7 +76,10 @@ class Joined : public Inner {
         if (on_streams && !one)
             throw std::invalid_argument(
                 "gpipe: where messages go from GPU to GPU each rank has one device");
-        if constexpr (on_streams) Inner::meet(transport_->meets());
+        if constexpr (on_streams)
+            detail::require(*transport_, Inner::meet(transport_->meets()),
+                            "gpipe: rank %zu trains on another GPU than that of its NcclRanks: "
+                            "give both the same, see device::Cuda::Options::gpus");
         if (!any || all != devices * replicas_)
             detail::throw_error<std::invalid_argument>(
                 "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "

@@ -26,15 +26,17 @@ namespace gpipe {
 /// There is one communicator for all, and all that is put there goes in one order, on one stream,
 /// as the plan has it: where a message is sent or received everybody has put there what stands
 /// before, so nobody waits in a circle, whether NCCL buffers anything or not. It never blocks the
-/// host: where somebody is lost, or nothing has come for Control's deadline, the communicator is
-/// aborted, and all waits end.
+/// host: where somebody is lost, or somebody has waited for his GPU for Control's deadline,
+/// whatever that does, the communicator is aborted, and all waits end.
 template <RankTransport Control> class NcclRanks final : cuda::Peers {
   public:
-    /// `gpu`: as CUDA counts them, of this process alone. Throws NcclError and cuda::Error, on the
+    /// `gpu`: as CUDA counts them, of this process alone; becomes the thread's current one, or CUDA
+    /// would have a context on another, too. Throws NcclError and cuda::Error, on the
     /// others what Control says of a rank that is gone; std::invalid_argument where they have
     /// different versions of NCCL.
     NcclRanks(Control& control, int gpu) try
-        : control_(control), wire_(gpu), here_(gpu), there_(gpu), nothing_(gpu, 1) {
+        : control_(control), wire_(made_current(gpu), cuda::Priority::high), here_(gpu),
+          there_(gpu), nothing_(gpu, 1) {
         detail::compare(control, static_cast<std::uint64_t>(NcclCommunicator::version()),
                         "gpipe: rank %zu has another version of NCCL than rank 0");
         ncclUniqueId id{};
@@ -54,9 +56,10 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     ~NcclRanks() {
         static_cast<void>(cuda::await(wire_, this));
         if (communicator_) communicator_.finalize();
-        for (double const since = detail::seconds_now();
-             communicator_ && communicator_.state() == ncclInProgress && !lost(since);)
-            pause();
+        double const since = detail::seconds_now();
+        for (std::size_t n = 0;
+             communicator_ && communicator_.state() == ncclInProgress && !lost(since); ++n)
+            pause(n);
         communicator_.close();
     }
 
@@ -146,9 +149,9 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     // Until NCCL is done with a call. Throws what it says, or who is lost.
     void settle() {
         double const since = detail::seconds_now();
-        while (communicator_.state() == ncclInProgress) {
+        for (std::size_t n = 0; communicator_.state() == ncclInProgress; ++n) {
             if (lost(since)) std::rethrow_exception(error());
-            pause();
+            pause(n);
         }
         communicator_.check();
     }
@@ -168,6 +171,11 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         }
     }
 
+    static int made_current(int gpu) {
+        cuda::check("cudaSetDevice", cudaSetDevice(gpu));
+        return gpu;
+    }
+    int gpu() const noexcept override { return nothing_.device(); }
     bool all(bool so) override {
         bool result = true;
         for (std::uint64_t const one : gather(so)) result = result && one != 0;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace gpipe {
@@ -40,7 +41,7 @@ class NcclCommunicator {
     NcclCommunicator() = default;
     NcclCommunicator(NcclCommunicator const&) = delete;
     NcclCommunicator& operator=(NcclCommunicator const&) = delete;
-    ~NcclCommunicator() { abort(); }
+    ~NcclCommunicator() { close(); }
 
     /// Whether there is one.
     explicit operator bool() const { return communicator_ != nullptr; }
@@ -61,6 +62,7 @@ class NcclCommunicator {
 
     /// On the current GPU; all ranks do so. Throws NcclError, as do all below.
     void open(ncclUniqueId const& id, int rank, int ranks) {
+        cuda::check("cudaGetDevice", cudaGetDevice(&gpu_));
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         begun("ncclCommInitRankConfig",
@@ -112,15 +114,27 @@ class NcclCommunicator {
 
     /// All ranks begin to end it: nothing is on streams any more.
     void finalize() noexcept { state_ = ncclCommFinalize(communicator_); }
-    /// Gives it back if it is finalized, else aborts it.
+    /// Gives it back if it is finalized, else aborts it; no graph may have messages of it.
     void close() noexcept {
         if (communicator_ && state_ == ncclSuccess)
             static_cast<void>(ncclCommDestroy(std::exchange(communicator_, nullptr)));
         abort();
+        if (aborting_.joinable()) aborting_.join();
     }
-    /// What is on streams of it ends now, whatever it has done.
+    /// What is on streams of it ends now, whatever it has done. In a thread: NCCL returns from this
+    /// when no graph has messages of it any more, and whoever has graphs waits for his streams
+    /// before these go.
     void abort() noexcept {
-        if (communicator_) static_cast<void>(ncclCommAbort(std::exchange(communicator_, nullptr)));
+        if (!communicator_) return;
+        auto const end = [own = std::exchange(communicator_, nullptr), gpu = gpu_] {
+            cuda::detail::forget(cudaSetDevice(gpu));
+            static_cast<void>(ncclCommAbort(own));
+        };
+        try {
+            aborting_ = std::thread(end);
+        } catch (...) { // there is none to be had
+            end();
+        }
     }
 
   private:
@@ -134,9 +148,11 @@ class NcclCommunicator {
     }
 
     ncclComm_t communicator_ = nullptr;
+    int gpu_ = 0;
     ncclResult_t state_ = ncclSuccess;
     char const* call_ = "";
     bool grouped_ = false;
+    std::thread aborting_;
 };
 
 } // namespace gpipe

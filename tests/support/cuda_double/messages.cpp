@@ -64,4 +64,17 @@ void World::drop_messages(std::size_t clique, int rank) {
     }
 }
 
+bool World::holds_messages(std::size_t clique, int rank) const {
+    auto const has = [&](std::vector<Captured> const& works) {
+        return std::any_of(works.begin(), works.end(), [&](Captured const& captured) {
+            Message const* const m = captured.work.message.get();
+            return m && m->clique == clique && (m->sends ? m->from : m->to) == rank;
+        });
+    };
+    return std::any_of(executables.begin(), executables.end(),
+                       [&](auto const& one) { return has(one.second.graph.works); }) ||
+           std::any_of(captures.begin(), captures.end(),
+                       [&](CapturePtr const& one) { return has(one->works); });
+}
+
 } // namespace cuda_double::detail

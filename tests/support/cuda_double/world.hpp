@@ -155,6 +155,8 @@ class World {
     void match(NodePtr const& node);
     bool meet(Node& node);
     void drop_messages(std::size_t clique, int rank);
+    /// Whether a graph, or a capture, has messages of that communicator.
+    bool holds_messages(std::size_t clique, int rank) const;
     void run_until(NodePtr const& node);
     void run_device(int device);
     void host_waits_for(NodePtr const& node);

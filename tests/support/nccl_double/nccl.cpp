@@ -3,6 +3,7 @@
 
 #include "../cuda_double/world.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -329,11 +330,25 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
     });
 }
 
+// As NCCL's, whose kernels end at once, waits for the graphs that have messages of it.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
+    std::size_t waits = 0;
+    for (bool held = true; held && waits < 5000; ++waits) {
+        {
+            std::lock_guard const lock(mutex());
+            World& w = world();
+            auto const found = nccl(w).communicators.find(handle);
+            if (found == nccl(w).communicators.end()) break;
+            ncclComm const& c = *found->second;
+            w.drop_messages(c.clique, c.rank);
+            held = w.holds_messages(c.clique, c.rank);
+        }
+        if (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     return enter("ncclCommAbort", [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
         if (!c) return ncclInvalidArgument;
-        w.drop_messages(c->clique, c->rank);
+        if (waits == 5000) return refuse(w, "waits for a graph that has messages of it");
         ++all.cliques.at(c->clique).aborted;
         static_cast<void>(w.release(c->memory, true));
         all.communicators.erase(handle);
