@@ -71,12 +71,19 @@ inline void check(char const* call, cudaError_t status) {
     throw Error(call, status);
 }
 
-/// Throws an Error that says so if CUDA remembers an error of the calling thread from before: of a
-/// call of somebody who did not look, or who did and left it. It is then forgotten, unless nothing
-/// can be done on the device any more. Who asks whether his launches went well asks this first, or
-/// he takes it for theirs.
-inline void check_earlier() {
+/// What CUDA remembers of the calling thread's calls; it is then forgotten, unless nothing can be
+/// done on the device any more. That something was not ready yet is no error, but it may remember
+/// that, too.
+inline cudaError_t last_error() noexcept {
     cudaError_t const status = cudaGetLastError();
+    return status == cudaErrorNotReady ? cudaSuccess : status;
+}
+
+/// Throws an Error that says so if CUDA remembers an error of the calling thread from before: of a
+/// call of somebody who did not look, or who did and left it. It is then forgotten, as above. Who
+/// asks whether his launches went well asks this first, or he takes it for theirs.
+inline void check_earlier() {
+    cudaError_t const status = last_error();
     if (status != cudaSuccess)
         throw Error("a call of CUDA", status,
                     "nothing was done, because of an error from before this step, which nobody has "

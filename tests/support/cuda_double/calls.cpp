@@ -66,8 +66,8 @@ cudaError_t World::before(char const* name, unsigned rules) {
 cudaError_t World::after(cudaError_t status) {
     if (!running) close(); // what is to run next may touch the same pages
     if (status == cudaSuccess) status = sticky;
-    // Not to be ready is no error.
-    if (status != cudaSuccess && status != cudaErrorNotReady) thread().last = status;
+    // Not to be ready is no error, but may be remembered like one.
+    if (status != cudaSuccess) thread().last = status;
     return status;
 }
 
