@@ -6,6 +6,7 @@
 #include <gpipe/training.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -158,6 +159,16 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     GivenTensors given;
     given.skips.resize(GivenTensors::parts * machine.model().skips.size());
     Ranks const& ranks = machine.ranks();
+    if constexpr (joins_ranks<Device>) {
+        std::uint64_t told = batch.samples;
+        for (std::uint64_t const number :
+             {std::uint64_t{report.samples}, std::uint64_t{options.entries}, options.seed,
+              std::bit_cast<std::uint64_t>(options.tolerance)})
+            told = told * 0x100000001B3u ^ number;
+        compare(machine.device().transport(), told,
+                "gpipe: rank %zu is told to check gradients of another number of samples, or with "
+                "other options, than rank 0");
+    }
     for (std::size_t i = 0; i <= elements.size(); ++i) {
         std::size_t const owner = ranks.of(machine.device_of(std::min(i, elements.size() - 1)));
         std::size_t const faults = report.faults(), rows = report.rows.size();

@@ -69,6 +69,7 @@ template <class Chosen, class Net> class ReplicaTeam {
             stop();
             throw;
         }
+        lend(); // layers may begin with numbers that are not ctx.random()'s
     }
     ReplicaTeam(ReplicaTeam const&) = delete;
     ReplicaTeam& operator=(ReplicaTeam const&) = delete;

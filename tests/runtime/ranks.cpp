@@ -680,6 +680,19 @@ TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on on
             CHECK(found[r].rows.size() == expected.rows.size());
             CHECK(to_string(found[r]) == to_string(expected)); // every digit that it shows
         }
+        all.each([&](std::size_t r) {
+            gpipe::check_gradients(all[r], data.inputs, data.targets,
+                                   {.samples = r + 1 == all.ranks() ? 50u : 3u});
+        });
+        for (std::size_t r = 0; r < all.ranks() && all.ranks() > 1; ++r) {
+            REQUIRE(all.errors[r]);
+            std::string const said =
+                "gpipe: rank " + std::to_string(all.ranks() - 1) +
+                " is told to check gradients of another number of samples, or with other options, "
+                "than rank 0";
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]), said.c_str(),
+                                 std::invalid_argument);
+        }
         all.step(data.inputs, data.targets);
     }
 }
@@ -714,7 +727,7 @@ TEST_CASE(
     // Which rank is told what, if rank 1 has other devices or another seed, or fails, or freezes
     // another parameter, of as many bytes.
     auto const told = [&](Sizes const& devices, std::uint64_t seed, bool fails,
-                          std::size_t frozen = 0) {
+                          std::size_t frozen = 0, double scale = 8) {
         std::vector<std::string> words(2);
         auto const wire = std::make_shared<toy::Wire>(2, true);
         std::vector<std::thread> threads;
@@ -725,6 +738,7 @@ TEST_CASE(
                     auto o = options<Train>(3, 4);
                     o.device = {{1}, &station, devices[r]};
                     if (r == 1) o.seed = seed;
+                    o.loss_scale = gpipe::LossScale::fixed(r == 1 ? scale : 8);
                     if (r == 1 && fails) o.snapshot = true;
                     o.frozen_parameters = {{0, r == 1 ? frozen : 0}};
                     Train train(toy::make_net<Real>(watch), Loss{}, Adam{}, o);
@@ -741,13 +755,21 @@ TEST_CASE(
                        "one");
     for (std::string const& words : told({3, 0}, 7, false))
         CHECK(words.find("each at least one") != std::string::npos);
-    for (auto const& both : {told({1, 2}, 8, false), told({1, 2}, 7, false, 1)})
+    for (auto const& both :
+         {told({1, 2}, 8, false), told({1, 2}, 7, false, 1), told({1, 2}, 7, false, 0, 16)})
         for (std::string const& words : both)
             CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
     CHECK(told({1, 2}, 7, true) ==
-          std::vector<std::string>{
-              "rank 1 is gone",
-              "gpipe: Options::snapshot is for one rank: several save theirs at once, see save()"});
+          std::vector<std::string>{"rank 1 is gone",
+                                   "gpipe: Options::snapshot is for one rank with all of the "
+                                   "state: several save theirs at once, see save()"});
+
+    auto alone = options<Train>(3, 4);
+    alone.device = {{1}, nullptr, 3};
+    CHECK_THROWS_WITH_AS(Train(toy::make_net<Real>(watch), Loss{}, Adam{}, alone),
+                         "gpipe: Options::device.transport is null: it has to name what joins this "
+                         "rank to the others",
+                         std::invalid_argument);
 
     auto all = crew<Train>({1, 2}, true, 1, options<Train>(3, 4),
                            [&] { return toy::make_net<Real>(watch); });

@@ -23,6 +23,8 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 using namespace toy::replicas;
@@ -73,6 +75,53 @@ TEST_CASE(
         CHECK(train.gradient<Real>(1, 0)[i] == 0);
     }
     CHECK(train.gradient<Real>(0, 0)[0] != 0);
+}
+
+namespace {
+
+// Begins with other numbers in other threads.
+struct Willful : toy::Linear<Real, 5, 3> {
+    static inline std::thread::id const main = std::this_thread::get_id();
+    void initialize(auto& ctx) const {
+        auto const [weights, biases] = ctx.parameters();
+        for (Real& v : weights) v = std::this_thread::get_id() == main ? 0.25f : 0.75f;
+        for (Real& v : biases) v = 0;
+    }
+};
+
+} // namespace
+
+TEST_CASE("replicas in one process begin with what the first begins with") {
+    using T = OfThreads<gpipe::Pipeline<Willful>, OptimizerState>;
+    toy::Data<Real> const data(14);
+    std::vector<double> losses;
+    for (std::size_t const replicas : {1, 2}) {
+        auto o = options<T>(2, 1);
+        o.replicas = replicas;
+        o.cells = 1;
+        o.samples = 14;
+        T train({}, Loss{}, Adam{1e-2f}, o);
+        for (int step = 0; step < 2; ++step)
+            losses.push_back(train.step(data.inputs, data.targets).loss);
+    }
+    CHECK(losses[2] == doctest::Approx(losses[0]).epsilon(1e-6));
+    CHECK(losses[3] == doctest::Approx(losses[1]).epsilon(1e-6));
+}
+
+TEST_CASE("there is no snapshot where nobody has all of the state") {
+    auto const make = []<class T>(std::type_identity<T>) {
+        auto o = options<T>(2, 1);
+        o.replicas = 2;
+        o.cells = 1;
+        o.snapshot = true;
+        T train({}, Loss{}, Adam{1e-2f}, o);
+    };
+    using OnlyNet = gpipe::Pipeline<toy::Linear<Real, 5, 3>>;
+    make(std::type_identity<OfThreads<OnlyNet, gpipe::shard::Nothing>>{});
+    CHECK_THROWS_WITH_AS((make(std::type_identity<OfThreads<OnlyNet, OptimizerState>>{})),
+                         "gpipe: Options::snapshot is for one rank with all of the state: several "
+                         "save theirs at once, see save()",
+                         std::invalid_argument);
 }
 
 TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {

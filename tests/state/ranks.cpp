@@ -345,3 +345,17 @@ TEST_CASE("parameters alone are loaded from the files of several ranks") {
     only.only = {"optimizer.7."};
     CHECK_THROWS_AS(whole->load(folder / "state", only), StateError);
 }
+
+TEST_CASE("ranks that save to other paths are refused, and the state that was there is whole") {
+    Folder const folder;
+    OnRanks<Nothing> train({1, false, {1, 2}});
+    train.step(data_of(0));
+    train.save(folder / "state");
+    CHECK_THROWS_WITH_AS(train.on_all([&](std::size_t r) {
+        gpipe::save(train.crew[r], folder / (r == 0 ? "state" : "elsewhere"));
+    }),
+                         "gpipe: rank 1 saves to another path than rank 0", std::invalid_argument);
+    train.step(data_of(1));
+    CHECK(train.load(folder / "state", {}).steps == 1);
+    CHECK(files_in(folder) == 2);
+}

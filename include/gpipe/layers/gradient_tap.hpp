@@ -31,8 +31,9 @@ template <class Stream> struct TapWork {
 /// as the first layer of a chain that of its inputs. It flows as far, whatever learns below (see
 /// gpipe::wants_gradient). Sample: one Tensor.
 ///
-/// train.change_layer<i>() sets `to`: room for a whole mini-batch, written by every step and
-/// compute_gradients() at the samples' places, in memory that the device can write. It is the
+/// train.change_layer<i>() sets `to`: room for a whole mini-batch, with all parts that accumulate()
+/// is given, written by every step and compute_gradients() at the samples' places, in memory that
+/// the device can write. It is the
 /// gradient of the loss's sum, not of its mean, by sample: whatever the other samples weigh, and
 /// without Options::loss_scale. On a GPU it needs gpipe/cuda/tap_work.cuh.
 template <class Sample> struct GradientTap {

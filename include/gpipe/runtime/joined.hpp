@@ -38,6 +38,8 @@ class Joined : public Inner {
 
   public:
     using Transport = Carrier; ///< what joins them
+    /// Whether all ranks are threads of this process.
+    static constexpr bool in_one_process = requires { Carrier::in_one_process; };
 
     /// What each rank says of itself.
     struct Options {
@@ -52,7 +54,7 @@ class Joined : public Inner {
     /// devices, as all say, for each replica, those of one as many as those of another, each.
     Joined(Options options, std::size_t devices)
         : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
-          transport_(options.transport), replicas_(options.replicas),
+          transport_(given(options.transport)), replicas_(options.replicas),
           first_(transport_->ranks() / replicas_ + 1), lanes_(first_.size() - 1) {
         detail::compare(*transport_, options.program,
                         "gpipe: rank %zu trains another type than rank 0, with other policies, or "
@@ -176,6 +178,12 @@ class Joined : public Inner {
     ///@}
 
   private:
+    static Carrier* given(Carrier* transport) {
+        if (!transport)
+            throw std::invalid_argument("gpipe: Options::device.transport is null: it has to name "
+                                        "what joins this rank to the others");
+        return transport;
+    }
     // Of some devices its own, by their numbers among these.
     Array<std::size_t> own_of(Array<std::size_t> const& devices) const {
         Array<std::size_t> own(devices.size());

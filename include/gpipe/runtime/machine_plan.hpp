@@ -105,6 +105,14 @@ template <DeviceRuntime Device> class MachinePlan {
                 slack,
                 replication};
     }
+    // Of the state, and no other process has the same.
+    bool has_all_alone() const {
+        if constexpr (joins_ranks<Device>)
+            return ranks.count == 1 &&
+                   (ranks.replicas == 1 || (Device::in_one_process && !replication.shards));
+        else
+            return true;
+    }
     MemoryPlan planned(Device const& device, MachineWork const& work) {
         std::size_t const micro_batches = programs.micro_batches();
         std::size_t const capacity =
@@ -117,9 +125,9 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
-        if (work.snapshot && ranks.count > 1)
-            throw std::invalid_argument("gpipe: Options::snapshot is for one rank: several save "
-                                        "theirs at once, see save()");
+        if (work.snapshot && !has_all_alone())
+            throw std::invalid_argument("gpipe: Options::snapshot is for one rank with all of the "
+                                        "state: several save theirs at once, see save()");
         if (work.budget.given) {
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
                                          programs, work.budget.offloads, work.budget.bandwidth};

@@ -120,6 +120,11 @@ StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const
     add(machine.checks.clip);
     add(std::uint64_t{machine.checks.finite_gradients});
     add(static_cast<std::uint64_t>(machine.checks.not_finite));
+    LossScale const& scale = machine.checks.scale;
+    for (double const number :
+         {scale.initial, scale.growth, scale.backoff, scale.least, scale.most})
+        add(number);
+    add(std::uint64_t{scale.interval});
     return rank_table(all, lowered, placement, machine.ranks);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
 #include <gpipe/state/sharded_save.hpp>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -87,7 +89,9 @@ template <class Device>
 void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
           StateMetadata metadata) {
     check_metadata(metadata);
-    if constexpr (joins_ranks<Device>)
+    if constexpr (joins_ranks<Device>) {
+        compare(machine.device().transport(), std::hash<std::string>{}(path),
+                "gpipe: rank %zu saves to another path than rank 0");
         ShardedSave(machine.ranks(), state, followed(path))
             .run([&](std::uint64_t number) { return machine.gather(number); },
                  [&](std::string const& file, StateMetadata const& more) {
@@ -95,8 +99,9 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
                      all.insert(more.begin(), more.end());
                      write_state(machine, state, file, std::move(all));
                  });
-    else
+    } else {
         write_state(machine, state, path, std::move(metadata));
+    }
 }
 
 template <class Device>
@@ -132,7 +137,8 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// With several ranks, or sharded replicas, all call it, with the same path in a folder that all
 /// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
 /// the first, in the file PATH, its own and the names of theirs. By that one rename() the new state
-/// is there; then the files of older ones go. If that fails on one rank, all throw.
+/// is there; then the files of older ones go. So PATH alone is not the state, and a copy of it is
+/// worth nothing: save() once more, or copy all. If that fails on one rank, all throw.
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
