@@ -54,7 +54,8 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// exception of a layer leaves as it was thrown, failure() tells where; of several parts it is
     /// the first that failed. Throws std::invalid_argument for batches that do not fit.
     void predict(Batch<Input> inputs, Batch<Output, true> outputs) {
-        std::size_t const samples = detail::checked_batch(inputs, outputs, "outputs");
+        std::size_t const samples = detail::or_refuse(
+            machine_, [&] { return detail::checked_batch(inputs, outputs, "outputs"); });
         machine_.engine().infer(inputs.tensors(), outputs.tensors(), samples);
     }
     /// The same for at most Options::samples, but it may return before that is done, with a handle
@@ -104,8 +105,11 @@ class Inference : public InferencePlan<Net, Policies...>,
     template <class... Stream>
     Pending started(Batch<Input> const& inputs, Batch<Output, true> const& outputs,
                     Stream... stream) {
-        std::size_t const samples = detail::checked_batch(inputs, outputs, "outputs");
-        check_room(samples, machine_.samples());
+        std::size_t const samples = detail::or_refuse(machine_, [&] {
+            std::size_t const count = detail::checked_batch(inputs, outputs, "outputs");
+            check_room(count, machine_.samples());
+            return count;
+        });
         Pending pending(machine_.engine());
         machine_.engine().start(inputs.tensors(), outputs.tensors(), samples, pending.outcome_,
                                 stream...);

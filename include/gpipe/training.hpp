@@ -115,7 +115,7 @@ class Training : public ConstantPlan<Net, Policies...>,
 
     /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
-        std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
+        std::size_t const samples = checked(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
         team_.together(machine_, [&](auto& machine, bool first) {
             machine.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
@@ -130,7 +130,7 @@ class Training : public ConstantPlan<Net, Policies...>,
 
     /// Writes the chain's outputs for any number of samples, in order: forward only, as evaluate().
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
-        std::size_t const samples = detail::checked_batch(inputs, outputs, "outputs");
+        std::size_t const samples = checked(inputs, outputs, "outputs");
         team_.together(machine_, [&](auto& machine, bool) {
             machine.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
                                      [](std::span<double const>) {});
@@ -202,12 +202,19 @@ class Training : public ConstantPlan<Net, Policies...>,
         });
         return pending;
     }
-    std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) const {
-        std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
-        check_room(samples, machine_.all_samples());
-        if constexpr (requires { optimizer_.chosen_name(); })
-            check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
-        return samples;
+    std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) {
+        return detail::or_refuse(machine_, [&] {
+            std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
+            check_room(samples, machine_.all_samples());
+            if constexpr (requires { optimizer_.chosen_name(); })
+                check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
+            return samples;
+        });
+    }
+    template <class Others>
+    std::size_t checked(Batch<Input> const& inputs, Others const& others, char const* what) {
+        return detail::or_refuse(machine_,
+                                 [&] { return detail::checked_batch(inputs, others, what); });
     }
 
     Net net_;

@@ -464,7 +464,7 @@ TEST_CASE(
 }
 
 TEST_CASE("ranks that are told different things are refused on all, before anything is done") {
-    toy::Data<Real> const data(N), other(N - 1);
+    toy::Data<Real> const data(N), other(N - 1), two(2 * N);
     toy::Watch watch;
     auto const o = faulty_options(4, toy::schedules[2].policy, gpipe::checkpoint::Always{});
     auto crew = watched_crew(watch, {1, 2, 1}, true, 2, o);
@@ -475,10 +475,11 @@ TEST_CASE("ranks that are told different things are refused on all, before anyth
         [&](Train& train) { train.compute_gradients(data.inputs, data.targets); },
         [&](Train& train) { train.evaluate(data.inputs, data.targets); },
         [&](Train& train) { train.predict(data.inputs, outputs); },
-        [&](Train& train) { train.step(other.inputs, other.targets); }};
+        [&](Train& train) { train.step(other.inputs, other.targets); },
+        [&](Train& train) { train.evaluate(two.inputs, two.targets); }}; // in two parts
     std::string const words[] = {"accumulate 7 samples", "compute the gradients of 7 samples",
-                                 "evaluate 7 samples", "predict from 7 samples",
-                                 "train on 6 samples"};
+                                 "evaluate 7 samples",   "predict from 7 samples",
+                                 "train on 6 samples",   "evaluate 14 samples"};
     for (std::size_t const odd : Sizes{0, 1, 2})
         for (std::size_t i = 0; i < std::size(different); ++i) {
             INFO("rank ", odd, ": ", words[i]);
@@ -498,6 +499,28 @@ TEST_CASE("ranks that are told different things are refused on all, before anyth
                 REQUIRE(error);
                 CHECK_THROWS_WITH_AS(std::rethrow_exception(error), sentence.c_str(),
                                      std::invalid_argument);
+            }
+            CHECK(crew.step(data.inputs, data.targets).loss ==
+                  alike.step(data.inputs, data.targets).loss);
+        }
+    // What one refuses by itself the others do not wait for, nor take the next call for it.
+    std::function<void(Train&)> const refused[] = {
+        [&](Train& train) { train.step(two.inputs, two.targets); },
+        [&](Train& train) { train.accumulate(data.inputs, other.targets); },
+        [&](Train& train) { train.compute_gradients(two.inputs, two.targets); },
+        [&](Train& train) { train.evaluate(data.inputs, other.targets); },
+        [&](Train& train) { train.predict(other.inputs, outputs); }};
+    for (std::size_t const odd : Sizes{0, 1, 2, 3})
+        for (auto const& refuse : refused) {
+            crew.each([&](std::size_t r) {
+                if (r == odd || odd == 3) return refuse(crew[r]);
+                crew[r].step(data.inputs, data.targets);
+            });
+            for (std::size_t r = 0; r < 3; ++r) {
+                REQUIRE(crew.errors[r]);
+                std::string const said = gpipe::detail::what_of(crew.errors[r]);
+                bool const told = said.find("to do what it refuses") != std::string::npos;
+                CHECK(told == (r != odd && odd != 3));
             }
             CHECK(crew.step(data.inputs, data.targets).loss ==
                   alike.step(data.inputs, data.targets).loss);

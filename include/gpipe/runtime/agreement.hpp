@@ -102,14 +102,12 @@ template <class Transport> void compare_plans(Transport& transport, std::uint64_
             "devices and threads, with which options and seed has to be the same on all ranks");
 }
 
-// Before a run, where ranks wait for each other in any case: throws std::invalid_argument on all of
-// them unless all are told the same.
+// Where ranks wait for each other in any case: throws std::invalid_argument on all of them unless
+// all are told the same.
 template <class Transport>
-void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   StepOptionals const& optionals) {
+void agree_on(Transport& transport, Tables const& tables, RankCall call) {
     Ranks const& ranks = tables.ranks;
     auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    RankCall call(arguments, optionals, tables.told_rates);
     RankVerdict verdict;
     if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
         transport.send(up, bytes_of(call), sizeof call, 0);
@@ -128,7 +126,24 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
     }
     if (transport.error()) std::rethrow_exception(transport.error());
     verdict.check();
+}
+// Before a run.
+template <class Transport>
+void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
+                   StepOptionals const& optionals) {
+    RankCall const call(arguments, optionals, tables.told_rates);
+    agree_on(transport, tables, call);
     if (call.kind == RankCall::trains) tables.check_rates(arguments.optimizer);
+}
+// In place of one that this rank has refused, or the others would wait for it, or take its next
+// call for that.
+template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept {
+    RankCall call;
+    call.kind = RankCall::refuses;
+    try {
+        agree_on(transport, tables, call);
+    } catch (...) { // it has an error already
+    }
 }
 
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.

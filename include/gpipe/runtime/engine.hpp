@@ -84,10 +84,13 @@ template <DeviceRuntime Device> class Engine {
             std::size_t const count = std::min(most, samples - first);
             SampleRange const part = planned_.own_part(count);
             batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part});
+            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part, 0, true, 0,
+                                      true, samples - first - count});
             if (measures) add(runs_.totals(0));
         }
     }
+    /// See Runs.
+    void refuse() noexcept requires joins_ranks<Device> { runs_.refuse(); }
     /// Forgets what steps were kept as: layers, or the loss, are others now.
     void forget_steps() {
         finish();
@@ -154,7 +157,8 @@ template <DeviceRuntime Device> class Engine {
     // Samples from `first` on; forward only without an optimizer, whose outputs are `others` then.
     template <class Feeding>
     void start_fed(Feeding& feeding, Pointers inputs, Pointers others, std::size_t samples,
-                   void const* optimizer, StepOutcome* outcome, std::size_t first = 0);
+                   void const* optimizer, StepOutcome* outcome, std::size_t first = 0,
+                   std::size_t more = 0);
     void await_writers(Pointers outputs) {
         for (TensorPointer const& output : outputs)
             if (!output.absent) device_.await_writers(output.data);

@@ -59,7 +59,7 @@ template <DeviceRuntime Device>
 template <class Feeding>
 void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers others,
                                std::size_t samples, void const* optimizer, StepOutcome* outcome,
-                               std::size_t first) {
+                               std::size_t first, std::size_t more) {
     std::size_t const slot = next_slot_;
     bool const trains = optimizer != nullptr;
     tied_.take_back();
@@ -74,7 +74,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     double const begin = timed ? detail::seconds_now() : 0;
     bool const done = submit(trains ? lane_plan().training : lane_plan().forward,
                              {seed_, trains ? next_step() : steps_, optimizer, trains, samples,
-                              part, slot, true, before, !trains || outcome != nullptr});
+                              part, slot, true, before, !trains || outcome != nullptr, more});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -93,8 +93,9 @@ void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t sample
     try {
         for (std::size_t first = 0; first < samples; first += planned_.samples) {
             auto feeding = device_.feeding();
-            start_fed(feeding, inputs, outputs, std::min(planned_.samples, samples - first),
-                      nullptr, nullptr, first);
+            std::size_t const count = std::min(planned_.samples, samples - first);
+            start_fed(feeding, inputs, outputs, count, nullptr, nullptr, first,
+                      samples - first - count);
         }
         finish();
     } catch (...) { // of the first part that failed

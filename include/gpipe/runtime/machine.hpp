@@ -219,6 +219,21 @@ GPIPE_INSTANTIATE(class Machine<device::Host>);
 
 namespace detail {
 
+// What check() says of a call; where it throws, processes that do the same hear of it.
+template <class Device, class F> auto or_refuse(Machine<Device>& machine, F check) {
+    constexpr bool hears = requires { requires !Device::in_one_process; };
+    if constexpr (!hears || calls_enqueue<Device>) {
+        return check();
+    } else {
+        try {
+            return check();
+        } catch (...) {
+            machine.engine().refuse();
+            throw;
+        }
+    }
+}
+
 // That of a Training, for who needs more than its public members.
 struct MachineAccess {
     template <class Training> static auto& of(Training& train) {
@@ -228,8 +243,7 @@ struct MachineAccess {
     // The same to be looked at only.
     template <class Training> static auto& machine(Training& train) { return train.machine_; }
     template <class Training, class Inputs, class Targets>
-    static std::size_t checked_step(Training const& train, Inputs const& inputs,
-                                    Targets const& targets) {
+    static std::size_t checked_step(Training& train, Inputs const& inputs, Targets const& targets) {
         return train.checked_step(inputs, targets);
     }
     // f(machine, whether it is the first) with those of all replicas in this process.

@@ -13,10 +13,17 @@ namespace gpipe::detail {
 
 // What a rank is told to do in a run.
 struct RankCall {
-    enum Kind : std::uint64_t { evaluates, predicts, computes_gradients, accumulates, trains };
+    enum Kind : std::uint64_t {
+        evaluates,
+        predicts,
+        computes_gradients,
+        accumulates,
+        trains,
+        refuses // what it was told, and has thrown
+    };
 
     std::uint64_t kind = evaluates;
-    std::uint64_t samples = 0; // of the mini-batch
+    std::uint64_t samples = 0; // of the mini-batch, with what more runs of this call see
     std::uint64_t before = 0;  // of it, accumulated already
     std::uint64_t step = 0;
     std::uint64_t seed = 0;
@@ -29,13 +36,14 @@ struct RankCall {
                : !of.updates  ? computes_gradients
                : !of.last     ? accumulates
                               : trains),
-          samples(of.samples), before(of.before), step(of.step), seed(of.seed),
+          samples(of.samples + of.more), before(of.before), step(of.step), seed(of.seed),
           absent(optionals.absent) {
         if (kind == trains && told) rates = told(of.optimizer);
     }
     friend bool operator==(RankCall const&, RankCall const&) = default;
 
     Message words() const {
+        if (kind == refuses) return Message("do what it refuses");
         static constexpr char const* kinds[] = {
             "evaluate", "predict from", "compute the gradients of", "accumulate", "train on"};
         auto const number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };

@@ -24,6 +24,7 @@ struct RunArguments {
     bool updates = true;             ///< of a training: whether parameters are updated
     std::size_t before = 0;          ///< samples of the mini-batch that are accumulated already
     bool last = true;                ///< whether it ends with these: else they are accumulated
+    std::size_t more = 0;            ///< samples that further runs of the same call see
 
     /// Whether there is a backward.
     bool training() const { return optimizer != nullptr; }
