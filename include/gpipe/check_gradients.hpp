@@ -159,7 +159,8 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     GivenTensors given;
     given.skips.resize(GivenTensors::parts * machine.model().skips.size());
     Ranks const& ranks = machine.ranks();
-    if constexpr (joins_ranks<Device>) {
+    if constexpr (requires { requires !Device::in_one_process; }) {
+        machine.begin_together(RankCall::checks_gradients);
         std::uint64_t told = batch.samples;
         for (std::uint64_t const number :
              {std::uint64_t{report.samples}, std::uint64_t{options.entries}, options.seed,

@@ -716,6 +716,18 @@ TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on on
             CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]), said.c_str(),
                                  std::invalid_argument);
         }
+        all.each([&](std::size_t r) {
+            if (r == 0 && all.ranks() > 1)
+                gpipe::check_gradients(all[r], data.inputs, data.targets);
+            else
+                all[r].step(data.inputs, data.targets);
+        });
+        for (std::size_t r = 0; r < all.ranks() && all.ranks() > 1; ++r) {
+            REQUIRE(all.errors[r]);
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]),
+                                 doctest::Contains("rank 0 is told to check gradients, but rank "),
+                                 std::invalid_argument);
+        }
         all.step(data.inputs, data.targets);
     }
 }

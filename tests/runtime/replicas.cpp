@@ -8,6 +8,7 @@
 #include "support/ranks.hpp"
 #include "support/skip_layers.hpp"
 
+#include <gpipe/check_gradients.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
@@ -106,6 +107,16 @@ TEST_CASE("replicas in one process begin with what the first begins with") {
     }
     CHECK(losses[2] == doctest::Approx(losses[0]).epsilon(1e-6));
     CHECK(losses[3] == doctest::Approx(losses[1]).epsilon(1e-6));
+}
+
+TEST_CASE("gradients of replicas in one process are checked in the first") {
+    using T = OfThreads<gpipe::Pipeline<toy::Linear<Real, 5, 3>>, OptimizerState>;
+    auto o = options<T>(2, 1);
+    o.replicas = 2;
+    o.cells = 1;
+    T train({}, Loss{}, Adam{1e-2f}, o);
+    toy::Data<Real> const data(7);
+    CHECK(gpipe::check_gradients(train, data.inputs, data.targets).passed());
 }
 
 TEST_CASE("there is no snapshot where nobody has all of the state") {

@@ -346,7 +346,8 @@ TEST_CASE("parameters alone are loaded from the files of several ranks") {
     CHECK_THROWS_AS(whole->load(folder / "state", only), StateError);
 }
 
-TEST_CASE("ranks that save to other paths are refused, and the state that was there is whole") {
+TEST_CASE("ranks that save to other paths, or do something else, are refused, and the state that "
+          "was there is whole") {
     Folder const folder;
     OnRanks<Nothing> train({1, false, {1, 2}});
     train.step(data_of(0));
@@ -355,6 +356,13 @@ TEST_CASE("ranks that save to other paths are refused, and the state that was th
         gpipe::save(train.crew[r], folder / (r == 0 ? "state" : "elsewhere"));
     }),
                          "gpipe: rank 1 saves to another path than rank 0", std::invalid_argument);
+    CHECK_THROWS_WITH_AS(train.on_all([&](std::size_t r) {
+        if (r == 0) return gpipe::save(train.crew[r], folder / "state");
+        gpipe::load(train.crew[r], folder / "state");
+    }),
+                         "gpipe: rank 0 is told to save, but rank 1 to load: all have to be told "
+                         "the same",
+                         std::invalid_argument);
     train.step(data_of(1));
     CHECK(train.load(folder / "state", {}).steps == 1);
     CHECK(files_in(folder) == 2);

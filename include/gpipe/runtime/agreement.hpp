@@ -135,13 +135,18 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
     agree_on(transport, tables, call);
     if (call.kind == RankCall::trains) tables.check_rates(arguments.optimizer);
 }
-// In place of one that this rank has refused, or the others would wait for it, or take its next
+// Before what is no run.
+template <class Transport>
+void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind) {
+    RankCall call;
+    call.kind = kind;
+    agree_on(transport, tables, call);
+}
+// In place of a call that this rank has refused, or the others would wait for it, or take its next
 // call for that.
 template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept {
-    RankCall call;
-    call.kind = RankCall::refuses;
     try {
-        agree_on(transport, tables, call);
+        agree_on_kind(transport, tables, RankCall::refuses);
     } catch (...) { // it has an error already
     }
 }

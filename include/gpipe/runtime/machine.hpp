@@ -89,6 +89,13 @@ template <DeviceRuntime Device> class Machine {
     }
     /// The devices that walk it.
     Device const& device() const { return device_; }
+    /// What all ranks do together begins, which is no run. Throws std::invalid_argument on all of
+    /// them, on hosts, unless they are told the same, see detail::RankCall.
+    template <class Kind> void begin_together([[maybe_unused]] Kind kind) {
+        finish();
+        if constexpr (requires { requires !Device::in_one_process && !calls_enqueue<Device>; })
+            detail::agree_on_kind(device_.transport(), engine_.tables(), kind);
+    }
     /// What every rank has given, by its number; all call it, between runs. Throws where one is
     /// gone.
     Array<std::uint64_t> gather(std::uint64_t number) {

@@ -19,7 +19,10 @@ struct RankCall {
         computes_gradients,
         accumulates,
         trains,
-        refuses // what it was told, and has thrown
+        refuses, // what it was told, and has thrown
+        saves,   // and what else is no run
+        loads,
+        checks_gradients
     };
 
     std::uint64_t kind = evaluates;
@@ -43,9 +46,11 @@ struct RankCall {
     friend bool operator==(RankCall const&, RankCall const&) = default;
 
     Message words() const {
-        if (kind == refuses) return Message("do what it refuses");
         static constexpr char const* kinds[] = {
-            "evaluate", "predict from", "compute the gradients of", "accumulate", "train on"};
+            "evaluate",   "predict from", "compute the gradients of",
+            "accumulate", "train on",     "do what it refuses",
+            "save",       "load",         "check gradients"};
+        if (kind >= refuses) return Message("%s", kinds[kind]);
         auto const number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
         Message const nothing("%s", "");
         Message const behind = before > 0 ? Message(" behind %llu", number(before)) : nothing;

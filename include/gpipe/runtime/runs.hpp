@@ -22,6 +22,8 @@ void agree_on_call(Transport& transport, Tables const& tables, RunArguments cons
                    StepOptionals const& optionals);
 template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept;
 template <class Transport>
+void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind);
+template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
 
 } // namespace detail

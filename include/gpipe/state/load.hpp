@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/state/state_files.hpp>
 #include <gpipe/state/tensor_names.hpp>
 #include <gpipe/state/training_state.hpp>
@@ -137,6 +138,7 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
 template <class Device>
 SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                 LoadOptions const& options) {
+    if constexpr (joins_ranks<Device>) machine.begin_together(RankCall::loads);
     SavedState result;
     ReadPlan plan;
     std::vector<std::byte> values;

@@ -90,6 +90,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
           StateMetadata metadata) {
     check_metadata(metadata);
     if constexpr (joins_ranks<Device>) {
+        machine.begin_together(RankCall::saves);
         compare(machine.device().transport(), std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
         ShardedSave(machine.ranks(), state, followed(path))
