@@ -208,8 +208,9 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Input> inputs,
                                Batch<typename Training<Net, Policies...>::Target> targets,
                                GradientCheckOptions const& options = {}) {
-    std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
     auto& machine = detail::MachineAccess::of(train);
+    std::size_t const samples = detail::or_refuse(
+        machine, [&] { return detail::checked_batch(inputs, targets, "targets"); });
     machine.finish();
     auto const given = inputs.tensors();
     auto const wanted = targets.tensors();

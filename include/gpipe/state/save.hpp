@@ -88,7 +88,7 @@ void write_state(Machine<Device>& machine, TrainingState const& state, std::stri
 template <class Device>
 void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
           StateMetadata metadata) {
-    check_metadata(metadata);
+    or_refuse(machine, [&] { check_metadata(metadata); });
     if constexpr (joins_ranks<Device>) {
         machine.begin_together(RankCall::saves);
         compare(machine.device().transport(), std::hash<std::string>{}(path),
