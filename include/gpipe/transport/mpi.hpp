@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -79,21 +78,15 @@ class MpiRanks {
     }
     MpiRanks(MpiRanks const&) = delete;
     MpiRanks& operator=(MpiRanks const&) = delete;
-    /// Waits for the others to do so, too, or says that the deadline has passed. Then, or where one
-    /// of them was lost, MPI is left as it is, for to end it would wait for that one: the program
+    /// Waits for the others to do so, too, however long what they have to do before takes. Where
+    /// one of them is lost MPI is left as it is, for to end it would wait for that one: the program
     /// has to end with a status that is not 0, so that all are ended.
     ~MpiRanks() {
         for (detail::MpiWay& way : own_->ways)
             for (MPI_Request& request : way.requests)
                 if (!way.receives) wait(way.peer, [&] { return is_done(way.peer, request); });
         watch_->leave(!watch_->lost());
-        bool const all = wait(Watch::nobody, [&] { return watch_->all_left(); });
-        if (!all && !watch_->lost()) {
-            watch_->leave(false);
-            std::fprintf(stderr, "gpipe: rank %zu is done, others are not for %g s more\n", rank(),
-                         options_.deadline);
-        }
-        bool const good = all && watch_->good();
+        bool const good = wait(Watch::nobody, [&] { return watch_->all_left(); }) && watch_->good();
         std::lock_guard const lock(calls);
         for (detail::MpiWay& way : own_->ways)
             for (MPI_Request& request : way.requests)

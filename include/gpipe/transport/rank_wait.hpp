@@ -13,7 +13,8 @@
 namespace gpipe::detail {
 
 /// How a rank waits for another: awake for about as long as it takes to fall asleep and wake up,
-/// then asleep between two looks, until it is so, or somebody is lost, or the deadline has passed.
+/// then asleep between two looks, until it is so, or somebody is lost, or the deadline has passed,
+/// which makes who is waited for lost: nobody, for all that live, as at a program's end.
 class RankWait {
   public:
     /// `watch` must outlive it; `deadline`: seconds.
@@ -59,8 +60,7 @@ class RankWait {
                 since = seconds_now();
                 patience = std::min(patience, 1.0);
             }
-            if (seconds_now() - since < patience) continue;
-            if (peer == Watch::nobody) return false;
+            if (peer == Watch::nobody || seconds_now() - since < patience) continue;
             left == Watch::nobody ? watch_.overdue(peer) : watch_.lose(left, "has left");
         }
         return true;

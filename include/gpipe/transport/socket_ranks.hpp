@@ -70,7 +70,8 @@ class SocketRanks {
     }
     SocketRanks(SocketRanks const&) = delete;
     SocketRanks& operator=(SocketRanks const&) = delete;
-    /// Waits for the others to do so, too, unless one of them was lost.
+    /// Waits for the others to do so, too, however long what they have to do before takes, unless
+    /// one of them is lost.
     ~SocketRanks() {
         watch_->leave(!watch_->lost());
         wait(Watch::nobody, [&] { return watch_->all_left(); });
