@@ -70,7 +70,7 @@ class LocalWire {
 class LocalRanks {
   public:
     static constexpr int everybody = -2; ///< in place of a rank
-    static constexpr bool in_one_process = true;
+    static constexpr bool in_one_process = true; ///< they are threads of it
 
     /// The wire must outlive it. `deadline`: what deadline() says, which nobody else looks at.
     LocalRanks(LocalWire& wire, std::size_t rank, double deadline = 1e9)
