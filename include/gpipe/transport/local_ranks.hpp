@@ -69,7 +69,7 @@ class LocalWire {
 /// One of them, see RankTransport.
 class LocalRanks {
   public:
-    static constexpr int everybody = -2; ///< in place of a rank
+    static constexpr int everybody = -2;         ///< in place of a rank
     static constexpr bool in_one_process = true; ///< they are threads of it
 
     /// The wire must outlive it. `deadline`: what deadline() says, which nobody else looks at.
