@@ -90,7 +90,7 @@ template <DeviceRuntime Device> class Engine {
         }
     }
     /// See Runs.
-    void refuse() noexcept requires joins_ranks<Device> { runs_.refuse(); }
+    void refuse() noexcept { runs_.refuse(); }
     /// Forgets what steps were kept as: layers, or the loss, are others now.
     void forget_steps() {
         finish();

@@ -71,8 +71,8 @@ template <DeviceRuntime Device> class Runs {
     bool immediate() const { return end_.immediate; }
 
     /// None begins, for this rank refuses it: the others hear of that, and refuse it, too.
-    void refuse() noexcept requires joins_ranks<Device> {
-        detail::refuse_call(device_.transport(), tables_);
+    void refuse() noexcept {
+        if constexpr (joins_ranks<Device>) detail::refuse_call(device_.transport(), tables_);
     }
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
