@@ -731,8 +731,8 @@ def merge(files, out, reports=REPORTS):
             raise Refused(f"the files are of more than one {what}: {', '.join(v[:12] for v in values)}")
     last = sorted(reports.glob("*.json")) if reports.is_dir() else []
     last = [f for f in last if f.resolve() != pathlib.Path(out + ".json").resolve()]
-    pathlib.Path(out + ".json").write_text(json.dumps(
-        {"commit": steps[0]["commit"], "dry": steps[0]["dry"], "steps": steps}, indent=1) + "\n")
+    whole = json.dumps({"commit": steps[0]["commit"], "dry": steps[0]["dry"], "steps": []})
+    pathlib.Path(out + ".json").write_text(whole[:-2] + "\n" + ",\n".join(map(json.dumps, steps)) + "]}\n")
     pathlib.Path(out + ".svg").write_text(svg(steps))
     print("\n".join(compare(steps, last[-1] if last else None)[:39] + [sum_of(steps)]))
 

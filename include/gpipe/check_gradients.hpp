@@ -159,7 +159,7 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     GivenTensors given;
     given.skips.resize(GivenTensors::parts * machine.model().skips.size());
     Ranks const& ranks = machine.ranks();
-    if constexpr (requires { requires !Device::in_one_process; }) {
+    if constexpr (joins_processes<Device>) {
         machine.begin_together(RankCall::checks_gradients);
         std::uint64_t told = batch.samples;
         for (std::uint64_t const number :

@@ -1,6 +1,7 @@
 // The double of the CUDA runtime: who may touch which memory, and what is reported of wrong use.
 #include "support/cuda_double/cuda_double.hpp"
 
+#include <gpipe/device/cuda_links.hpp>
 #include <gpipe/device/cuda_memory.hpp>
 
 #include <doctest/doctest.h>
@@ -283,4 +284,11 @@ TEST_CASE("a test that does not ask for complaints ends badly") {
         cudaHostAlloc(&pinned, 1, cudaHostAllocDefault);
     }));
     CHECK(!crashes([] { Session session; }));
+}
+
+TEST_CASE("where a GPU may have few peers neighbours are those") {
+    Session session({.devices = 5, .most_peers = 2});
+    gpipe::cuda::Links const links({}, 5, gpipe::Link::shared);
+    for (std::size_t d = 0; d < 4; ++d) CHECK(links.link(d, d + 1) == gpipe::Link::copied);
+    CHECK(links.link(0, 4) == gpipe::Link::staged);
 }

@@ -630,6 +630,27 @@ TEST_CASE("ranks infer what one does, in every bit, and what throws on one is th
                     CHECK(found == trained.predict(data.inputs));
                     CHECK(other == std::vector<Real>(samples * 3));
                 }
+                // Other samples on one, in parts as many as fit, or what it refuses by itself.
+                toy::Data<Real> const few(8, 3), many(16, 3);
+                for (std::size_t const refused : {0, 1}) {
+                    std::vector<Real> outputs(16 * 3 + refused);
+                    all.each([&](std::size_t r) {
+                        std::vector<Real> own(8 * 3);
+                        if (r == 0) return all[r].predict(many.inputs, outputs);
+                        all[r].predict(few.inputs, own);
+                    });
+                    for (std::size_t r = 0; r < all.ranks(); ++r) {
+                        REQUIRE(all.errors[r]);
+                        CHECK_THROWS_AS(std::rethrow_exception(all.errors[r]),
+                                        std::invalid_argument);
+                    }
+                    std::vector<Real> found(8 * 3), other(8 * 3);
+                    all.each([&](std::size_t r) {
+                        all[r].predict(few.inputs, r + 1 == all.ranks() ? found : other);
+                    });
+                    all.rethrow();
+                    CHECK(found == trained.predict(few.inputs));
+                }
                 CHECK(all.wire->fault() == "");
             }
 }

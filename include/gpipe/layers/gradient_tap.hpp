@@ -33,9 +33,9 @@ template <class Stream> struct TapWork {
 ///
 /// train.change_layer<i>() sets `to`: room for a whole mini-batch, with all parts that accumulate()
 /// is given, written by every step and compute_gradients() at the samples' places, in memory that
-/// the device can write. It is the
-/// gradient of the loss's sum, not of its mean, by sample: whatever the other samples weigh, and
-/// without Options::loss_scale. On a GPU it needs gpipe/cuda/tap_work.cuh.
+/// the device can write. It is the gradient of the loss's sum, not of its mean, by sample: whatever
+/// the other samples weigh, and without Options::loss_scale. On a GPU it needs
+/// gpipe/cuda/tap_work.cuh.
 template <class Sample> struct GradientTap {
     using Input = Sample;                     ///< of a sample
     using Output = Sample;                    ///< of a sample

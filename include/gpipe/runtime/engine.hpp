@@ -89,8 +89,6 @@ template <DeviceRuntime Device> class Engine {
             if (measures) add(runs_.totals(0));
         }
     }
-    /// See Runs.
-    void refuse() noexcept { runs_.refuse(); }
     /// Forgets what steps were kept as: layers, or the loss, are others now.
     void forget_steps() {
         finish();

@@ -20,6 +20,9 @@ namespace detail {
 
 // Of several ranks: see runtime/agreement.hpp.
 template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash);
+template <class Transport>
+void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind);
+template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept;
 
 } // namespace detail
 
@@ -93,7 +96,7 @@ template <DeviceRuntime Device> class Machine {
     /// them, on hosts, unless they are told the same, see detail::RankCall.
     template <class Kind> void begin_together([[maybe_unused]] Kind kind) {
         finish();
-        if constexpr (requires { requires !Device::in_one_process && !calls_enqueue<Device>; })
+        if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
             detail::agree_on_kind(device_.transport(), engine_.tables(), kind);
     }
     /// What every rank has given, by its number; all call it, between runs. Throws where one is
@@ -228,16 +231,16 @@ namespace detail {
 
 // What check() says of a call; where it throws, processes that do the same hear of it.
 template <class Device, class F> auto or_refuse(Machine<Device>& machine, F check) {
-    constexpr bool hears = requires { requires !Device::in_one_process; };
-    if constexpr (!hears || calls_enqueue<Device>) {
-        return check();
-    } else {
+    if constexpr (joins_processes<Device> && !calls_enqueue<Device>) {
+        machine.engine().runs().refuse_if_torn(); // as all do by themselves
         try {
             return check();
         } catch (...) {
-            machine.engine().refuse();
+            refuse_call(machine.device().transport(), machine.engine().tables());
             throw;
         }
+    } else {
+        return check();
     }
 }
 

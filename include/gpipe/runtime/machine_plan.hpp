@@ -105,11 +105,11 @@ template <DeviceRuntime Device> class MachinePlan {
                 slack,
                 replication};
     }
-    // Of the state, and no other process has the same.
-    bool has_all_alone() const {
+    // Whether this rank has all of the state, and no other process has the same.
+    bool saves_alone() const {
         if constexpr (joins_ranks<Device>)
             return ranks.count == 1 &&
-                   (ranks.replicas == 1 || (Device::in_one_process && !replication.shards));
+                   (ranks.replicas == 1 || !(joins_processes<Device> || replication.shards));
         else
             return true;
     }
@@ -125,7 +125,7 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
-        if (work.snapshot && !has_all_alone())
+        if (work.snapshot && !saves_alone())
             throw std::invalid_argument("gpipe: Options::snapshot is for one rank with all of the "
                                         "state: several save theirs at once, see save()");
         if (work.budget.given) {

@@ -20,9 +20,6 @@ namespace detail {
 template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
                    StepOptionals const& optionals);
-template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept;
-template <class Transport>
-void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind);
 template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
 
@@ -70,10 +67,6 @@ template <DeviceRuntime Device> class Runs {
     /// Whether updates are immediate.
     bool immediate() const { return end_.immediate; }
 
-    /// None begins, for this rank refuses it: the others hear of that, and refuse it, too.
-    void refuse() noexcept {
-        if constexpr (joins_ranks<Device>) detail::refuse_call(device_.transport(), tables_);
-    }
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         refuse_if_torn();

@@ -12,6 +12,10 @@ struct Transport;
 template <class Device> inline constexpr bool joins_ranks = requires {
     typename Device::Transport;
 };
+/// Whether some of the others are in other processes, which do by themselves what this one does.
+template <class Device> inline constexpr bool joins_processes = requires {
+    requires !Device::in_one_process;
+};
 
 namespace transport {
 

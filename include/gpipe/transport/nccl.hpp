@@ -31,9 +31,9 @@ namespace gpipe {
 template <RankTransport Control> class NcclRanks final : cuda::Peers {
   public:
     /// `gpu`: as CUDA counts them, of this process alone; becomes the thread's current one, or CUDA
-    /// would have a context on another, too. Throws NcclError and cuda::Error, on the
-    /// others what Control says of a rank that is gone; std::invalid_argument where they have
-    /// different versions of NCCL.
+    /// would have a context on another, too. Throws NcclError and cuda::Error, on the others what
+    /// Control says of a rank that is gone; std::invalid_argument where they have different
+    /// versions of NCCL.
     NcclRanks(Control& control, int gpu) try
         : control_(control), wire_(made_current(gpu), cuda::Priority::high), here_(gpu),
           there_(gpu), nothing_(gpu, 1) {

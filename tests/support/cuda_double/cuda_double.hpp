@@ -31,6 +31,7 @@ struct Options {
     std::uint64_t seed = 0;
     /// Whether the first device can have access to the second's memory; empty: any can.
     std::function<bool(int, int)> peers{};
+    int most_peers = 8; ///< of a device
     /// Memory of a device can be touched by nobody but running work, and by that only where it said
     /// that it would (to a page). false: by everybody.
     bool protects = true;

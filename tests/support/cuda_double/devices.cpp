@@ -1,6 +1,7 @@
 // Devices, their attributes, and who has access to whose memory.
 #include "world.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 using namespace cuda_double::detail;
@@ -84,6 +85,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
         if (flags != 0) return cudaErrorInvalidValue;
         if (device == peer || (w.options.peers && !w.options.peers(device, peer)))
             return cudaErrorPeerAccessUnsupported;
+        auto const has = std::count_if(w.peers.begin(), w.peers.end(),
+                                       [&](auto const& pair) { return pair.first == device; });
+        if (!w.peers.count({device, peer}) && has >= w.options.most_peers)
+            return cudaErrorTooManyPeers;
         return w.peers.insert({device, peer}).second ? cudaSuccess
                                                      : cudaErrorPeerAccessAlreadyEnabled;
     });
