@@ -103,22 +103,33 @@ GPIPE_INLINE constexpr void take_turns(GapList& room, CellWay const& way, Stage 
     }
 }
 
-// Those of one device, numbered cell by cell.
+// Those of one device, numbered cell by cell: its own cells, in their order.
 struct DeviceParts {
-    Array<CellWay> ways; // by cell and way, as many as there are
+    Array<CellWay> ways; // by own cell and way, as many as there are
     Array<std::size_t> at;
     std::size_t height = 0;
-    Array<Array<std::size_t>> evaluation_at; // by cell
+    Array<Array<std::size_t>> evaluation_at; // by own cell
     std::size_t evaluation_height = 0;
+};
+
+// The cells of each device, numbered: what a device has is not as long as there are cells.
+struct OwnNumbers {
+    Array<std::size_t> of;    // by cell: its number among those of its device
+    Array<std::size_t> count; // by device
+
+    constexpr explicit OwnNumbers(Programs const& programs)
+        : of(programs.cells()), count(programs.devices()) {
+        for (std::size_t c = 0; c < of.size(); ++c) of[c] = count[programs.device_of(c)]++;
+    }
 };
 
 // Places the parts of one device, in the order of its program.
 class DevicePlacer {
   public:
     constexpr DevicePlacer(Programs const& programs, Ways const& ways, std::size_t device,
-                           CellMaker const& make)
-        : programs_(programs), way_(ways), device_(device), make_(make),
-          micro_batches_(programs.micro_batches()), begin_(programs.cells() * micro_batches_) {}
+                           OwnNumbers const& own, CellMaker const& make)
+        : programs_(programs), way_(ways), device_(device), own_(own), make_(make),
+          micro_batches_(programs.micro_batches()), begin_(own.count[device] * micro_batches_) {}
 
     // Never more than what constants have.
     constexpr DeviceParts place(Tightness tightness) {
@@ -143,10 +154,10 @@ class DevicePlacer {
             f(programs_[i]);
     }
     constexpr CellWay const& way_of(DeviceParts const& of, Action const& a) const {
-        return of.ways[a.cell * way_count + way_(a.cell, a.micro_batch)];
+        return of.ways[own_.of[a.cell] * way_count + way_(a.cell, a.micro_batch)];
     }
     constexpr std::size_t first_of(Action const& a) const {
-        return begin_[a.cell * micro_batches_ + a.micro_batch];
+        return begin_[own_.of[a.cell] * micro_batches_ + a.micro_batch];
     }
 
     // Where that is lower in the other.
@@ -159,19 +170,19 @@ class DevicePlacer {
     }
     constexpr DeviceParts placed(std::size_t slices) {
         DeviceParts result;
-        result.ways = Array<CellWay>(programs_.cells() * way_count);
-        result.evaluation_at = Array<Array<std::size_t>>(programs_.cells());
+        result.ways = Array<CellWay>(own_.count[device_] * way_count);
+        result.evaluation_at = Array<Array<std::size_t>>(own_.count[device_]);
         std::size_t count = 0;
         for (std::size_t c = 0; c < programs_.cells(); ++c) {
             if (programs_.device_of(c) != device_) continue;
-            CellWay* const ways = result.ways.data() + c * way_count;
+            CellWay* const ways = result.ways.data() + own_.of[c] * way_count;
             for (std::size_t w = 0; w < way_count; ++w)
                 if (w == way_evaluates || way_.has(c, w)) ways[w] = make_(c, w, slices);
             for (std::size_t m = 0; m < micro_batches_; ++m) {
-                begin_[c * micro_batches_ + m] = count;
+                begin_[own_.of[c] * micro_batches_ + m] = count;
                 count += ways[way_(c, m)].parts.parts.size();
             }
-            Array<std::size_t>& at = result.evaluation_at[c];
+            Array<std::size_t>& at = result.evaluation_at[own_.of[c]];
             at = Array<std::size_t>(ways[way_evaluates].parts.parts.size());
             GapList room;
             take_turns(room, ways[way_evaluates], Stage::forward, at.data());
@@ -188,9 +199,10 @@ class DevicePlacer {
     Programs const& programs_;
     Ways const& way_;
     std::size_t device_;
+    OwnNumbers const& own_;
     CellMaker const& make_;
     std::size_t micro_batches_;
-    Array<std::size_t> begin_; // by cell and micro-batch: its first part
+    Array<std::size_t> begin_; // by own cell and micro-batch: its first part
 };
 
 } // namespace detail
@@ -206,19 +218,21 @@ place_parts(Programs const& programs, Ways ways, Tightness tightness, CellMaker 
     result.begin = Array<std::uint32_t>(cells * micro_batches + 1);
     result.evaluation_begin = Array<std::uint32_t>(cells + 1);
     Array<detail::DeviceParts> devices(programs.devices());
+    detail::OwnNumbers const own(programs);
     for (std::size_t d = 0; d < devices.size(); ++d)
-        devices[d] = detail::DevicePlacer(programs, result.way, d, make).place(tightness);
+        devices[d] = detail::DevicePlacer(programs, result.way, d, own, make).place(tightness);
     std::uint32_t at = 0;
     for (std::size_t c = 0; c < cells; ++c) {
         detail::DeviceParts& device = devices[programs.device_of(c)];
         for (std::size_t w = 0; w < way_count; ++w)
-            result.of(c, w) = static_cast<CellWay&&>(device.ways[c * way_count + w]);
+            result.of(c, w) = static_cast<CellWay&&>(device.ways[own.of[c] * way_count + w]);
         for (std::size_t m = 0; m < micro_batches; ++m) {
             result.begin[c * micro_batches + m] = at;
             at += static_cast<std::uint32_t>(result.of(c, result.way(c, m)).parts.parts.size());
         }
         result.evaluation_begin[c + 1] =
-            result.evaluation_begin[c] + static_cast<std::uint32_t>(device.evaluation_at[c].size());
+            result.evaluation_begin[c] +
+            static_cast<std::uint32_t>(device.evaluation_at[own.of[c]].size());
     }
     result.begin[cells * micro_batches] = at;
     result.at = Array<std::size_t>(at);
@@ -231,8 +245,9 @@ place_parts(Programs const& programs, Ways ways, Tightness tightness, CellMaker 
         for (std::uint32_t p = result.begin[c * micro_batches];
              p < result.begin[(c + 1) * micro_batches]; ++p)
             result.at[p] = devices[d].at[next[d]++];
-        for (std::size_t p = 0; p < devices[d].evaluation_at[c].size(); ++p)
-            result.evaluation_at[result.evaluation_begin[c] + p] = devices[d].evaluation_at[c][p];
+        Array<std::size_t> const& evaluated = devices[d].evaluation_at[own.of[c]];
+        for (std::size_t p = 0; p < evaluated.size(); ++p)
+            result.evaluation_at[result.evaluation_begin[c] + p] = evaluated[p];
     }
     return result;
 }

@@ -62,7 +62,9 @@ constexpr std::size_t device_bytes(BudgetProblem const& problem, std::size_t dev
     }
     Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
     Ways const ways(programs);
-    DeviceParts const placed = DevicePlacer(programs, ways, device, make).place(Tightness::quick);
+    OwnNumbers const own(programs);
+    DeviceParts const placed =
+        DevicePlacer(programs, ways, device, own, make).place(Tightness::quick);
     return bytes + std::max(placed.height, placed.evaluation_height);
 }
 
