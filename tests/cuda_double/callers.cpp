@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -438,6 +439,101 @@ TEST_CASE("default streams may be the caller's, too") {
             CHECK(parameters(train) == expected.values);
             CHECK(cuda_double::races() == std::vector<std::string>{});
         }
+}
+
+TEST_CASE(
+    "P6 what fails in a part of a mini-batch is heard of in that one alone, whatever is under "
+    "way") {
+    for (std::size_t graphs : {0, 1})
+        for (std::size_t parts : {0, 1, 2}) { // before the one that throws
+            CAPTURE(graphs);
+            CAPTURE(parts);
+            cuda_double::Session session({.devices = 2});
+            bool throws = false;
+            Act act = [&](bool before) {
+                if (throws && before) throw std::range_error("now");
+            };
+            Train train = make(graphs, act);
+            Train plain = make(0);
+            auto const d = data(16, 0);
+            for (int turn = 0; turn < 2; ++turn) {
+                train.accumulate(d.inputs, d.targets);
+                auto under_way = train.start(d.inputs, d.targets);
+                for (std::size_t p = 0; p < parts; ++p) train.accumulate(d.inputs, d.targets);
+                throws = true;
+                CHECK_THROWS_AS(train.accumulate(d.inputs, d.targets), std::range_error);
+                throws = false;
+                CHECK(train.accumulated() == 0);
+                plain.accumulate(d.inputs, d.targets);
+                CHECK(under_way.result().loss == plain.step(d.inputs, d.targets).loss);
+                CHECK(train.steps() == plain.steps());
+                CHECK(train.step(d.inputs, d.targets).loss == plain.step(d.inputs, d.targets).loss);
+                CHECK(parameters(train) == parameters(plain));
+            }
+        }
+}
+
+TEST_CASE("P6 a step that fails when its handle is gone is heard of at the next call, which then "
+          "does nothing") {
+    cuda_double::Session session({.devices = 2});
+    Train train = make(0), plain = make(0);
+    auto const d = data(16, 0);
+    auto bad = d;
+    bad.targets[3] = std::numeric_limits<Real>::infinity();
+    auto const drop = [&] {
+        static_cast<void>(train.start(bad.inputs, bad.targets));
+        CHECK(train.step(d.inputs, d.targets).loss == plain.step(d.inputs, d.targets).loss);
+    };
+    drop();
+    CHECK_THROWS_AS(train.step(d.inputs, d.targets), std::domain_error);
+    drop();
+    CHECK_THROWS_AS(train.accumulate(d.inputs, d.targets), std::domain_error);
+    drop();
+    CHECK_THROWS_AS(train.evaluate(d.inputs, d.targets), std::domain_error);
+    CHECK(train.steps() == 3);
+    CHECK(train.step(d.inputs, d.targets).loss == plain.step(d.inputs, d.targets).loss);
+    CHECK(parameters(train) == parameters(plain));
+}
+
+TEST_CASE("arrays at null are refused, with or without a stream") {
+    cuda_double::Session session({.devices = 2});
+    Train train = make(0), plain = make(0);
+    auto const d = data(16, 0);
+    std::span<Real const> const none(static_cast<Real const*>(nullptr), 16 * 5);
+    gpipe::cuda::Stream const mine(0);
+    CHECK(train.step(d.inputs, d.targets).loss == plain.step(d.inputs, d.targets).loss);
+    CHECK(what_of([&] { train.step(none, d.targets); }).find("null") != std::string::npos);
+    CHECK(what_of([&] { train.evaluate(none, d.targets); }).find("null") != std::string::npos);
+    CHECK(what_of([&] { train.start(none, d.targets, mine.get()); }).find("null") !=
+          std::string::npos);
+    CHECK(train.step(d.inputs, d.targets).loss == plain.step(d.inputs, d.targets).loss);
+    CHECK(parameters(train) == parameters(plain));
+}
+
+TEST_CASE("a stream that captures is no stream to read behind: refused, and both go on") {
+    cuda_double::Session session({.devices = 2});
+    Train train = make(1), plain = make(0);
+    gpipe::cuda::Stream const mine(0);
+    gpipe::cuda::PinnedBuffer const inputs(16 * 5 * sizeof(Real)), targets(16 * 3 * sizeof(Real));
+    Written const x(inputs, 16 * 5), t(targets, 16 * 3);
+    auto const d = data(16, 0);
+    x.write(mine.get(), d.inputs);
+    t.write(mine.get(), d.targets);
+    for (auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
+        gpipe::cuda::check("cudaStreamBeginCapture", cudaStreamBeginCapture(mine.get(), mode));
+        for (auto const& start : std::vector<std::function<void()>>{
+                 [&] { train.start(x.numbers, t.numbers, mine.get()); },
+                 [&] { train.accumulate(x.numbers, t.numbers, mine.get()); }}) {
+            std::string const said = what_of(start);
+            CHECK_MESSAGE(said.find("is capturing") != std::string::npos, said);
+        }
+        cudaGraph_t graph = nullptr;
+        CHECK(cudaStreamEndCapture(mine.get(), &graph) == cudaSuccess);
+        gpipe::cuda::check("cudaGraphDestroy", cudaGraphDestroy(graph));
+        auto pending = train.start(x.numbers, t.numbers, mine.get());
+        CHECK(pending.result().loss == plain.step(d.inputs, d.targets).loss);
+    }
+    CHECK(parameters(train) == parameters(plain));
 }
 
 TEST_CASE("copies, records and waits need no current device: a step makes one current for what it "

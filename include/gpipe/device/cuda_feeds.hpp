@@ -35,9 +35,10 @@ class Feeds {
 
     /// Tensor i of a mini-batch. An array of the host is read at once, into `pinned`, one of a GPU
     /// behind its default stream; all behind the caller's stream within a Feeding of one, and
-    /// pageable memory is refused then: throws std::invalid_argument.
+    /// pageable memory is refused then: throws std::invalid_argument, as for an array at null.
     void feed(std::size_t i, std::byte* to, std::byte const* from, std::size_t bytes,
               std::byte* pinned) {
+        if (!from) throw std::invalid_argument("gpipe: an array of the mini-batch begins at null");
         PointerKind const kind = pointer_kind(from);
         Stream const& stream = streams_[i];
         if (follows_ && kind.memory == Memory::pageable)
@@ -89,8 +90,15 @@ class Feeds {
     };
     /// Arrays that nobody writes, or a default stream does.
     [[nodiscard]] Feeding feeding() { return Feeding(*this); }
-    /// Arrays that the caller's stream writes.
+    /// Arrays that the caller's stream writes. Throws std::invalid_argument if that is capturing: a
+    /// step is no part of the caller's graph.
     [[nodiscard]] Feeding feeding(cudaStream_t caller) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        check("cudaStreamIsCapturing", cudaStreamIsCapturing(caller, &status));
+        if (status != cudaStreamCaptureStatusNone)
+            throw std::invalid_argument("gpipe: the stream that the arrays are written on is "
+                                        "capturing: what is started would not be in its graph, nor "
+                                        "before it");
         int gpu = 0;
         check("cudaStreamGetDevice", cudaStreamGetDevice(caller, &gpu));
         Event& now = callers_event(gpu);

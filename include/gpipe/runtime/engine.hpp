@@ -134,7 +134,7 @@ template <DeviceRuntime Device> class Engine {
     std::size_t stream_of(std::size_t device) const {
         return plans_[0].forward.stream_of_device[device];
     }
-    /// Of the last run that has come to its end, if it failed.
+    /// See Inspectable.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
 
     /// From the next run on, notes when every action runs: what last_run() has is then of the last
@@ -229,12 +229,19 @@ template <DeviceRuntime Device> class Engine {
             outcome->tell(std::current_exception());
         }
     }
-    // The same for who does not want to know.
-    void tell(std::size_t slot) noexcept {
+    // The same for who does not want to know. What failed, or null; not of a part of a mini-batch,
+    // whose end throws it.
+    std::exception_ptr tell(std::size_t slot) noexcept {
         try {
             finish_slot(slot);
         } catch (...) {
+            if (runs_[slot].arguments.last) return std::current_exception();
         }
+        return nullptr;
+    }
+    // Of a step whose handle is gone, and that a later one was waited for.
+    void throw_unheard() {
+        if (unheard_) std::rethrow_exception(std::exchange(unheard_, nullptr));
     }
     [[gnu::cold]] void give_states() {
         finish();
@@ -256,6 +263,7 @@ template <DeviceRuntime Device> class Engine {
     std::size_t next_slot_ = 0;
     bool doubtful_ = false; ///< whether the devices may count other steps
     std::size_t accumulated_ = 0;
+    std::exception_ptr unheard_; ///< of the first such step
 };
 
 } // namespace gpipe

@@ -63,6 +63,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     std::size_t const slot = next_slot_;
     bool const trains = optimizer != nullptr;
     tied_.take_back();
+    throw_unheard();
     finish_slot(slot);
     if (accumulated_ > 0 && runs_.immediate()) finish(); // for nothing could be taken back
     std::size_t const before = std::exchange(accumulated_, 0);
@@ -108,12 +109,14 @@ void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t sample
 
 template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& outcome) {
     for (std::size_t n = 0; n < slots; ++n) // the oldest first
-        if (outcome.waits()) tell((next_slot_ + n) % slots);
+        if (outcome.waits())
+            if (auto error = tell((next_slot_ + n) % slots); error && !unheard_) unheard_ = error;
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish() {
     tied_.take_back();
     for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
+    throw_unheard();
 }
 
 template <DeviceRuntime Device>

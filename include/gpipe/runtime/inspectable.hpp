@@ -76,7 +76,8 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
                               plan());
     }
 
-    /// Where the last run failed, if it did: a step, evaluation or prediction.
+    /// Where a run failed: of those that came to their end since one last began, a step, evaluation
+    /// or prediction, the last that did.
     std::optional<Failure> const& failure() const { return machine().engine().failure(); }
     std::size_t devices() const { return programs().devices(); }             ///< K
     std::size_t cells() const { return programs().cells(); }                 ///< on all devices

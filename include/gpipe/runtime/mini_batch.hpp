@@ -207,8 +207,8 @@ class MiniBatch {
             // Of one that is absent nothing is read; its copy keeps its place among the others.
             std::byte* data = from[t].absent ? nullptr : from[t].data + first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {group.device, staged, data, data ? count * bytes : 0,
-                                          pinned};
+                copies_[copy_count_++] = {group.device, staged, data,
+                                          from[t].absent ? 0 : count * bytes, pinned};
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);

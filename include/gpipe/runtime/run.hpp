@@ -43,16 +43,17 @@ struct ActionTime {
 
 /// A run that may be under way.
 struct Run {
-    RunArguments arguments;            ///< what was asked for
-    MiniBatch const* batch = nullptr;  ///< its samples
-    Array<SampleRange> ranges;         ///< by micro-batch
-    Array<StepFrame> frames;           ///< by device
-    Array<Exchange> exchanges;         ///< by device; empty where there is one replica
-    bool is_cut = false;               ///< whether a device refused one, and nothing more is sent
-    FirstFailure failure;              ///< the first, if any
-    std::uint64_t base = 0;            ///< what positions count from
-    bool follows = false;              ///< whether the run before may be under way, over this table
-    bool done = true;                  ///< whether all of it is, since it was submitted
+    RunArguments arguments;           ///< what was asked for
+    std::uint64_t mini_batch = 0;     ///< which of those that train, see Runs: its parts are of one
+    MiniBatch const* batch = nullptr; ///< its samples
+    Array<SampleRange> ranges;        ///< by micro-batch
+    Array<StepFrame> frames;          ///< by device
+    Array<Exchange> exchanges;        ///< by device; empty where there is one replica
+    bool is_cut = false;              ///< whether a device refused one, and nothing more is sent
+    FirstFailure failure;             ///< the first, if any
+    std::uint64_t base = 0;           ///< what positions count from
+    bool follows = false;             ///< whether the run before may be under way, over this table
+    bool done = true;                 ///< whether all of it is, since it was submitted
     std::atomic<bool> updated = false; ///< whether parameters have been, or will be
     std::atomic<bool> dropped = false; ///< whether the host has not committed it
     Run const* before = nullptr;       ///< that was under way when this began, if any

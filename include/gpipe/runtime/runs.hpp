@@ -73,8 +73,8 @@ template <DeviceRuntime Device> class Runs {
         if constexpr (joins_ranks<Device> && !calls_enqueue<Device>)
             detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
         last_failure_.reset();
-        if (arguments.training() && arguments.before == 0) spoilt_.reset();
         Run& run = runs_[arguments.slot];
+        run.mini_batch = mini_batch_ += arguments.training() && arguments.before == 0;
         if (arguments.part != run.arguments.part || arguments.before != run.arguments.before) {
             Split const split(arguments.part.count, run.ranges.size());
             for (std::size_t m = 0; m < run.ranges.size(); ++m) {
@@ -119,6 +119,11 @@ template <DeviceRuntime Device> class Runs {
     void interrupt(Run& run) {
         run.ended = true;
         torn_ = torn_ || run.arguments.trains();
+        if (!run.arguments.last) {
+            Failure failure;
+            failure.error = std::current_exception();
+            spoil(run, std::move(failure));
+        }
     }
     /// Once all of it is done. Throws what a layer threw, or what was not finite: of several the
     /// first in the programs' linear order, whatever the timing; then nothing was updated.
@@ -126,9 +131,9 @@ template <DeviceRuntime Device> class Runs {
         run.ended = true;
         last_slot_ = run.arguments.slot;
         if constexpr (joins_ranks<Device>) agree_on(run);
-        if (spoilt_ && run.arguments.before > 0) {
-            last_failure_ = spoilt_;
-            std::rethrow_exception(spoilt_->error);
+        if (run.mini_batch == spoilt_.mini_batch && run.arguments.before > spoilt_.before) {
+            last_failure_ = spoilt_.failure;
+            std::rethrow_exception(last_failure_->error);
         }
         StepState const& state = mail_.state(run.arguments.slot);
         bool const interrupted = run.failed(); // else what follows has kept it from updating
@@ -157,7 +162,7 @@ template <DeviceRuntime Device> class Runs {
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
         if (torn_ && last_failure_->of == FailureOf::before) last_failure_->error = of_no_use();
-        if (!run.arguments.last) spoilt_ = last_failure_;
+        if (!run.arguments.last) spoil(run, *last_failure_);
         std::rethrow_exception(last_failure_->error);
     }
 
@@ -217,6 +222,15 @@ template <DeviceRuntime Device> class Runs {
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
+    // A part of a mini-batch that is accumulated, which those behind it cannot end.
+    struct Spoilt {
+        std::uint64_t mini_batch = 0; // none is 0 that trains
+        std::size_t before = 0;       // its samples before that part
+        Failure failure;
+    };
+    void spoil(Run const& run, Failure failure) {
+        spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
+    }
     Exchange* exchange_of(Run& run, std::size_t device, std::size_t stream) {
         if (run.exchanges.empty()) return nullptr;
         run.exchanges[device] = {&detail::StepEnd<Device>::exchange, &end_, &run, device, stream};
@@ -259,7 +273,8 @@ template <DeviceRuntime Device> class Runs {
     Run runs_[Device::depth];
     std::size_t last_slot_ = 0; ///< of the run that came to its end last
     std::optional<Failure> last_failure_;
-    std::optional<Failure> spoilt_; ///< of a part of the mini-batch that is accumulated
+    std::uint64_t mini_batch_ = 0; ///< counts those that train
+    Spoilt spoilt_;                ///< the last
     LossScaleState scale_;
     StepState skipped_{};    ///< of the last step, if it was skipped
     bool torn_ = false;      ///< whether some parameters were updated, and others not

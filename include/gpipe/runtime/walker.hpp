@@ -54,7 +54,7 @@ template <DeviceRuntime Device> class Walker {
     void feed(Run const& run) {
         std::byte* const pinned = mail_.batch(run.arguments.slot);
         for (std::size_t i = 0; MiniBatch::Copy const& copy : run.batch->copies()) {
-            if (copy.from) device_.feed(i, copy.to, copy.from, copy.bytes, pinned + copy.pinned);
+            if (copy.bytes) device_.feed(i, copy.to, copy.from, copy.bytes, pinned + copy.pinned);
             ++i;
         }
     }
