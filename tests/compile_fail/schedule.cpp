@@ -27,6 +27,8 @@
 // expect GPIPE_NO_PROGRAMS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_RETURNS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
+// expect GPIPE_NOT_ENDED: gpipe: next_device\(\) has to stand behind the program of every device
+// expect GPIPE_BEHIND_THE_LAST: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_PASS_DROPS: gpipe: an action is missing from the programs of Policy
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
 // expect GPIPE_TOO_LATE: gpipe: the programs of Policy hold, at this device and position, a recompute behind
@@ -123,7 +125,12 @@ struct Schedule {
 #if !defined(GPIPE_TOO_EARLY) && !defined(GPIPE_FORWARD_MISSING)
         result.add(backward(1, 0));
 #endif
+#if !defined(GPIPE_NOT_ENDED)
         result.next_device();
+#endif
+#if defined(GPIPE_BEHIND_THE_LAST)
+        result.add(backward(1, 0));
+#endif
         return result;
     }
 #endif

@@ -5,6 +5,7 @@
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
+#include <gpipe/runtime/choices.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/verify.hpp>
 
@@ -12,6 +13,7 @@
 
 #include <cstddef>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -280,6 +282,39 @@ TEST_CASE("programs of no shape are rejected, and devices without a cell are nam
     CHECK(verify(programs).device == 77);
     CHECK(verify(programs).action.cell == 1);
     CHECK_THROWS_AS(programs.place(3, 0), std::invalid_argument);
+}
+
+TEST_CASE("programs that are not ended, and actions behind all of them, are rejected") {
+    for (std::size_t devices : {1, 2, 3}) {
+        Programs open(devices, devices, 1, 2 * devices);
+        for (std::size_t d = 0; d < devices; ++d) {
+            if (d > 0) open.next_device();
+            open.add(gpipe::forward(d, 0));
+            open.add(gpipe::backward(d, 0));
+        }
+        CHECK(verify(open).problem == Problem::unended);
+        Programs closed = open;
+        closed.next_device();
+        CHECK(verify(closed).problem == Problem::sound);
+        closed.add({Kind::backward, 700000, 900000});
+        CHECK(verify(closed).problem == Problem::unended);
+        CHECK_THROWS_WITH_AS(gpipe::prove(closed, "schedule", devices, devices, 1),
+                             "gpipe: the programs of the schedule are wrong: next_device() has to "
+                             "stand behind the program of every device, and nothing behind the "
+                             "last",
+                             std::invalid_argument);
+    }
+}
+
+TEST_CASE("a kind that is none has no place, and no name") {
+    for (int kind : {static_cast<int>(Kind::update) + 1, 200, 255}) {
+        auto actions = toy::actions_of(gpipe::schedule::GPipe::programs(1, 1));
+        actions[0][0].kind = static_cast<Kind>(kind);
+        auto const verdict =
+            verify(toy::with_actions(gpipe::schedule::GPipe::programs(1, 1), actions));
+        CHECK(verdict.problem == Problem::unsupported);
+        CHECK(name(verdict.action.kind) == "unknown");
+    }
 }
 
 TEST_CASE("a recompute behind its backward is rejected") {

@@ -138,7 +138,7 @@ GPIPE_INLINE void check_verdict(Verdict const& verdict, char const* policy) {
         throw_error<std::invalid_argument>(
             "gpipe: the programs of the %s put cell %u on device %zu, which does not exist", policy,
             verdict.action.cell, verdict.device);
-    if (verdict.problem == Problem::shape)
+    if (verdict.problem == Problem::shape || verdict.problem == Problem::unended)
         throw_error<std::invalid_argument>("gpipe: the programs of the %s are wrong: %s", policy,
                                            std::string(sentence(verdict.problem)).c_str());
     throw_error<std::invalid_argument>(

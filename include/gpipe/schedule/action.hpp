@@ -33,7 +33,7 @@ enum class Kind : std::uint8_t {
     update,         ///< of a device's parameters
 };
 
-/// In words.
+/// In words; "unknown" where a number is none of these.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
     constexpr std::string_view names[] = {"forward",        "recompute",       "backward",
                                           "input gradient", "weight gradient", "send output",
@@ -42,7 +42,7 @@ GPIPE_INLINE constexpr std::string_view name(Kind kind) {
                                           "reduce-scatter", "all-gather",      "update of buffers",
                                           "sum of squares", "commit",          "revoke",
                                           "state",          "update"};
-    return names[static_cast<std::size_t>(kind)];
+    return kind <= Kind::update ? names[static_cast<std::size_t>(kind)] : "unknown";
 }
 /// Whether it calls layers.
 GPIPE_INLINE constexpr bool computes(Kind kind) { return kind < Kind::send_output; }

@@ -48,6 +48,9 @@ struct CheckPrograms {
             problem != Problem::shape,
             "gpipe: the programs of Policy are not for the devices, cells and micro-batches "
             "that were asked for");
+        static_assert(problem != Problem::unended,
+                      "gpipe: next_device() has to stand behind the program of every device in the "
+                      "programs of Policy, and nothing behind the last");
         static_assert(
             problem != Problem::no_such_device,
             "gpipe: the programs of Policy put this cell on a device that does not exist");
@@ -103,7 +106,7 @@ template <class Source> struct EachVerdict {
             return {Problem::shape};
         ProgramsView const view = Source::value.view();
         if (Verdict const shape = verify_shape(view); !shape) return shape;
-        return verify_each(view);
+        return Source::value.ended ? verify_each(view) : Verdict{Problem::unended};
     }
     static constexpr Verdict value = verdict();
 };

@@ -13,6 +13,7 @@ namespace gpipe::detail {
 // Programs of so many devices and cells, and up to `capacity` actions.
 template <std::size_t devices, std::size_t cells, std::size_t capacity> struct ConstantPrograms {
     bool fits = false; // these numbers of devices and cells, or nothing is there
+    bool ended = false;
     std::size_t micro_batches = 0;
     std::size_t begin[devices + 1] = {};
     std::size_t device_of[cells + 1] = {};
@@ -29,6 +30,7 @@ constexpr ConstantPrograms<devices, cells, capacity> constant_of(Programs const&
     ConstantPrograms<devices, cells, capacity> result;
     if (programs.devices() != devices || programs.cells() != cells) return result;
     result.fits = true;
+    result.ended = programs.ended();
     result.micro_batches = programs.micro_batches();
     std::size_t const size = programs.size() < capacity ? programs.size() : capacity;
     for (std::size_t d = 0; d < devices; ++d)

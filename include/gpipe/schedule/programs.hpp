@@ -76,6 +76,11 @@ class Programs {
     constexpr std::size_t micro_batches() const { return micro_batches_; }
     /// Actions of all devices.
     constexpr std::size_t size() const { return size_; }
+    /// Whether next_device() stands behind the program of each device, and no action behind the
+    /// last.
+    constexpr bool ended() const {
+        return current_ == devices_ && (devices_ == 0 || begin_[devices_] == size_);
+    }
     /// The device that a cell is on.
     constexpr std::size_t device_of(std::size_t cell) const { return device_of_[cell]; }
 

@@ -11,7 +11,8 @@ namespace gpipe {
 /// What is wrong with a set of programs.
 enum class Problem : unsigned char {
     sound,
-    shape,          ///< devices, cells or programs are missing
+    shape,   ///< devices, cells or programs are missing
+    unended, ///< next_device() behind a device's program is missing, or actions are behind all
     no_such_device, ///< a cell on a device out of range
     idle_device,    ///< a device without a cell
     no_such_cell,   ///< a cell or micro-batch out of range
@@ -24,13 +25,15 @@ enum class Problem : unsigned char {
     deadlock,       ///< the action waits for ever
 };
 /// How many there are.
-inline constexpr std::size_t problem_count = 12;
+inline constexpr std::size_t problem_count = 13;
 
 /// It in words.
 GPIPE_INLINE constexpr std::string_view sentence(Problem problem) {
     constexpr std::string_view sentences[problem_count] = {
         "the programs are sound",
         "the number of devices, cells or programs does not fit",
+        "next_device() has to stand behind the program of every device, and nothing behind the "
+        "last",
         "a cell is on a device that does not exist",
         "a device owns no cell",
         "an action names a cell or micro-batch that does not exist",

@@ -24,8 +24,8 @@ struct Rule {
     unsigned char needs = 0;
     unsigned char does = 0; // 0: it has no place here
 };
-constexpr Rule rules[static_cast<std::size_t>(Kind::update) + 1] = {
-    {0, seen_forward}, // by Kind, so the forward
+constexpr Rule rules[256] = {
+    {0, seen_forward}, // by what a Kind may hold, so the forward
     {seen_forward, seen_recompute},
     {seen_forward, seen_input_gradient | seen_weight_gradient},
     {seen_forward, seen_input_gradient},
@@ -126,6 +126,7 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
+    if (!programs.ended()) return {Problem::unended};
     Verdict const verdict = detail::verify_each(view);
     return verdict ? detail::verify_ends(view, verdict.peak) : verdict;
 }
