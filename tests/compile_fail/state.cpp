@@ -3,6 +3,9 @@
 // expect GPIPE_SAME_NAMES: gpipe: parameter_names of this layer must differ, and have letters
 // expect GPIPE_NAME_LIKE_A_PATTERN: gpipe: parameter_names of this layer must differ, and have letters
 // expect GPIPE_BUFFER_WITHOUT_NAME: gpipe: buffer_names of this layer must have one name for each of its buffers
+// expect GPIPE_ONE_NAME: gpipe: a parameter and a buffer of this layer have one name
+// expect GPIPE_NAMED_LIKE_A_BUFFER: gpipe: a parameter and a buffer of this layer have one name
+// expect GPIPE_NAMED_LIKE_A_PARAMETER: gpipe: a parameter and a buffer of this layer have one name
 // expect GPIPE_UNKNOWN_ELEMENTS: gpipe: a parameter or buffer has elements of a type that files do not know
 #include <gpipe/state/layer_state.hpp>
 #include <support/blank_layers.hpp>
@@ -39,5 +42,21 @@ struct Running : blank::Linear<4> {
     static constexpr char const* buffer_names[] = {"mean", "count"};
 #endif
 };
+// With a parameter of its own.
+struct Both : blank::Linear<4> {
+    using Parameters = gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<float>>;
+    using Buffers = gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<int>>;
+#if defined GPIPE_ONE_NAME
+    static constexpr char const* parameter_names[] = {"weight", "mean"};
+    static constexpr char const* buffer_names[] = {"mean", "count"};
+#elif defined GPIPE_NAMED_LIKE_A_BUFFER
+    static constexpr char const* parameter_names[] = {"weight", "buffer.1"};
+#elif defined GPIPE_NAMED_LIKE_A_PARAMETER
+    static constexpr char const* buffer_names[] = {"mean", "1"};
+#else
+    static constexpr char const* parameter_names[] = {"buffer.2", "buffer.01"};
+#endif
+};
+static_assert(gpipe::detail::StateOfLayer::of<Both>().buffers.count == 2);
 static_assert(gpipe::detail::StateOfLayer::of<Running>().buffers.count == 2);
 static_assert(gpipe::detail::StateOfLayer::of<Layer>().parameters.count == 2);

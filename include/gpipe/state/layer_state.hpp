@@ -54,28 +54,38 @@ constexpr std::array<std::string_view, count> names_of(Given const& given) {
     for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
     return names;
 }
-template <class L> struct NamesOf {
-    static constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
-    static constexpr auto const& given = L::parameter_names;
-    static_assert(std::size(given) == count,
-                  "gpipe: parameter_names of this layer must have one name for each of its "
-                  "parameter tensors");
+// What a layer says, of so many tensors.
+template <std::size_t count, auto const& given> struct GivenNames {
+    static constexpr bool one_each = std::size(given) == count;
     static constexpr std::array<std::string_view, count> value = names_of<count>(given);
-    static_assert(std::size(given) != count || plain_names(value),
-                  "gpipe: parameter_names of this layer must differ, and have letters, digits, "
-                  "'.', '_' and '-' only");
+    static constexpr bool fit = one_each && plain_names(value);
 };
+template <class L>
+using NamesOf =
+    GivenNames<TensorGroup<typename LayerTraits<L>::Parameters>::count, L::parameter_names>;
+template <class L>
+using BufferNamesOf = GivenNames<TensorGroup<typename L::Buffers>::count, L::buffer_names>;
 
-template <class L> struct BufferNamesOf {
-    static constexpr std::size_t count = TensorGroup<typename L::Buffers>::count;
-    static constexpr auto const& given = L::buffer_names;
-    static_assert(std::size(given) == count,
-                  "gpipe: buffer_names of this layer must have one name for each of its buffers");
-    static constexpr std::array<std::string_view, count> value = names_of<count>(given);
-    static_assert(std::size(given) != count || plain_names(value),
-                  "gpipe: buffer_names of this layer must differ, and have letters, digits, '.', "
-                  "'_' and '-' only");
-};
+// Whether it is the prefix and the number behind that.
+constexpr bool is_numbered(std::string_view name, std::string_view prefix, std::size_t number) {
+    if (!name.starts_with(prefix)) return false;
+    for (std::size_t i = name.size(); i > prefix.size(); number /= 10) {
+        if (name[--i] != static_cast<char>('0' + number % 10)) return false;
+        if (number < 10) return i == prefix.size();
+    }
+    return false;
+}
+// Whether a parameter and a buffer have one name.
+constexpr bool share_a_name(LayerState const& layer) {
+    for (std::size_t p = 0; p < layer.parameters.count; ++p)
+        for (std::size_t b = 0; b < layer.buffers.count; ++b)
+            if (layer.names && layer.buffer_names ? layer.names[p] == layer.buffer_names[b]
+                : layer.names                     ? is_numbered(layer.names[p], "buffer.", b)
+                : layer.buffer_names              ? is_numbered(layer.buffer_names[b], "", p)
+                                                  : false)
+                return true;
+    return false;
+}
 
 // For Pipeline::leaf_table.
 struct StateOfLayer {
@@ -88,6 +98,40 @@ struct StateOfLayer {
             std::all_of(elements.buffers.begin(), elements.buffers.end(), is_known);
         static_assert(known, "gpipe: a parameter or buffer has elements of a type that files do "
                              "not know: specialise gpipe::DtypeOf for it");
+        if constexpr (names_fit<L>()) {
+            constexpr bool differ = !share_a_name(named<L>(elements));
+            static_assert(differ,
+                          "gpipe: a parameter and a buffer of this layer have one name: those of "
+                          "parameter_names (else 0, 1, ...) must differ from those of buffer_names "
+                          "(else buffer.0, buffer.1, ...)");
+        }
+        return named<L>(elements);
+    }
+
+  private:
+    template <class L> static consteval bool names_fit() {
+        bool fit = true;
+        if constexpr (names_parameters<L>) {
+            using Names = NamesOf<L>;
+            static_assert(Names::one_each, "gpipe: parameter_names of this layer must have one "
+                                           "name for each of its parameter tensors");
+            static_assert(!Names::one_each || Names::fit,
+                          "gpipe: parameter_names of this layer must differ, and have letters, "
+                          "digits, '.', '_' and '-' only");
+            fit = Names::fit;
+        }
+        if constexpr (names_buffers<L>) {
+            using Names = BufferNamesOf<L>;
+            static_assert(Names::one_each, "gpipe: buffer_names of this layer must have one name "
+                                           "for each of its buffers");
+            static_assert(!Names::one_each || Names::fit,
+                          "gpipe: buffer_names of this layer must differ, and have letters, "
+                          "digits, '.', '_' and '-' only");
+            fit = fit && Names::fit;
+        }
+        return fit;
+    }
+    template <class L> static constexpr LayerState named(LayerElements const& elements) {
         LayerState state{elements, type_name<L>, nullptr, nullptr};
         if constexpr (names_parameters<L>) state.names = NamesOf<L>::value.data();
         if constexpr (names_buffers<L>) state.buffer_names = BufferNamesOf<L>::value.data();
