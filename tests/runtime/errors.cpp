@@ -205,6 +205,26 @@ TEST_CASE("a schedule that is wrong is refused with device, position and action"
     CHECK(with(Spoilt<&too_early>{}) == "nothing was thrown");
 }
 
+TEST_CASE("a schedule without a cell on a device is refused, and a balance that fits no devices") {
+    for (gpipe::schedule::Dynamic const& schedule :
+         {gpipe::schedule::Dynamic(gpipe::schedule::Interleaved1F1B<gpipe::dynamic>{0}),
+          gpipe::schedule::Dynamic(gpipe::schedule::BreadthFirst<gpipe::dynamic>{0}),
+          gpipe::schedule::Dynamic(ManyCells<0>{})})
+        for (std::size_t const cells : {0, 2})
+            for (std::size_t const entries : {0, 2}) {
+                auto o = options(4, cells, 4);
+                o.schedule = schedule;
+                o.balance.assign(entries, L / 2);
+                CHECK(has(refusal(o), {"the schedule has no cells on a device"}));
+            }
+    for (std::size_t const cells : {0, 1, 2}) {
+        auto o = options(4, cells, 4);
+        o.schedule = gpipe::schedule::ZeroBubbleV{};
+        o.balance = {4, 3, L - 7};
+        CHECK(has(refusal(o), {"2 cells on each device", "3 entries", "no multiple"}));
+    }
+}
+
 TEST_CASE("a schedule for another number of cells or micro-batches is refused") {
     auto o = options(4, 3, 4);
     o.schedule = OtherShape{};

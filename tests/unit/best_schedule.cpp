@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -364,4 +365,47 @@ TEST_CASE("any checkpointing policies can take part, and a problem without an an
     CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
     skipping.skips = {1, {1, 3}};
     CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
+
+    double const nan = std::numeric_limits<double>::quiet_NaN();
+    double const infinity = std::numeric_limits<double>::infinity();
+    for (double const wrong : {-1.0, nan, infinity})
+        for (double ScheduleProblem::*number :
+             {&ScheduleProblem::activation_bytes, &ScheduleProblem::boundary_bytes,
+              &ScheduleProblem::latency}) {
+            ScheduleProblem worse{.devices = 2, .micro_batches = 2};
+            worse.*number = wrong;
+            CHECK_THROWS_AS(best_of(worse), std::invalid_argument);
+            worse.*number = 0;
+            worse.share.weight_gradient = wrong;
+            CHECK_THROWS_AS(best_of(worse), std::invalid_argument);
+        }
+    for (double const wrong : {-1.0, nan}) {
+        CHECK_THROWS_AS(best_of({.devices = 2, .micro_batches = 2, .bytes = wrong}),
+                        std::invalid_argument);
+        CHECK_THROWS_AS(best_of({.devices = 2, .micro_batches = 2, .bandwidth = wrong}),
+                        std::invalid_argument);
+    }
+}
+
+TEST_CASE("transfers that take far longer than the work, and all of the time, are weighed, too") {
+    ScheduleProblem problem{.devices = 4, .micro_batches = 4, .most_cells_per_device = 2};
+    for (double const work : {0.0, 1e-300, 1.0}) {
+        problem.share = {
+            .forward = work, .recompute = work, .input_gradient = work, .weight_gradient = work};
+        for (double const latency : {1e-12, 1.0, 1e11, 1e200}) {
+            if (latency < work) continue;
+            problem.latency = latency;
+            auto const found = best_of(problem);
+            double least = found.best().makespan;
+            for (auto const& choice : found.ranked) least = std::min(least, choice.makespan);
+            CAPTURE(work);
+            CAPTURE(latency);
+            CHECK(found.best().makespan <= least * (1 + 1e-8));
+        }
+    }
+    problem.bytes = 1;
+    problem.activation_bytes = 6e300;
+    auto const said = shortage(best_of(problem));
+    CHECK(said.size() > 2 * 300);
+    CHECK(said.find(" -") == std::string::npos);
 }

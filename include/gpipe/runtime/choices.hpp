@@ -39,6 +39,19 @@ GPIPE_INLINE void check_not_given(char const* option_name, bool given) {
             option_name, option_name[0] == 's' ? "schedule" : "checkpoint");
 }
 
+/// Throws std::invalid_argument where a schedule has no cell on a device, or a balance no whole
+/// number of devices.
+GPIPE_INLINE void check_cells_per_device(std::size_t cells_per_device, std::size_t entries) {
+    if (cells_per_device == 0)
+        throw std::invalid_argument("gpipe: the schedule has no cells on a device: its number of "
+                                    "cells per device is zero");
+    if (entries % cells_per_device != 0)
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: the schedule has %zu cells on each device, and the %zu entries of the balance "
+            "are no multiple of it",
+            cells_per_device, entries);
+}
+
 /// Throws std::invalid_argument if so many micro-batches of so many cells are more than that.
 GPIPE_INLINE void check_micro_batches(std::size_t micro_batches, std::size_t cells) {
     if (checked_product(micro_batches, cells) > most_forwards)

@@ -39,11 +39,7 @@ template <class Policy, class Default, class Dynamic> Dynamic chosen(Dynamic con
 template <class Cut, bool knows_schedule>
 std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
     if constexpr (!knows_schedule && cuts_by_hand<Cut>)
-        if (Cut::cells % cells_per_device != 0)
-            throw_error<std::invalid_argument>(
-                "gpipe: the schedule has %zu cells on each device, and the %zu entries of the "
-                "balance are no multiple of it",
-                cells_per_device, Cut::cells);
+        check_cells_per_device(cells_per_device, Cut::cells);
     return chosen_number("cells", devices_of<Cut>(cells_per_device), option, 0);
 }
 
@@ -84,11 +80,12 @@ Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& l
     };
     std::size_t const each = schedule.cells_per_device();
     std::size_t const entries = options.balance.size();
+    check_cells_per_device(each, entries);
     if (entries > 0 && (cuts_by_hand<Cut> || devices_of<Cut>(each) != dynamic))
         throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
                                     "says how the layers are cut");
     std::size_t const devices = chosen_devices<Cut, Chosen::knows_schedule>(
-        each, options.cells == 0 && entries % each == 0 ? entries / each : options.cells);
+        each, options.cells == 0 ? entries / each : options.cells);
     std::size_t const micro_batches =
         chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
                       checked_product(4, devices));

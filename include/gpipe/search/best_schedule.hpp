@@ -44,8 +44,8 @@ struct ScheduleChoice {
     Array<double> bytes;          ///< by device, at the worst moment
     std::size_t worst_device = 0; ///< the first that needs the most bytes
     double short_by = 0;          ///< bytes that device would lack; 0: it fits
-    std::int64_t billionths = 0;  ///< of the makespan with a bubble of 0: shorter differences are
-                                  ///< no reason to choose
+    double billionths = 0; ///< of the makespan with a bubble of 0 or, if that takes no time, of a
+                           ///< transfer, rounded: shorter differences are no reason to choose
 
     /// Whether every device keeps to the cap.
     constexpr bool fits() const { return short_by == 0; }
@@ -115,8 +115,40 @@ GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dyna
     double const work =
         static_cast<double>(problem.micro_batches) *
         (problem.share.forward + problem.share.input_gradient + problem.share.weight_gradient);
-    if (work > 0) choice.billionths = static_cast<std::int64_t>(times.makespan / work * 1e9 + 0.5);
+    double const unit =
+        work > 0 ? work : problem.latency + problem.boundary_bytes / problem.bandwidth;
+    if (unit > 0) choice.billionths = times.makespan / unit * 1e9;
+    if (choice.billionths < 1e15) // beyond that nearly all are whole
+        choice.billionths = static_cast<double>(static_cast<std::int64_t>(choice.billionths + 0.5));
     return choice;
+}
+
+GPIPE_INLINE constexpr void check_problem(ScheduleProblem const& problem) {
+    if (problem.devices == 0 || problem.micro_batches == 0)
+        throw std::invalid_argument("gpipe: a schedule needs a device and a micro-batch");
+    if (problem.most_cells_per_device < 1 || problem.most_cells_per_device > most_cells_per_device)
+        throw std::invalid_argument(
+            "gpipe: the catalogue has schedules for 1 to 8 cells per device");
+    auto const check = [](double number) {
+        if (!(number >= 0 && number < unlimited<double>))
+            throw std::invalid_argument("gpipe: a schedule is chosen by times and bytes that are "
+                                        "finite, and not negative");
+    };
+    CellCosts<double> const& share = problem.share;
+    for (double const number :
+         {share.forward, share.recompute, share.input_gradient, share.weight_gradient,
+          share.backward.value_or(0), share.output_bytes, share.gradient_bytes,
+          problem.activation_bytes, problem.boundary_bytes, problem.latency})
+        check(number);
+    for (SkipCosts<double> const& skip : problem.skips) {
+        if (skip.from >= skip.to || skip.to >= problem.devices)
+            throw std::invalid_argument("gpipe: a skip leads from a share to a later one");
+        check(skip.output_bytes);
+        check(skip.gradient_bytes);
+    }
+    if (!(problem.bandwidth > 0 && problem.bytes >= 0))
+        throw std::invalid_argument("gpipe: a bandwidth between devices is positive, and the bytes "
+                                    "that a device has are not negative");
 }
 
 } // namespace detail
@@ -130,18 +162,12 @@ GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dyna
 ///     if (found) std::cout << found.best().schedule.name();
 ///
 /// Throws std::invalid_argument if there is no device or no micro-batch, if the most cells per
-/// device are not 1 to 8, or if a skip does not lead from a share to a later one.
+/// device are not 1 to 8, if a skip does not lead from a share to a later one, or where a time, a
+/// bandwidth or a number of bytes cannot be one.
 template <class... Passes>
     requires(sizeof...(Passes) > 0)
 constexpr BestSchedule best_schedule(ScheduleProblem const& problem, Passes...) {
-    if (problem.devices == 0 || problem.micro_batches == 0)
-        throw std::invalid_argument("gpipe: a schedule needs a device and a micro-batch");
-    if (problem.most_cells_per_device < 1 || problem.most_cells_per_device > most_cells_per_device)
-        throw std::invalid_argument(
-            "gpipe: the catalogue has schedules for 1 to 8 cells per device");
-    for (SkipCosts<double> const& skip : problem.skips)
-        if (skip.from >= skip.to || skip.to >= problem.devices)
-            throw std::invalid_argument("gpipe: a skip leads from a share to a later one");
+    detail::check_problem(problem);
     detail::NamedPass const passes[] = {{Passes::name, &Passes::lower}...};
 
     std::size_t const all = problem.most_cells_per_device * catalogue(1).size() * sizeof...(Passes);
@@ -171,7 +197,8 @@ GPIPE_INLINE std::string shortage(BestSchedule const& found) {
     if (found) return {};
     ScheduleChoice const& least = found.best();
     auto const whole = [](double bytes) {
-        return std::to_string(static_cast<std::int64_t>(bytes + 0.5));
+        std::string const digits = std::to_string(bytes + 0.5);
+        return digits.substr(0, digits.find('.'));
     };
     return "gpipe: no schedule fits: device " + std::to_string(least.worst_device) + " needs " +
            whole(least.most_bytes()) + " bytes with " + std::string(least.schedule.name()) +
