@@ -83,7 +83,7 @@ constexpr void each_policy(BudgetProblem const& problem, std::size_t most, Add a
         add([&](std::size_t c) {
             return begin + 2 * problem.layers(c) + std::min(slots, problem.layers(c) - 1);
         });
-    Array<CellToReverse> const each = cells_to_reverse(problem.cut_chain(), problem.schedule);
+    Array<CellToReverse> const each = cells_to_reverse(problem.cut_chain(), problem.in_halves);
     add([&](std::size_t c) {
         Reversal const segments = checkpoint::SquareRoot::reversal(each[c]);
         std::size_t number = 0; // of segments but the first, of which the input is kept

@@ -45,8 +45,9 @@ class BudgetSearch {
     [[gnu::cold]] constexpr BudgetSearch(BudgetProblem problem, BudgetEffort const& effort = {})
         : problem_(static_cast<BudgetProblem&&>(problem)), effort_(effort),
           cells_(problem_.schedule.devices()), choices_(problem_.schedule.devices()) {
-        in_halves_ = with_joined_halves(problem_.cut_chain(), problem_.schedule);
-        problem_.schedule = join_halves(in_halves_, Array<bool>(in_halves_.cells()));
+        problem_.in_halves = with_joined_halves(problem_.cut_chain(), problem_.schedule);
+        problem_.schedule =
+            join_halves(problem_.in_halves, Array<bool>(problem_.in_halves.cells()));
         if (effort.slots == 0 || effort.most_numbers == 0 || effort.most_states == 0 ||
             effort.heights < 2)
             throw std::invalid_argument("gpipe: a budget cannot be met where nothing is looked at");
@@ -102,8 +103,8 @@ class BudgetSearch {
     // When weight halves may come: at once, by the reversal's rule, later, with their layers again.
     // Most bytes are saved by the first, so this is what choices are made for.
     constexpr std::size_t halvings() const {
-        for (std::size_t i = 0; i < in_halves_.size(); ++i)
-            if (in_halves_[i].kind == Kind::weight_gradient) return 4;
+        for (std::size_t i = 0; i < problem_.in_halves.size(); ++i)
+            if (problem_.in_halves[i].kind == Kind::weight_gradient) return 4;
         return 1;
     }
     // Each without and with what cells keep in the host's memory.
@@ -119,7 +120,7 @@ class BudgetSearch {
             if (halving != 1)
                 reversal.weights = Array<WeightHalf>(reversal.layers(), halves[halving]);
         }
-        result.programs = lower_reversed(problem_.cut_chain(), in_halves_, reversals);
+        result.programs = lower_reversed(problem_.cut_chain(), problem_.in_halves, reversals);
         MemoryPlan const plan = result.moves
                                     ? plan_memory(problem_.quickly(), result.programs, reversals)
                                     : plan_bytes(problem_.quickly(), result.programs, reversals);
@@ -275,7 +276,6 @@ class BudgetSearch {
 
     BudgetProblem problem_; // with backwards whole
     BudgetEffort effort_;
-    Programs in_halves_; // as it was given, but for cells of which no layer has halves
     detail::Surroundings around_[detail::reversal_kinds];
     Array<Array<std::size_t>> cells_; // by device
     Array<detail::DeviceChoice> choices_;

@@ -15,9 +15,12 @@ namespace gpipe {
 
 /// All that memory is planned for but the reversals of the cells, which are to be chosen.
 struct BudgetProblem : PlanRequest {
-    Programs schedule;     ///< without recomputes
+    Programs schedule;     ///< without recomputes; a BudgetSearch has whole backwards in it
     bool offloads = false; ///< whether what cells keep may wait in the host's memory
     double bandwidth = std::numeric_limits<double>::infinity(); ///< for that, see Budget
+    /// By which policies are asked what they would choose: halves apart, but for cells of which no
+    /// layer has any. A BudgetSearch makes it.
+    Programs in_halves{};
 
     /// Of a cell.
     constexpr std::size_t layers(std::size_t cell) const { return first[cell + 1] - first[cell]; }
