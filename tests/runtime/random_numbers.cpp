@@ -2,9 +2,12 @@
 
 #include "support/net.hpp"
 
+#include <gpipe/inference.hpp>
+
 #include <doctest/doctest.h>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -112,6 +115,62 @@ TEST_CASE("P2 the masks of a sample do not depend on how many others there are")
     draw<Host>(many, 2, 4, 4, 10, {}, {}, {1});
     draw<Host>(few, 3, 2, 4, 3, {}, {}, {1});
     for (auto const& [key, mask] : few.drawn) CHECK((many.drawn.at(key) == mask));
+}
+
+namespace {
+
+// Adds noise, in evaluation as well.
+struct Noise {
+    using Input = gpipe::Tensor<Real, 2>;
+    using Output = Input;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 2; ++i)
+                y(s, i) = x(s, i) + static_cast<Real>(ctx.random().uniform(s, i)) +
+                          static_cast<Real>(ctx.first_sample() + s);
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] = dy.data()[i];
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE(
+    "P2 what is drawn for a sample that is evaluated does not depend on the parts in "
+    "which that is done",
+    Device, Host, Deferred, Remote) {
+    using Noisy = gpipe::Pipeline<Noise, Noise>;
+    using T = toy::Training<Noisy, toy::MeanSquare<Real, 2>, gpipe::SGD, Device>;
+    std::vector<Real> const inputs(2 * 23, 1), targets(2 * 23);
+    std::vector<Real> expected;
+    double loss = 0;
+    for (std::size_t const samples : {23, 64, 12, 4, 1})
+        for (std::size_t const k : {1, 2}) {
+            CAPTURE(samples);
+            typename T::Options o;
+            o.samples = samples;
+            o.seed = 4;
+            o.cells = k;
+            o.micro_batches = 3;
+            T train(Noisy{}, {}, {}, o);
+            std::vector<Real> outputs(2 * 23), inferred(2 * 23);
+            train.predict(inputs, outputs);
+            if (expected.empty()) {
+                expected = outputs;
+                loss = train.evaluate(inputs, targets).loss;
+            }
+            CHECK(outputs == expected);
+            CHECK(train.evaluate(inputs, targets).loss == doctest::Approx(loss));
+            using Infers = gpipe::Inference<Noisy, gpipe::Cells<gpipe::dynamic>,
+                                            gpipe::MicroBatches<2>, Device>;
+            Infers infers(Noisy{}, {.samples = samples, .seed = 4, .cells = k});
+            infers.predict(inputs, inferred);
+            CHECK(inferred == expected);
+        }
+    CHECK(std::set<Real>(expected.begin(), expected.end()).size() == expected.size());
 }
 
 TEST_CASE("P2 another seed, step, layer or sample is another mask") {

@@ -84,7 +84,7 @@ template <DeviceRuntime Device> class Engine {
             std::size_t const count = std::min(most, samples - first);
             SampleRange const part = planned_.own_part(count);
             batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part, 0, true, 0,
+            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part, 0, true, first,
                                       true, samples - first - count});
             if (measures) add(runs_.totals(0));
         }

@@ -73,9 +73,10 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     doubtful_ = trains;
     bool const timed = lane_choice_.trying();
     double const begin = timed ? detail::seconds_now() : 0;
-    bool const done = submit(trains ? lane_plan().training : lane_plan().forward,
-                             {seed_, trains ? next_step() : steps_, optimizer, trains, samples,
-                              part, slot, true, before, !trains || outcome != nullptr, more});
+    bool const done =
+        submit(trains ? lane_plan().training : lane_plan().forward,
+               {seed_, trains ? next_step() : steps_, optimizer, trains, samples, part, slot, true,
+                before + first, !trains || outcome != nullptr, more});
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;

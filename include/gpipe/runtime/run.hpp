@@ -22,7 +22,7 @@ struct RunArguments {
     SampleRange part{};              ///< of these: what is seen here
     std::size_t slot = 0;            ///< of the runs that are under way
     bool updates = true;             ///< of a training: whether parameters are updated
-    std::size_t before = 0;          ///< samples of the mini-batch that are accumulated already
+    std::size_t before = 0;          ///< samples of the mini-batch, or of the call, in runs before
     bool last = true;                ///< whether it ends with these: else they are accumulated
     std::size_t more = 0;            ///< samples that further runs of the same call see
 

@@ -131,7 +131,8 @@ template <DeviceRuntime Device> class Runs {
         run.ended = true;
         last_slot_ = run.arguments.slot;
         if constexpr (joins_ranks<Device>) agree_on(run);
-        if (run.mini_batch == spoilt_.mini_batch && run.arguments.before > spoilt_.before) {
+        if (run.arguments.training() && run.mini_batch == spoilt_.mini_batch &&
+            run.arguments.before > spoilt_.before) {
             last_failure_ = spoilt_.failure;
             std::rethrow_exception(last_failure_->error);
         }
