@@ -75,9 +75,9 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// backward, update. Returns the mean loss before the update. An exception of a layer or of the
     /// loss leaves as it was thrown, failure() tells where; parameters, optimizer state and step
     /// count are then as before. Throws std::invalid_argument for batches that do not fit, and for
-    /// a rate of the optimizer that is not finite, std::domain_error if the total weight of the
-    /// loss is not positive, and, as if a layer had thrown it, if the loss is not finite: see
-    /// Options::not_finite, finite_gradients.
+    /// rates, groups and other numbers of the optimizer that are none or out of bounds,
+    /// std::domain_error if the total weight of the loss is not positive, and, as if a layer had
+    /// thrown it, if the loss is not finite: see Options::not_finite, finite_gradients.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
         return started(inputs, targets).result();
     }
@@ -208,6 +208,8 @@ class Training : public ConstantPlan<Net, Policies...>,
             check_room(samples, machine_.all_samples());
             if constexpr (requires { optimizer_.chosen_name(); })
                 check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
+            if constexpr (requires { optimizer_.check_layers(Net::size); })
+                optimizer_.check_layers(Net::size);
             return samples;
         });
     }

@@ -1,6 +1,7 @@
 // Rates and decay by layer and tensor, and what an optimizer is told of a tensor.
 #include <support/net.hpp>
 
+#include <gpipe/optimizer/hooked.hpp>
 #include <gpipe/optimizer/optimizer_catalogue.hpp>
 
 #include <doctest/doctest.h>
@@ -134,7 +135,8 @@ TEST_CASE("parameters that rest keep every bit, decay or not, and the others tra
     }
 }
 
-TEST_CASE("a rate that is no number is refused before anything changes, and in no other step") {
+TEST_CASE("a rate that is no number, and one out of its bounds, is refused before anything "
+          "changes, and in no other step") {
     using Net = toy::Net<float>;
     using Loss = toy::MeanSquare<float, 3>;
     using Chosen = gpipe::optimizer::OneOf<Grouped<gpipe::AdamW>, gpipe::SGD>;
@@ -167,6 +169,37 @@ TEST_CASE("a rate that is no number is refused before anything changes, and in n
             [&](auto& o) { o.groups[2].rate = no_number; });
     refuses(Chosen(Grouped<gpipe::AdamW>{}), "learning_rate is -inf",
             [&](auto& o) { o.visit([&](auto& chosen) { chosen.learning_rate = -infinite; }); });
+    refuses(Chosen(Grouped<gpipe::AdamW>{}), "groups[].rate is nan", [&](auto& o) {
+        o.visit([&](auto& chosen) {
+            if constexpr (requires { chosen.groups; }) chosen.groups[7].rate = no_number;
+        });
+    });
+    refuses(gpipe::SGD{}, "momentum is nan", [&](auto& o) { o.momentum = no_number; });
+    refuses(gpipe::RMSProp{}, "alpha is inf", [&](auto& o) { o.alpha = infinite; });
+    refuses(gpipe::Adam{}, "epsilon is nan", [&](auto& o) { o.epsilon = no_number; });
+    refuses(gpipe::Adam{}, "beta1 is 1, not 0 or more, and less than 1",
+            [](auto& o) { o.beta1 = 1; });
+    refuses(gpipe::AdamW{}, "beta2 is -0.5, not 0 or more, and less than 1",
+            [](auto& o) { o.beta2 = -0.5f; });
+    using Clipped = gpipe::Hooked<gpipe::SGD, gpipe::ClipByValue>;
+    refuses(Clipped{}, "hook.limit is -1, not 0 or more", [](auto& o) { o.hook.limit = -1; });
+    refuses(Grouped<Clipped>{}, "hook.limit is nan", [&](auto& o) { o.hook.limit = no_number; });
+}
+
+TEST_CASE(
+    "groups that are changed are looked at again, and nothing changes where they do not fit") {
+    toy::Watch watch;
+    toy::Training<toy::Net<float>, toy::MeanSquare<float, 3>, Grouped<gpipe::SGD>, Host> train(
+        toy::make_net<float>(watch), {}, Grouped<gpipe::SGD>{},
+        {.samples = 8, .seed = 3, .cells = 2});
+    toy::Data<float> const data(8);
+    train.optimizer().groups[2] = {.first_layer = 3, .last_layer = 10};
+    CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),
+                         doctest::Contains("groups[2] of the optimizer is of layers 3 to 10"),
+                         std::invalid_argument);
+    CHECK(train.steps() == 0);
+    train.optimizer().groups[2].last_layer = 9;
+    CHECK_NOTHROW(train.step(data.inputs, data.targets));
 }
 
 TEST_CASE("a group of layers that the chain does not have is refused, with its layers and L") {

@@ -212,11 +212,19 @@ TEST_CASE_TEMPLATE(
                     }
             CHECK_NOTHROW(careless.step(inputs(), ones()));
             CHECK(careless.steps() == 2);
-            spoilt.clear();
-            Says::weight = 1e-310; // its inverse is infinite, and so is what it scales
+            spoilt = {{0, 0, 1.2e154}, {1, 0, 1.2e154}}; // of squares that add up to more
             CHECK(message(train, ones()) == "gpipe: the norm of all gradients is inf");
             CHECK(train.failure()->of == FailureOf::norm);
+            spoilt.clear();
+            for (double const weight :
+                 {1e-320, 1e-310, 1e-40}) { // one over it is infinite in floats
+                Says::weight = weight;
+                CHECK(has(message(train, ones()), ", not 2^-126 or more"));
+                CHECK(has(message(careless, ones()), ", not 2^-126 or more"));
+            }
             Says::weight = 1;
+            CHECK(careless.steps() == 2);
+            CHECK(train.steps() == 1);
             for (int i = 0; i < 2; ++i)
                 CHECK(train.step(inputs(), ones()).loss == twin.step(inputs(), ones()).loss);
             CHECK((state_of(train) == state_of(twin)));

@@ -15,6 +15,9 @@ enum class StepFault : std::uint32_t {
     norm,     ///< of all gradients
 };
 
+/// The least total weight of a step's losses: one over it is finite in parameters of any type.
+inline constexpr double least_weight = 0x1p-126;
+
 /// In place of a micro-batch: the loss over all of them.
 inline constexpr std::uint32_t no_micro_batch = 0xFFFFFFFF;
 

@@ -1,39 +1,62 @@
 #pragma once
 
 #include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/hooked.hpp>
 
 #include <cmath>
+#include <limits>
 #include <stdexcept>
+#include <type_traits>
 
 namespace gpipe::detail {
 
-// f(name, rate) for each rate that may be set: of an O, of a chosen one (see optimizer::OneOf), and
-// in any case of what O has around that, its groups.
+inline constexpr double no_bound = std::numeric_limits<double>::infinity();
+
+// f(name, value, least, below) for each number that may be set: of an O, of a chosen one (see
+// optimizer::OneOf), and of what either has around that, groups and a hook.
 template <class O, class F> void each_rate(O const& optimizer, F f) {
-    auto const own = [&](auto const& of) {
-        if constexpr (requires { double{of.learning_rate}; })
-            f("learning_rate", double{of.learning_rate});
-        if constexpr (requires { double{of.weight_decay}; })
-            f("weight_decay", double{of.weight_decay});
-    };
-    if constexpr (requires { optimizer.chosen_states(); })
-        optimizer.visit(own);
-    else
-        own(optimizer);
+    if constexpr (requires { optimizer.chosen_states(); }) {
+        optimizer.visit([&](auto const& chosen) { each_rate(chosen, f); });
+    } else {
+        auto const own = [&](char const* name, auto value, double least, double below) {
+            f(name, static_cast<double>(value), least, below);
+        };
+        if constexpr (requires { double{optimizer.learning_rate}; })
+            own("learning_rate", optimizer.learning_rate, -no_bound, no_bound);
+        if constexpr (requires { double{optimizer.weight_decay}; })
+            own("weight_decay", optimizer.weight_decay, -no_bound, no_bound);
+        if constexpr (requires { double{optimizer.momentum}; })
+            own("momentum", optimizer.momentum, -no_bound, no_bound);
+        if constexpr (requires { double{optimizer.alpha}; })
+            own("alpha", optimizer.alpha, -no_bound, no_bound);
+        if constexpr (requires { double{optimizer.beta1}; })
+            own("beta1", optimizer.beta1, 0, 1); // of which Adam divides by the distance from 1
+        if constexpr (requires { double{optimizer.beta2}; }) own("beta2", optimizer.beta2, 0, 1);
+        if constexpr (requires { double{optimizer.epsilon}; })
+            own("epsilon", optimizer.epsilon, -no_bound, no_bound);
+    }
     if constexpr (requires { ParameterGroup{optimizer.groups[0]}; })
         for (ParameterGroup const& group : optimizer.groups) {
-            f("groups[].rate", double{group.rate});
-            f("groups[].decay", double{group.decay});
+            f("groups[].rate", double{group.rate}, -no_bound, no_bound);
+            f("groups[].decay", double{group.decay}, -no_bound, no_bound);
         }
+    if constexpr (requires { double{optimizer.hook.limit}; })
+        if constexpr (std::is_same_v<decltype(optimizer.hook), ClipByValue>)
+            f("hook.limit", double{optimizer.hook.limit}, 0, no_bound);
 }
 
-[[gnu::cold]] GPIPE_INLINE void check_rate(char const* name, double rate) {
-    if (!std::isfinite(rate))
-        throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and would be all that "
-                                           "is left of the parameters",
-                                           name, rate);
+[[gnu::cold]] GPIPE_INLINE void check_rate(char const* name, double rate, double least,
+                                           double below) {
+    if (std::isfinite(rate) && least <= rate && rate < below) return;
+    if (std::isfinite(rate))
+        throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, not %g or more%s",
+                                           name, rate, least,
+                                           below < no_bound ? ", and less than 1" : "");
+    throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and would be all that "
+                                       "is left of the parameters",
+                                       name, rate);
 }
-// Throws std::invalid_argument where one is not finite.
+// Throws std::invalid_argument where one is not finite, or not within its bounds.
 template <class O> void check_rates(void const* optimizer) {
     each_rate(*static_cast<O const*>(optimizer), &check_rate);
 }

@@ -95,7 +95,8 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// An optimizer: a copyable functor with `static constexpr std::size_t states` and
 /// `void operator()(UpdateContext, UpdateTensor<T, states>) const noexcept`. It may not throw,
 /// because updates run after the commit of a step. If it has `void check_layers(std::size_t L)
-/// const`, a Training calls that when it is made, with its number of layers: it may throw.
+/// const`, a Training calls that when it is made and before every step, with its number of layers:
+/// it may throw.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

@@ -11,7 +11,7 @@ namespace gpipe {
 /// What ranks compare of their optimizers: what may be set, and so may be set on one alone.
 struct ToldRates {
     double learning_rate = 0; ///< of an optimizer that has one
-    std::uint64_t others = 0; ///< a hash of its name, its weight decay and its groups
+    std::uint64_t others = 0; ///< a hash of its name, its other numbers and its groups
 
     /// Bit by bit, so that what is no number is the same as itself.
     friend bool operator==(ToldRates const& a, ToldRates const& b) {
@@ -37,7 +37,7 @@ template <class O> ToldRates told_rates(void const* optimizer) {
         result.others = (std::rotl(result.others, 5) ^ number) * 0x100000001B3;
     };
     add(type_number(chosen_name(own)));
-    each_rate(own, [&](std::string_view name, double rate) {
+    each_rate(own, [&](std::string_view name, double rate, double, double) {
         if (name == "learning_rate")
             result.learning_rate = rate;
         else

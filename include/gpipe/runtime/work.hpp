@@ -165,7 +165,7 @@ GPIPE_HOST_DEVICE inline void grow(StepState& state, LossScale const& by) noexce
 }
 
 /// Adds in ascending order of micro-batches, whatever order they ran in, and commits the step if
-/// the weight is positive, and what is asked for finite: then it counts.
+/// the weight is positive, see least_weight, and what is asked for finite: then it counts.
 GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     for (std::size_t i = 0; i < call.count; ++i) {
         call.totals[i] = call.continues ? call.carried[i] : 0;
@@ -178,7 +178,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     double const weight = call.totals[1];
     // What is wrong with a part of a mini-batch is wrong with all of it.
     bool const spoilt = call.continues && state.fault != StepFault::nothing;
-    bool sound = !spoilt && weight > 0 && weight <= DBL_MAX;
+    bool sound = !spoilt && weight >= least_weight && weight <= DBL_MAX;
     double scale = sound ? 1 / weight : 0;
     state.unscale = 1 / state.loss_scale; // which may grow before it is used
     if (!spoilt) state.fault = StepFault::nothing;
