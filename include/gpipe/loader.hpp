@@ -99,10 +99,12 @@ struct LoaderOptions {
 ///   has targets. By one thread at a time.
 ///
 /// Which samples a mini-batch has depends on its number, the source's size and the options alone:
-/// not on R, K or the number of ranks, and after a resume it goes on where it was. Each sample
-/// comes once in an epoch; the next begins where that ends, in the midst of a mini-batch if need
-/// be. A process reads what its devices need: with several ranks of the samples of its replica the
-/// inputs where the first cell is, or a side input is read, the targets where the last is.
+/// not on R, K or the number of ranks, and after a resume it goes on where it was: behind as many
+/// as steps were trained. (Where some were no step, for a loss scale skipped them or a step threw,
+/// keep position() in the saved state's metadata, and seek() it.) Each sample comes once in an
+/// epoch; the next begins where that ends, in the midst of a mini-batch if need be. A process reads
+/// what its devices need: with several ranks of the samples of its replica the inputs where the
+/// first cell is, or a side input is read, the targets where the last is.
 template <class Train, class Source> class Loader {
     using Input = detail::as_tensors<typename Train::Input>;
     using Target = detail::as_tensors<typename Train::Target>;
@@ -117,12 +119,13 @@ template <class Train, class Source> class Loader {
 
     /// Begins with the mini-batch after the steps that are trained. `train` is looked at here only.
     /// With several replicas in this process, or ranks, all call it. Throws std::invalid_argument
-    /// for a source without samples, and for more samples in a mini-batch than there is room for.
+    /// for a source without samples, for more samples in a mini-batch than there is room for, and
+    /// for a step of no part.
     Loader(Train& train, Source source, LoaderOptions const& options = {})
         : source_(std::move(source)), options_(options),
           samples_(checked_batch(train, options.batch)), size_(checked_size(source_)),
-          parts_(detail::loader_parts(train, samples_)), next_(train.steps() * options.parts),
-          read_(next_) {
+          parts_(detail::loader_parts(train, samples_)),
+          next_(train.steps() * checked_parts(options.parts)), read_(next_) {
         for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
         if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
     }
@@ -184,6 +187,10 @@ template <class Train, class Source> class Loader {
         detail::LoaderTensors<Target> targets;
     };
 
+    static std::size_t checked_parts(std::size_t parts) {
+        if (parts == 0) throw std::invalid_argument("gpipe: a step that is loaded has no parts");
+        return parts;
+    }
     static std::size_t checked_batch(Train const& train, std::size_t batch) {
         std::size_t const room = detail::MachineAccess::of(train).all_samples();
         if (batch > room)

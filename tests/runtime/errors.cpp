@@ -205,6 +205,29 @@ TEST_CASE("a schedule that is wrong is refused with device, position and action"
     CHECK(with(Spoilt<&too_early>{}) == "nothing was thrown");
 }
 
+TEST_CASE(
+    "what holds no policy, and a device that is not there, are refused where they are asked") {
+    CHECK_THROWS_WITH_AS(gpipe::schedule::Dynamic().programs(2, 2),
+                         "gpipe: this schedule::Dynamic holds no schedule", std::logic_error);
+    CHECK_THROWS_AS(gpipe::schedule::Dynamic().least_micro_batches(2), std::logic_error);
+    CHECK_THROWS_WITH_AS(gpipe::checkpoint::Dynamic().lower(gpipe::schedule::GPipe::programs(2, 2)),
+                         "gpipe: this checkpoint::Dynamic holds no policy", std::logic_error);
+    CHECK_THROWS_AS(gpipe::checkpoint::Dynamic().reverses(), std::logic_error);
+    for (double const bandwidth : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+        gpipe::checkpoint::Optimal<gpipe::dynamic, gpipe::dynamic> optimal{1 << 20};
+        optimal.bandwidth = bandwidth;
+        auto o = options(4, 2, 2);
+        o.checkpointing = optimal;
+        CHECK(has(refusal(o), {"checkpoint::Optimal", "offloaded", "positive"}));
+    }
+    toy::Watch watch;
+    Train train(toy::make_net<Real>(watch), {}, Adam{}, options(4, 2, 2));
+    CHECK(train.arena(1).size() > 0);
+    CHECK_THROWS_WITH_AS(train.arena(2),
+                         "gpipe: there is no device 2: there are 2, numbered from 0",
+                         std::out_of_range);
+}
+
 TEST_CASE("a schedule without a cell on a device is refused, and a balance that fits no devices") {
     for (gpipe::schedule::Dynamic const& schedule :
          {gpipe::schedule::Dynamic(gpipe::schedule::Interleaved1F1B<gpipe::dynamic>{0}),

@@ -284,4 +284,6 @@ TEST_CASE("sources without samples, and too large mini-batches, are refused") {
         Loader(train, Numbers{5}, {.batch = 7}),
         "gpipe: mini-batches of 7 samples are to be loaded, and there is room for 6",
         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(Loader(train, Numbers{5}, {.parts = 0}),
+                         "gpipe: a step that is loaded has no parts", std::invalid_argument);
 }

@@ -18,7 +18,7 @@ struct Budget {
     std::size_t samples = dynamic;
     bool offloads = false; ///< whether what is kept may wait in the host's memory: see Offload
     /// Of copies to there and back: bytes per unit of the layers' declared costs, each way and
-    /// device. Infinite: they take no time.
+    /// device. Infinite: they take no time. Refused at construction unless it is positive.
     double bandwidth = std::numeric_limits<double>::infinity();
 };
 

@@ -48,8 +48,9 @@ class Dynamic {
     explicit operator bool() const { return policy_ != nullptr; }
     /// Without numbers; empty where the policy has none.
     std::string_view name() const { return policy_ ? policy_->name() : std::string_view(); }
-    /// Whether it reverses cells piece by piece.
-    bool reverses() const { return policy_->reverses(); }
+    /// Whether it reverses cells piece by piece. Throws std::logic_error if it holds no policy, as
+    /// those below.
+    bool reverses() const { return held().reverses(); }
     /// Of a policy that does not reverse cells. Throws std::logic_error if it does.
     Programs lower(Programs const& schedule) const {
         if (reverses())
@@ -58,7 +59,7 @@ class Dynamic {
     }
     /// What the policy makes of a schedule for these layers.
     Checkpointed apply(CutChain const& chain, Programs const& schedule) const {
-        return policy_->apply(chain, schedule);
+        return held().apply(chain, schedule);
     }
 
   private:
@@ -117,6 +118,11 @@ class Dynamic {
         if (!policy || !policy.policy_->reverses_in_cell())
             gpipe::detail::throw_error<std::invalid_argument>(
                 "gpipe: %s is never, except-last or one that reverses one cell by itself", what);
+    }
+
+    Policy const& held() const {
+        if (!policy_) throw std::logic_error("gpipe: this checkpoint::Dynamic holds no policy");
+        return *policy_;
     }
 
     Policy const* policy_ = nullptr;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 namespace gpipe {
@@ -96,8 +97,12 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     /// Bytes of the host's memory that copies go to or through: what is offloaded, tensors on their
     /// way between devices that cannot reach each other, and the snapshot, if there is one.
     std::size_t host_bytes() const { return plan().host + plan().snapshot; }
-    /// A device's memory.
+    /// A device's memory. Throws std::out_of_range for a device that is not there.
     std::span<std::byte> arena(std::size_t device) {
+        std::size_t const devices = plan().devices.size();
+        if (device >= devices)
+            detail::throw_error<std::out_of_range>(
+                "gpipe: there is no device %zu: there are %zu, numbered from 0", device, devices);
         return detail::MachineAccess::machine(self()).arena(device);
     }
 

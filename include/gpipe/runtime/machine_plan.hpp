@@ -129,6 +129,11 @@ template <DeviceRuntime Device> class MachinePlan {
             throw std::invalid_argument("gpipe: Options::snapshot is for one rank with all of the "
                                         "state: several save theirs at once, see save()");
         if (work.budget.given) {
+            if (!(work.budget.bandwidth > 0))
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: checkpoint::Optimal is told that %g bytes are offloaded in a unit of "
+                    "time: that has to be positive",
+                    work.budget.bandwidth);
             BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
                                          programs, work.budget.offloads, work.budget.bandwidth};
             if (!countable(budgeted, micro_batches))

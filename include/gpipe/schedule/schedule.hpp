@@ -6,6 +6,7 @@
 #include <bit>
 #include <concepts>
 #include <cstddef>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 
@@ -88,20 +89,26 @@ class Dynamic {
 
     /// Whether it holds a schedule.
     constexpr explicit operator bool() const { return programs_ != nullptr; }
-    /// One for each of K devices, of the schedule that it holds.
+    /// One for each of K devices, of the schedule that it holds. Throws std::logic_error if it
+    /// holds none.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        check();
         return programs_(object_, devices, micro_batches);
     }
     /// As the schedule has them.
     constexpr std::size_t cells_per_device() const { return cells_per_device_; }
-    /// As the schedule has them; 1 where it says nothing.
+    /// As the schedule has them; 1 where it says nothing. Throws as programs().
     constexpr std::size_t least_micro_batches(std::size_t devices) const {
+        check();
         return least_(object_, devices);
     }
     /// Without numbers; empty where the schedule has none.
     constexpr std::string_view name() const { return name_; }
 
   private:
+    constexpr void check() const {
+        if (!programs_) throw std::logic_error("gpipe: this schedule::Dynamic holds no schedule");
+    }
     // The object's bytes, not a pointer to it: constant evaluation has to get through.
     static constexpr std::size_t most_bytes = 32;
     using Object = unsigned char[most_bytes];

@@ -106,7 +106,7 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
                 }
             }
             start[i] = clock;
-            end[i] = clock += cost(a);
+            end[i] = clock += static_cast<Time>(cost(a));
             busy += clock - start[i];
             if (!crosses || a.cell == (gradient ? 0 : last)) continue;
             std::size_t const to = gradient ? key - 2 * micro_batches : key + 2 * micro_batches;

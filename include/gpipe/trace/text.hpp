@@ -106,7 +106,7 @@ class TextCanvas {
 
     // Columns whose middle is not before that time.
     std::size_t column(double time) const {
-        double const at = time * scale_ - 0.5;
+        double const at = std::min(time * scale_ - 0.5, 1e15); // of a time that is none, too
         auto const whole = at > 0 ? static_cast<std::size_t>(at) : 0;
         return at > static_cast<double>(whole) ? whole + 1 : whole;
     }
