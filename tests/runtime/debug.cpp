@@ -122,6 +122,8 @@ struct Mean {
     Mistake mistake{};
 
     void operator()(auto& ctx, auto y, auto, auto dy) const {
+        if (mistake.beyond == Fault::value && ctx.first_sample() == mistake.at)
+            *(&ctx.value()[0] + 2) = 3; // of one metric too many
         // In an evaluation nobody reads them.
         if (ctx.training()) mistake.write(ctx, Fault::dy, dy, 1);
         ctx.value()[0] = y(0, 0);
@@ -199,6 +201,9 @@ std::vector<Case> const cases{
     {3,
      {Fault::value},
      "gpipe: value 0 is left unwritten, first at element 1, by the call of layer 3"},
+    {3, {.beyond = Fault::value}, beyond("value 0", 8, "call of layer 3")},
+    {3, {.beyond = Fault::value, .at = 0}, beyond("value 0", 8, "call of layer 3")},
+    {3, {.beyond = Fault::value, .at = 5}, beyond("value 0", 8, "call of layer 3")},
     {1, {.beyond = Fault::output}, beyond("output 0", 4, "forward of layer 1")},
     {1, {.beyond = Fault::output, .at = 0}, beyond("output 0", 4, "forward of layer 1")},
     {1, {.beyond = Fault::stash, .at = 0}, beyond("stash " + tag, 4, "forward of layer 1")},
@@ -284,23 +289,24 @@ namespace {
 // What a layer tells at the end of a mini-batch, and to other replicas: each its first tensor as a
 // whole, of the second all but what is left or more.
 enum class Tells { nothing, statistics, exchanged, exchanged_gradient };
-struct Telling {
+template <std::size_t all> struct Telling {
     using Input = Tensor<float, 2>;
     using Output = Tensor<float, 2>;
     using Buffers = Tensor<double>;
-    using Statistics = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
+    using Statistics = Tensors<Tensor<float, 3>, Tensor<double, all>>;
     using Exchanged = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
     using ExchangedGradient = Tensors<Tensor<float, 3>, Tensor<double, 4>>;
     static constexpr bool wants_gradient = true;
     Tells wrong = Tells::nothing;
-    std::size_t written = 4;        // elements, by what is wrong
+    std::size_t written = all;      // elements, by what is wrong
     std::size_t at = 3;             // by the micro-batch that begins with this sample
     bool leaves_ungathered = false; // writes no statistics that nobody merges
 
     void write(auto& ctx, Tells what, auto views) const {
         auto const [a, b] = views;
         for (float& v : a) v = 1;
-        std::size_t const end = what == wrong && ctx.first_sample() == at ? written : 4;
+        std::size_t const count = what == Tells::statistics ? all : 4;
+        std::size_t const end = what == wrong && ctx.first_sample() == at ? written : count;
         for (std::size_t i = 0; i < end; ++i) b.data()[i] = 1;
     }
     void initialize(auto& ctx) const { ctx.buffers()[0] = 0; }
@@ -323,7 +329,7 @@ struct Telling {
     }
 };
 // Halves, the first of which is told.
-struct TellingInHalves : Telling {
+struct TellingInHalves : Telling<4> {
     void input_gradient(auto& ctx, auto x, auto dy, auto dx) const { backward(ctx, x, dy, dx); }
     void weight_gradient(auto&, auto, auto) const {}
 };
@@ -332,7 +338,7 @@ struct TellingInHalves : Telling {
 
 TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave unwritten or write "
                    "beyond their end is named, too",
-                   Layer, Telling, TellingInHalves) {
+                   Layer, Telling<4>, Telling<32>, TellingInHalves) {
     using OfLayer = toy::Training<gpipe::Pipeline<Below, Layer>, Mean, gpipe::Adam, Host>;
     for (auto const& schedule : toy::schedules)
         for (std::size_t cells = 1; cells <= 2; ++cells) {
@@ -355,7 +361,10 @@ TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave un
                  {Wrong{Tells::statistics, "statistics 1", "forward"},
                   {Tells::exchanged, "exchanged 1", "exchange"},
                   {Tells::exchanged_gradient, "exchanged_gradient 1", "exchange_gradient"}})
-                for (std::size_t const written : {2, 5}) {
+                for (std::size_t const change : {0, 1}) {
+                    std::size_t const all =
+                        wrong.what == Tells::statistics ? Layer{}.written : std::size_t{4};
+                    std::size_t const written = change == 0 ? 2 : all + 1;
                     INFO(schedule.name, ", K = ", cells, ", ", wrong.tensor, ", ", written);
                     train.template change_layer<1>([&](Layer& layer) {
                         layer.wrong = wrong.what;
@@ -370,8 +379,8 @@ TEST_CASE_TEMPLATE("what statistics, and what replicas tell each other, leave un
                     std::string const by =
                         std::string(", by the ") + wrong.function + " of layer 1 (";
                     CHECK(says.find(std::string("gpipe: ") + wrong.tensor +
-                                    (written < 4 ? " is left unwritten, first at element 2"
-                                                 : " is written up to 8 bytes beyond its end") +
+                                    (written < all ? " is left unwritten, first at element 2"
+                                                   : " is written up to 8 bytes beyond its end") +
                                     by) == 0);
                     REQUIRE(train.failure());
                     CHECK(train.failure()->micro_batch == 1);

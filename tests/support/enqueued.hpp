@@ -327,7 +327,7 @@ struct gpipe::StepWork<gpipe::device::Cuda>
 
     static void commit(gpipe::CommitCall const& call) {
         toy::Ranges ranges;
-        ranges.add(call.sums, call.micro_batches * call.count);
+        ranges.add(call.sums, call.micro_batches * call.row);
         ranges.add(call.totals, call.count + (call.squares ? 1 : 0));
         if (call.state) ranges.add(call.state, 1);
         ranges.add(call.carried, call.continues || !call.last ? call.count : 0);

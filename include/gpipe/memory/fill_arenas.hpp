@@ -105,10 +105,12 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         bytes.frozen = at - begin.frozen;
 
         std::size_t const before_buffers = at;
-        auto const reserve_whole = [&](Array<std::size_t>& offsets, GroupSizes LayerInfo::*which) {
+        auto const reserve_whole = [&](Array<std::size_t>& offsets, GroupSizes LayerInfo::*which,
+                                       std::size_t guard = 0) {
             for (std::size_t const i : layers) {
+                std::size_t const slots = (chain.layers[i].*which).slots(1);
                 offsets[i] = at;
-                at += (chain.layers[i].*which).slots(1);
+                at += slots + (slots > 0 ? guard : 0);
             }
         };
         begin.buffers = at;
@@ -116,7 +118,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         begin.next = at;
         if (trains) at += at - begin.buffers;
         begin.statistics = at;
-        reserve_whole(plan.statistics, &LayerInfo::statistics);
+        reserve_whole(plan.statistics, &LayerInfo::statistics, request.guard);
         // One behind the other those of all replicas, of all micro-batches, and what nobody merges.
         std::size_t const statistics = at - begin.statistics;
         begin.part = begin.statistics;

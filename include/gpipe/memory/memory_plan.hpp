@@ -64,7 +64,7 @@ struct PlanRequest {
     /// Empty: all are shared.
     Array<Link> links{};
     Tightness tightness = Tightness::full; ///< of tensors inside of cells
-    std::size_t guard = 0;       ///< bytes behind the gradients of each layer that has any
+    std::size_t guard = 0;       ///< bytes behind the gradients and statistics of each layer
     std::size_t slack = no_wait; ///< see TrainingOptions
     Replication replication{};   ///< whose gradients are added up
 };

@@ -84,7 +84,7 @@ namespace gpipe::detail {
         std::size_t const rank = r % ranks.count;
         std::size_t const rows =
             tables.updates_at[ranks.end(rank)] - tables.updates_at[ranks.begin(rank)];
-        std::size_t const losses = tables.micro_batches * tables.sums;
+        std::size_t const losses = tables.micro_batches * tables.loss_row;
         std::size_t const totals = tables.sums + 1;
         tables.channels[tables.tied.size() + r] =
             add(r, decider,

@@ -155,6 +155,7 @@ class DebugCallMaker {
         DebugTensor value;
         value.what = "value";
         value.bytes = model_.sums * sizeof(double);
+        value.room = value.bytes + sizeof(double); // see Tables::loss_row
         value.element = sizeof(double);
         value.poison = poison_of(element_info<double>);
         put(value);
@@ -178,6 +179,8 @@ class DebugCallMaker {
             tensor.in = in;
             tensor.memory = call.buffers;
             tensor.offset = offset;
+            if (in == DebugTensor::In::statistics && t + 1 == group.count)
+                tensor.room += slot_alignment; // see PlanRequest::guard
             put(tensor);
             offset += tensor.room;
         }

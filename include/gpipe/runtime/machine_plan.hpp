@@ -82,11 +82,12 @@ template <DeviceRuntime Device> class MachinePlan {
     }
 
   private:
+    std::size_t loss_row() const { return model.sums + debug; }
     PlanRequest request(Device const& device, std::size_t capacity, bool guards = false) const {
         std::size_t const micro_batches = programs.micro_batches();
         Staging staging = Device::staged([&] {
             return step_staging(model.infos[0].input, model.targets,
-                                checked_product(capacity, micro_batches), micro_batches, model.sums,
+                                checked_product(capacity, micro_batches), micro_batches, loss_row(),
                                 model.optimizer_bytes, Device::depth, checks.squares(),
                                 joins_ranks<Device> ? ranks.all() : 0, ranks.replicas);
         });

@@ -137,7 +137,7 @@ template <DeviceMemory Device> class Mailboxes {
   private:
     double* behind_losses() const {
         return tables_->loss_sums +
-               tables_->ranks.replicas * tables_->micro_batches * tables_->sums;
+               tables_->ranks.replicas * tables_->micro_batches * tables_->loss_row;
     }
     // Whether the devices' side is elsewhere.
     static constexpr bool apart() {

@@ -207,6 +207,7 @@ namespace detail {
     for (std::size_t d = 0; d < arenas.size() && (has_staging(plan) || ranks.count > 1); ++d)
         tables.devices[d].tied = arenas[d] + plan.begin[d].tied;
     tables.sums = model.sums;
+    tables.loss_row = model.sums + (debug.find != nullptr);
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;
     tables.optimizer_bytes = model.optimizer_bytes;

@@ -20,11 +20,11 @@ template <class End, class Device> class RankCommit {
     RankCommit(End& end, Device& device, Tables const& tables, Mailboxes<Device> const& mail,
                Run& run, Step const& step)
         : end_(end), device_(device), tables_(tables), mail_(mail), run_(run), step_(step),
-          slot_(run.arguments.slot), losses_(tables.micro_batches * tables.sums) {}
+          slot_(run.arguments.slot), losses_(tables.micro_batches * tables.loss_row) {}
 
     // `squares`: whether those of gradients are summed up.
     void commit(bool squares) {
-        if (std::size_t const all = losses_, filled = run_.filled() * tables_.sums;
+        if (std::size_t const all = losses_, filled = run_.filled() * tables_.loss_row;
             ends() && filled < all)
             device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
                          (all - filled) * sizeof(double));

@@ -37,7 +37,7 @@ template <DeviceRuntime Device> class Runs {
           host_sums_(device.allocate_host(
               tables_.loss_sums
                   ? 0
-                  : ((tables_.ranks.replicas * tables_.micro_batches + 2) * tables_.sums + 1) *
+                  : ((tables_.ranks.replicas * tables_.micro_batches + 2) * tables_.loss_row + 1) *
                         sizeof(double))),
           mail_(device, tables_,
                 {tables_.sums + 1,

@@ -95,6 +95,7 @@ template <DeviceRuntime Device> class StepEnd {
         call.micro_batches = trains && tables_.replicas.any()
                                  ? tables_.ranks.replicas * tables_.micro_batches
                                  : run.filled();
+        call.row = tables_.loss_row;
         call.count = tables_.sums;
         call.totals = totals.there;
         call.stream = &device_.stream(stream);

@@ -70,10 +70,11 @@ struct Tables {
     HandleSet const* handles = nullptr;   ///< by device
     StepConstants constants;              ///< as the caller sets them
     Part<SideInfo> sides;                 ///< side inputs
-    /// [replica][micro-batch][sums], the others' where it is decided; then two rows for their
+    /// [replica][micro-batch][loss_row], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
     std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
+    std::size_t loss_row = 2;        ///< with what nobody may write behind, in debug mode
     std::size_t micro_batches = 0;   ///< M
     std::size_t capacity = 0;        ///< samples that a micro-batch has room for
     std::size_t optimizer_bytes = 0; ///< of the functor

@@ -65,14 +65,15 @@ template <class Device> struct TrainingOptions {
     /// Whether every call of a layer, or the loss, is looked at. What it has to write holds NaNs
     /// before (of integers large numbers), and so does its scratch. Memory is planned for one
     /// sample more in each micro-batch, whatever the bytes of checkpoint::Optimal, and for
-    /// something behind the gradients of each layer: nobody may write that. What is left unwritten,
-    /// or written beyond its end, is a std::logic_error that names tensor, place, function and
-    /// layer; the step fails as if that had thrown. All results are those without it, in every bit.
-    /// Not noticed are copies of what was unwritten; fewer than eight bytes in a row of integers of
-    /// one or two; and a parameter's gradient that is written on in the next one's, if its bytes
-    /// are a multiple of 256. On a GPU every call is waited for, so that a kernel's fault has its
-    /// layer's name, but not in steps that are kept as graphs, which are not looked at; and see
-    /// device::Cuda::Options::blocking.
+    /// something behind the gradients and statistics of each layer, and behind what the loss comes
+    /// to: nobody may write that. What is left unwritten, or written beyond its end, is a
+    /// std::logic_error that names tensor, place, function and layer; the step fails as if that had
+    /// thrown. All results are those without it, in every bit. Not noticed are copies of what was
+    /// unwritten; fewer than eight bytes in a row of integers of one or two; a parameter's gradient,
+    /// a layer's statistics, or what it tells replicas, that is written on in the next one's, if its
+    /// bytes are a multiple of 256; and what merge_statistics() and update_buffers() write. On a GPU
+    /// every call is waited for, so that a kernel's fault has its layer's name, but not in steps
+    /// that are kept as graphs, which are not looked at; and see device::Cuda::Options::blocking.
     bool debug = false;
 };
 

@@ -216,7 +216,7 @@ template <DeviceRuntime Device> class Walker {
                                      : GroupAddress{frame[Region::input]};
         if (step.is_last) {
             frame.targets = run.batch->others(step.micro_batch);
-            frame.sums = tables.loss_sums + step.micro_batch * tables.sums;
+            frame.sums = tables.loss_sums + step.micro_batch * tables.loss_row;
         }
         return frame;
     }

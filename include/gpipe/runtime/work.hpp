@@ -70,8 +70,9 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
 
 /// The numbers that a loss left, to be summed up.
 struct CommitCall {
-    double const* sums = nullptr; ///< [micro-batch][count]; of these [0] is the sum, [1] the weight
+    double const* sums = nullptr;  ///< [micro-batch][row]; of these [0] is the sum, [1] the weight
     std::size_t micro_batches = 0; ///< that had samples
+    std::size_t row = 0;           ///< from a micro-batch's to the next's
     std::size_t count = 0;         ///< numbers of a micro-batch
     double* totals = nullptr;      ///< [count], and the gradients' norm if there are `squares`
     StepState* state = nullptr;    ///< null: nothing is to be committed
@@ -170,7 +171,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     for (std::size_t i = 0; i < call.count; ++i) {
         call.totals[i] = call.continues ? call.carried[i] : 0;
         for (std::size_t m = 0; m < call.micro_batches; ++m)
-            call.totals[i] += call.sums[m * call.count + i];
+            call.totals[i] += call.sums[m * call.row + i];
         if (!call.last) call.carried[i] = call.totals[i];
     }
     if (!call.state) return;
@@ -193,10 +194,10 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     };
     if (!is_finite(call.totals[0])) {
         std::size_t m = 0;
-        while (m < call.micro_batches && is_finite(call.sums[m * call.count])) ++m;
+        while (m < call.micro_batches && is_finite(call.sums[m * call.row])) ++m;
         bool const one = m < call.micro_batches;
         blame(StepFault::loss, one ? m : no_micro_batch,
-              one ? call.sums[m * call.count] : call.totals[0]);
+              one ? call.sums[m * call.row] : call.totals[0]);
     }
     if (call.squares) {
         auto const squares = [&](std::size_t t) {
