@@ -69,7 +69,7 @@ class Inference : public InferencePlan<Net, Policies...>,
         return started(inputs, outputs);
     }
     /// The same for arrays in a GPU's memory, managed or pinned: behind what is on the caller's
-    /// stream by now. See Training::start().
+    /// stream by now. See Training::start(). Outputs in pageable memory may make it wait.
     template <class D = Device>
     Pending start(Batch<Input> inputs, Batch<Output, true> outputs,
                   typename D::CallersStream stream) {

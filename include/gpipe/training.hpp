@@ -92,7 +92,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     Pending start(Batch<Input> inputs, Batch<Target> targets) { return started(inputs, targets); }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
     /// caller's stream by now, and what comes on that stream next may write them again; the host,
-    /// when the step is done. Throws std::invalid_argument for an array in pageable memory.
+    /// when the step is done. Throws std::invalid_argument for an array in pageable memory, and for
+    /// a stream that is capturing.
     template <class D = Device>
     Pending start(Batch<Input> inputs, Batch<Target> targets, typename D::CallersStream stream) {
         return started(inputs, targets, stream);

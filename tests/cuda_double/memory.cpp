@@ -257,6 +257,23 @@ TEST_CASE("a kernel reaches another device's memory only with peer access, a cop
     }
 }
 
+TEST_CASE("where a GPU has no room it is said which, for how much, and how much it has") {
+    Session session({.devices = 2, .memory = 5000});
+    Buffer const there(1, 2000);
+    std::string said;
+    try {
+        Buffer const more(1, 4000);
+    } catch (gpipe::cuda::Error const& error) {
+        said = error.what();
+        CHECK(error.code() == cudaErrorMemoryAllocation);
+    }
+    CHECK(
+        said.find("gpipe: GPU 1 is to hold 4000 bytes more, and has 3000 of 5000 left: cudaMalloc "
+                  "failed with cudaErrorMemoryAllocation") == 0);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK_NOTHROW(Buffer(0, 4000));
+}
+
 TEST_CASE("whatever is alive at the end is a leak") {
     Session session;
     cudaStream_t stream = nullptr;

@@ -92,7 +92,7 @@ class WatchedStream : public StreamRef {
     /// Throws Error if a kernel could not be launched, and CannotCapture.
     void check_launch() const {
         if (capture_) capture_->check(*this);
-        cuda::check("a kernel launch", last_error());
+        cuda::check("a kernel launch, or another call of CUDA,", last_error());
     }
 
   private:

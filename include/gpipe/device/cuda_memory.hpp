@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 
 #include <cstddef>
@@ -9,18 +10,39 @@
 
 namespace gpipe::cuda {
 
+namespace detail {
+
+/// On the current GPU, which is this one. Throws Error, where there is no room with how much.
+[[gnu::cold]] inline void* allocated(int device, std::size_t bytes) {
+    void* data = nullptr;
+    cudaError_t const status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+        forget(status);
+        std::size_t free = 0, all = 0;
+        forget(cudaMemGetInfo(&free, &all));
+        gpipe::detail::Message const sentence("GPU %d is to hold %zu bytes more, and has %zu of "
+                                              "%zu left: ",
+                                              device, bytes, free, all);
+        throw Error("cudaMalloc", status, sentence.text);
+    }
+    check("cudaMalloc", status);
+    return data;
+}
+
+} // namespace detail
+
 /// Memory of one GPU, zeroed. Giving it back waits for what that GPU still has to do.
 class Buffer {
   public:
     Buffer() = default;
-    /// Throws Error where the GPU has no room for it. Waits until it is zero.
+    /// Throws Error where the GPU has no room for it, with how much it has. Waits until it is zero.
     Buffer(int device, std::size_t bytes) : device_(device) {
         if (bytes == 0) return;
         DeviceGuard const guard(device);
         Stream const stream(device);
         Buffer fresh;
         fresh.device_ = device;
-        check("cudaMalloc", cudaMalloc(reinterpret_cast<void**>(&fresh.data_), bytes));
+        fresh.data_ = static_cast<std::byte*>(detail::allocated(device, bytes));
         check("cudaMemsetAsync", cudaMemsetAsync(fresh.data_, 0, bytes, stream.get()));
         stream.synchronize();
         fresh.size_ = bytes;
