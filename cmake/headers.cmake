@@ -301,6 +301,7 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
+    include/gpipe/schedule_for.hpp
     include/gpipe/search/best_schedule.hpp
     include/gpipe/search/cut_for.hpp
     include/gpipe/search/device_choice.hpp

@@ -45,7 +45,7 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// where an option does not fit, and what a layer's initialize throws.
     Inference(Net net, Options const& options)
         : net_(std::move(net)),
-          machine_(detail::inference_machine<Chosen>(net_, this->constants(), options)) {}
+          machine_(detail::inference_parts<Chosen>(net_, this->constants(), options)) {}
     Inference(Inference const&) = delete;
     Inference& operator=(Inference const&) = delete;
 

@@ -56,7 +56,7 @@ template <class Chosen, class Net> class ReplicaTeam {
             for (std::size_t r = 1; r < count; ++r)
                 members_[r]->thread = std::thread([&, constants, options, own = members_[r].get()] {
                     try {
-                        own->machine.reset(new Machine<Device>(machine_of<Chosen>(
+                        own->machine.reset(new Machine<Device>(machine_parts<Chosen>(
                             net, loss, optimizer, constants, options, device(options, own->rank))));
                     } catch (...) {
                         return wire_.leave(std::current_exception());

@@ -66,8 +66,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           team_(net_, loss_, optimizer_, this->constants(), options),
-          machine_(detail::machine_of<Chosen>(net_, loss_, optimizer_, this->constants(), options,
-                                              team_.device(options))) {}
+          machine_(detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
+                                                 options, team_.device(options))) {}
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 

@@ -44,10 +44,10 @@ namespace checkpoint {
 /// device the layers that run again take the least time; nothing runs again where everything fits.
 /// See BudgetSearch for what is looked at.
 ///
-/// They are searched for at construction, which throws std::invalid_argument, with the device and
-/// the least bytes that would do, if it finds none. A constant for which least_budget() says so
-/// already does not compile; that it compiles is no promise. What runs again is then known to no
-/// constant: Training::is_constant is false.
+/// They are searched for at construction, which throws BudgetTooSmall, a std::invalid_argument with
+/// the device and the least bytes that would do, if it finds none. A constant for which
+/// least_budget() says so already does not compile; that it compiles is no promise. What runs again
+/// is then known to no constant: Training::is_constant is false.
 ///
 /// The numbers are constants or `dynamic`: then Optimal<dynamic, dynamic>{bytes} is put into
 /// Options::checkpointing, and without samples they are those of Options::samples. Otherwise

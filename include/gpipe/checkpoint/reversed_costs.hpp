@@ -20,6 +20,18 @@ struct LayerTimes {
     double loss = 0;                 ///< behind the last layer, in the backward of the last cell
 };
 
+/// By the costs that layers declare, of one sample's forward: a backward takes twice as long, that
+/// of a frozen layer once; of one that has halves half in each, of others all in the first.
+GPIPE_INLINE constexpr LayerTimes declared_times(LayerInfo const* layers, std::size_t count) {
+    LayerTimes times{Array<double>(count), Array<double>(count), Array<double>(count)};
+    for (std::size_t l = 0; l < count; ++l) {
+        times.forward[l] = layers[l].cost;
+        times.backward[l] = (layers[l].frozen ? 1 : 2) * layers[l].cost;
+        if (layers[l].splits) times.weight_gradient[l] = layers[l].cost;
+    }
+    return times;
+}
+
 namespace detail {
 
 // How often a cell's actions run each of its layers again.

@@ -81,11 +81,12 @@ template <class Net, class... Policies> class InferencePlan {
 
 namespace detail {
 
-// The Machine of an Inference of `net`, which must outlive it: what Chosen, its InferencePolicies,
-// leaves open is in its options. Throws std::invalid_argument where one does not fit.
+// Of the Machine of an Inference of `net`, which must outlive it: what Chosen, its
+// InferencePolicies, leaves open is in its options. Throws std::invalid_argument where one does not
+// fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-Machine<Device> inference_machine(Net const& net, StepConstants constants,
-                                  InferenceOptions<Device> const& options) {
+MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
+                                     InferenceOptions<Device> const& options) {
     using Cut = typename Chosen::Cut;
     std::size_t const entries = options.balance.size();
     if (entries > 0 && Chosen::device_count != dynamic)

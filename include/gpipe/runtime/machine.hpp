@@ -26,6 +26,18 @@ template <class Transport> void refuse_call(Transport& transport, Tables const& 
 
 } // namespace detail
 
+/// What a Machine is made of.
+template <class Device> struct MachineParts {
+    Model model;                      ///< its layers, loss and optimizer
+    Array<std::size_t> first;         ///< the layer that each cell begins with
+    MachineWork work;                 ///< what it is to run
+    std::size_t samples = 0;          ///< of the largest mini-batch
+    std::uint64_t seed = 0;           ///< see TrainingOptions
+    StepChecks checks{};              ///< what is looked at before a commit
+    bool immediate = false;           ///< see update::Immediate
+    typename Device::Options options; ///< of the device
+};
+
 /// Everything that a Training has at run time, for one kind of device: the device, the arenas and
 /// the engine. Knows layers as values only, so all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {
@@ -33,12 +45,9 @@ template <DeviceRuntime Device> class Machine {
     using HostMemory =
         decltype(std::declval<Device&>().allocate_host(0)); ///< as the device allocates it
 
-    /// `first`: the layer that each cell begins with; `immediate`: see update::Immediate.
     /// Initializes the parameters; throws what a layer's initialize throws, and
     /// std::invalid_argument if a budget does not do.
-    Machine(Model model, Array<std::size_t> first, MachineWork work, std::size_t samples,
-            std::uint64_t seed, StepChecks checks, bool immediate,
-            typename Device::Options options);
+    explicit Machine(MachineParts<Device> parts);
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
 
@@ -210,19 +219,18 @@ template <DeviceRuntime Device> class Machine {
 
 // Defined here, not inline, so that it is not instantiated again where it has been compiled.
 template <DeviceRuntime Device>
-Machine<Device>::Machine(Model model, Array<std::size_t> first, MachineWork work,
-                         std::size_t samples, std::uint64_t seed, StepChecks checks, bool immediate,
-                         typename Device::Options options)
-    : device_(options, work.programs.devices()),
-      planned_(device_, std::move(model), std::move(first), std::move(work), samples, checks),
+Machine<Device>::Machine(MachineParts<Device> parts)
+    : device_(parts.options, parts.work.programs.devices()),
+      planned_(device_, std::move(parts.model), std::move(parts.first), std::move(parts.work),
+               parts.samples, parts.checks),
       arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),
-      engine_(device_, planned_, arenas_, host_begin(), handles_, immediate, seed) {
+      engine_(device_, planned_, arenas_, host_begin(), handles_, parts.immediate, parts.seed) {
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
-        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * seed);
+        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * parts.seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

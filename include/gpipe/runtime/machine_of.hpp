@@ -58,15 +58,15 @@ void tell_device([[maybe_unused]] typename Device::Options& device,
     }
 }
 
-// The Machine of a Training, whose functors and constants must outlive it: what Chosen, its
+// Of the Machine of a Training, whose functors and constants must outlive it: what Chosen, its
 // ChosenPolicies, leaves open is in its options. Throws std::invalid_argument where one does not
 // fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-Machine<Device> machine_of(Net const& net, typename Chosen::LossFunctor const& loss,
-                           typename Chosen::OptimizerFunctor const& optimizer,
-                           StepConstants constants,
-                           TrainingOptions<typename Chosen::Joins> const& options,
-                           typename Device::Options device) {
+MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
+                                   typename Chosen::OptimizerFunctor const& optimizer,
+                                   StepConstants constants,
+                                   TrainingOptions<typename Chosen::Joins> const& options,
+                                   typename Device::Options device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     check_open<typename Chosen::Schedule>("schedule", options.schedule);

@@ -56,7 +56,7 @@ template <DeviceRuntime Device> class MachinePlan {
           ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
           samples(most_samples), checks(step_checks), debug(work.debug), slack(work.slack),
           overlaps(work.overlaps), replication(work.replication),
-          cost(model.costs, model.infos, first, reversals),
+          cost(model.infos, first, reversals),
           learner(lowest_learner(model.infos.data(), model.infos.size())),
           plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
@@ -145,7 +145,7 @@ template <DeviceRuntime Device> class MachinePlan {
             Checkpointed fitted = work.fit(budgeted, work.budget);
             programs = std::move(fitted.programs);
             reversals = std::move(fitted.reversals);
-            cost = DeclaredCost(model.costs, model.infos, first, reversals);
+            cost = DeclaredCost(model.infos, first, reversals);
         }
         MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
         for (LayerInfo const& layer : model.infos) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace gpipe {
@@ -24,16 +25,33 @@ GPIPE_INLINE std::size_t checked_capacity(Budget const& budget, std::size_t samp
     return budget.samples;
 }
 
-/// Reversals within a budget, proven. Throws std::invalid_argument, with the device and the least
-/// that would do, if a device does not fit into it.
+/// A device does not fit into the bytes of a checkpoint::Optimal, however often layers run again.
+class BudgetTooSmall : public std::invalid_argument {
+  public:
+    /// See these.
+    BudgetTooSmall(std::string const& sentence, std::size_t device, std::size_t least_bytes)
+        : std::invalid_argument(sentence), device_(device), least_bytes_(least_bytes) {}
+    /// The one that lacks the most.
+    std::size_t device() const noexcept { return device_; }
+    /// With which each device would fit.
+    std::size_t least_bytes() const noexcept { return least_bytes_; }
+
+  private:
+    std::size_t device_;
+    std::size_t least_bytes_;
+};
+
+/// Reversals within a budget, proven. Throws BudgetTooSmall.
 GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget const& budget) {
     BudgetFit fit = fit_budget(problem, budget.bytes);
-    if (!fit.fits)
-        detail::throw_error<std::invalid_argument>(
+    if (!fit.fits) {
+        detail::Message const sentence(
             "gpipe: checkpoint::Optimal has %zu bytes for each device, but however often layers "
             "run again device %zu does not fit into less than %zu, for micro-batches of %zu "
             "samples",
             budget.bytes, fit.device, fit.least_bytes, problem.capacity);
+        throw BudgetTooSmall(sentence.text, fit.device, fit.least_bytes);
+    }
     Checkpointed result{std::move(fit.programs), std::move(fit.reversals), {}};
     Programs const& schedule = problem.schedule;
     prove(result, problem.cut_chain(), schedule.devices(), schedule.cells(),

@@ -14,21 +14,15 @@ GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
 /// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
-/// of cell c, where these are reversed so: a forward the costs, a backward twice; see
-/// reversed_costs() for what runs again. Of a backward a layer that has halves has half in each; of
-/// others all is in the first.
+/// of cell c, where these are reversed so: see declared_times(), and reversed_costs() for what runs
+/// again.
 class DeclaredCost {
   public:
-    /// `costs` of one sample's forward, by layer.
-    DeclaredCost(Array<double> const& costs, Array<LayerInfo> const& layers,
-                 Array<std::size_t> const& first, Array<Reversal> const& reversals) {
-        LayerTimes times{costs, costs, Array<double>(costs.size())};
-        for (std::size_t i = 0; i < costs.size(); ++i) {
-            times.backward[i] = (layers[i].frozen ? 1 : 2) * costs[i];
-            if (layers[i].splits) times.weight_gradient[i] = costs[i];
-        }
-        costs_ = reversed_costs(times, {layers.data(), layers.size(), first.data()}, reversals);
-    }
+    /// Of a chain that is cut so.
+    DeclaredCost(Array<LayerInfo> const& layers, Array<std::size_t> const& first,
+                 Array<Reversal> const& reversals)
+        : costs_(reversed_costs(declared_times(layers.data(), layers.size()),
+                                {layers.data(), layers.size(), first.data()}, reversals)) {}
     /// Of this action.
     double operator()(Action const& action) const { return costs_(action); }
 

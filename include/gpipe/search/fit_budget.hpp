@@ -180,15 +180,9 @@ class BudgetSearch {
     // `offloads`: the plan that says what is.
     constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals,
                               MemoryPlan const* offloads) const {
-        std::size_t const layers = problem_.chain.size;
-        LayerTimes times{Array<double>(layers), Array<double>(layers), Array<double>(layers)};
-        for (std::size_t l = 0; l < layers; ++l) {
-            LayerInfo const& layer = problem_.chain.layers[l];
-            times.forward[l] = layer.cost;
-            times.backward[l] = 2 * layer.cost;
-            if (layer.splits) times.weight_gradient[l] = layer.cost;
-        }
-        auto const costs = reversed_costs(times, problem_.cut_chain(), reversals);
+        auto const costs =
+            reversed_costs(declared_times(problem_.chain.layers, problem_.chain.size),
+                           problem_.cut_chain(), reversals);
         if (!offloads) return simulate<double>(programs, costs).makespan;
         return simulate<double>(offloads->lowered,
                                 OffloadCosts{*offloads, costs, problem_.bandwidth})
