@@ -1,8 +1,9 @@
-// Layers whose work is enqueued are timed until it is done.
-#include "support/cuda_double/cuda_double.hpp"
+// Layers whose work is enqueued are timed until it is done; by these times a schedule is chosen.
+#include "support/enqueued.hpp"
 
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/profile.hpp>
+#include <gpipe/schedule_for.hpp>
 
 #include <cstddef>
 #include <ctime>
@@ -23,6 +24,11 @@ template <int units> struct Enqueuer {
     void backward(auto& ctx, auto, auto, auto) const { work(ctx); }
 };
 
+struct Nothing {
+    using Target = gpipe::Tensors<>;
+    void operator()(auto& ctx, auto, auto, auto) const { Enqueuer<0>::work(ctx); }
+};
+
 } // namespace
 
 TEST_CASE("L2 layers that enqueue 1 to 6 units are cut into 4 and 2 by time") {
@@ -36,6 +42,29 @@ TEST_CASE("L2 layers that enqueue 1 to 6 units are cut into 4 and 2 by time") {
         auto const balance = gpipe::balance::by_time(profile, 2);
         CHECK(balance[0] == 4);
         CHECK(balance[1] == 2);
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("a schedule is chosen for GPUs, within their bytes, by the times of a profile") {
+    cuda_double::Session const session({.devices = 2});
+    using Net = gpipe::Pipeline<Enqueuer<1>, Enqueuer<1>, Enqueuer<1>, Enqueuer<1>>;
+    using Train = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<8>,
+                                  gpipe::Loss<Nothing>, gpipe::schedule::Dynamic,
+                                  gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
+    {
+        gpipe::LayerTimes times{{4, 2.0}, {4, 4.0}};
+        Train::Options options{.samples = 8, .cells = 2, .device = {.gpus = {0, 1}}};
+        std::size_t const calls = cuda_double::works();
+        auto const found = gpipe::best_schedule_for<Train>(options, {.times = &times});
+        CHECK(cuda_double::works() == calls); // no layer's
+        REQUIRE(found);
+        CHECK(found.best().schedule.cells_per_device() == 2);
+        found.best().apply(options);
+        Train const train({}, {}, {}, options);
+        CHECK(gpipe::simulate<double>(train.programs(), train.costs_of(times)).makespan ==
+              found.best().makespan);
+        CHECK(train.used_bytes() == train.planned_bytes());
     }
     CHECK(cuda_double::complaints() == "");
 }
