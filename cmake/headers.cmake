@@ -75,6 +75,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
+    include/gpipe/core/finite.hpp
     include/gpipe/core/host_device.hpp
     include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp

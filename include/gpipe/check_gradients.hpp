@@ -208,7 +208,7 @@ GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Input> inputs,
                                Batch<typename Training<Net, Policies...>::Target> targets,
                                GradientCheckOptions const& options = {}) {
-    auto& machine = detail::MachineAccess::of(train);
+    auto& machine = detail::MachineAccess::machine(train);
     std::size_t const samples = detail::or_refuse(
         machine, [&] { return detail::checked_batch(inputs, targets, "targets"); });
     machine.finish();

@@ -495,6 +495,26 @@ TEST_CASE("P6 a step that fails when its handle is gone is heard of at the next 
     CHECK(parameters(train) == parameters(plain));
 }
 
+TEST_CASE("P6 who waits for all steps waits for those behind one that fails, too") {
+    for (std::size_t graphs : {0, 1})
+        for (int way = 0; way < 3; ++way) {
+            cuda_double::Session session({.devices = 2});
+            Train train = make(graphs);
+            auto const d = data(16, 0);
+            auto bad = d;
+            bad.targets[3] = std::numeric_limits<Real>::infinity();
+            static_cast<void>(train.start(bad.inputs, bad.targets));
+            auto const behind = train.start(d.inputs, d.targets);
+            std::vector<Real> outputs(16 * 3);
+            if (way == 0) CHECK_THROWS_AS(train.evaluate(d.inputs, d.targets), std::domain_error);
+            if (way == 1) CHECK_THROWS_AS(train.predict(d.inputs, outputs), std::domain_error);
+            if (way == 2) CHECK_THROWS_AS(parameters(train), std::domain_error);
+            CHECK(behind.ready());
+            CHECK_NOTHROW(train.evaluate(d.inputs, d.targets));
+            CHECK(train.steps() == 1);
+        }
+}
+
 TEST_CASE("arrays at null are refused, with or without a stream") {
     cuda_double::Session session({.devices = 2});
     Train train = make(0), plain = make(0);

@@ -560,6 +560,7 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
     auto crew = watched_crew(watch, {1, 2, 1}, true, 2, o);
     toy::Data<Real> const data(N);
     crew.step(data.inputs, data.targets);
+    crew.each([&](std::size_t r) { crew[r].accumulate(data.inputs, data.targets); });
     crew[1].optimizer().learning_rate = 0.5f;
     check_refused(crew, "gpipe: rank 1 is told to train with learning rate 0.5, but rank 2 with "
                         "0.01: all have to be told the same");
@@ -569,7 +570,10 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
                   "rank 2 with 0.0099999997764825821: all have to be told the same");
     crew.evaluate(data.inputs, data.targets); // which needs none
     crew[1].optimizer().learning_rate = 1e-2f;
+    for (std::size_t r = 0; r < 3; ++r)
+        CHECK(crew[r].accumulated() == N); // as nothing has happened
     crew.step(data.inputs, data.targets);
+    for (std::size_t r = 0; r < 3; ++r) CHECK(crew[r].accumulated() == 0);
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().learning_rate = NAN;
     check_refused(crew, "gpipe: the optimizer's learning_rate is nan, and would be all that is "
                         "left of the parameters");
@@ -580,9 +584,10 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
                         "left of the parameters");
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().weight_decay = 0;
     crew[0].optimizer().weight_decay = 0.5f;
-    char const* const others = "gpipe: the optimizer of rank 0 is another, or has another weight "
-                               "decay or other groups, than that of rank 2: all have to be told "
-                               "the same";
+    char const* const others =
+        "gpipe: the optimizer of rank 0 is another, or has another weight "
+        "decay or other numbers or groups, than that of rank 2: all have to be told "
+        "the same";
     check_refused(crew, others);
     for (std::size_t r : {1, 2}) crew[r].optimizer().weight_decay = 0.5f;
     crew.step(data.inputs, data.targets);
@@ -611,6 +616,11 @@ TEST_CASE("what groups say, and which optimizer was chosen, is compared, too") {
     differs(grouped);
     grouped.groups[4].decay = 2;
     differs(grouped);
+    grouped.groups[4].type = 3;
+    differs(grouped);
+    auto more = grouped;
+    more.beta1 = 0.5f;
+    differs(more);
     using Chosen = gpipe::optimizer::OneOf<gpipe::RMSProp, gpipe::Adam>;
     differs(Chosen{gpipe::RMSProp{}});
     differs(Chosen{gpipe::Adam{}}); // as many states, the same rate and decay

@@ -1,6 +1,7 @@
 // Arrays, ratios, bytes, lists of types and their names.
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/core/ratio.hpp>
 #include <gpipe/core/type_list.hpp>
 #include <gpipe/core/type_name.hpp>
@@ -8,7 +9,9 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <limits>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -59,6 +62,42 @@ TEST_CASE("ratios are in lowest terms with a positive denominator, and compare a
             for (std::int64_t c = 1; c <= 5; ++c)
                 CHECK((r < ratio(1, c)) == (static_cast<double>(r) < 1.0 / double(c) - 1e-12));
         }
+}
+
+TEST_CASE("what is finite is known by its bits") {
+    double const infinity = std::numeric_limits<double>::infinity();
+    for (double const x : {0.0, -0.0, 1.0, 5e-324, std::numeric_limits<double>::max()}) {
+        CHECK(gpipe::detail::is_finite(x));
+        CHECK(gpipe::detail::is_finite(-x));
+    }
+    for (double const x : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN(),
+                           -std::numeric_limits<double>::signaling_NaN()})
+        CHECK_FALSE(gpipe::detail::is_finite(x));
+}
+
+TEST_CASE("an array of which an element cannot be copied leaves nothing behind") {
+    struct Counted {
+        int* live = nullptr;
+        bool throws = false;
+        Counted() = default;
+        Counted(int& count, bool refuses) : live(&count), throws(refuses) { ++*live; }
+        Counted& operator=(Counted const& other) {
+            if (other.throws) throw std::range_error("no");
+            live = other.live;
+            ++*live;
+            return *this;
+        }
+        ~Counted() {
+            if (live) --*live;
+        }
+    };
+    int live = 0;
+    {
+        Counted const all[] = {{live, false}, {live, false}, {live, true}};
+        CHECK_THROWS_AS(gpipe::Array<Counted>::copy_of(all, 3), std::range_error);
+        CHECK(live == 3);
+    }
+    CHECK(live == 0);
 }
 
 TEST_CASE("slots are multiples of 256 bytes, none larger than it must be") {

@@ -128,9 +128,12 @@ template <class T> class Array {
     }
     [[gnu::noinline]] static constexpr T* build(std::size_t size, T const* first,
                                                 std::size_t step) {
-        T* const all = build(size);
-        for (std::size_t i = 0; i < size; ++i) all[i] = first[i * step];
-        return all;
+        Array all; // until then: copying an element may throw
+        all.data_ = build(size);
+        for (std::size_t i = 0; i < size; ++i) all.data_[i] = first[i * step];
+        T* const data = all.data_;
+        all.data_ = nullptr;
+        return data;
     }
 
     T* data_ = nullptr;

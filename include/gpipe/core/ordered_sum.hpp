@@ -28,38 +28,49 @@ GPIPE_INLINE constexpr std::size_t sum_blocks(std::size_t count) {
 
 namespace detail {
 
+// Types of 16 bits become float, and so double, without rounding.
+template <class T> using SumElement = std::conditional_t<std::is_floating_point_v<T>, T, float>;
+
 struct AddValue {
-    GPIPE_HOST_DEVICE double operator()(double sum, double x) const { return sum + x; }
+    template <class T> GPIPE_HOST_DEVICE double operator()(double sum, T x) const {
+        return sum + x;
+    }
 };
-// Rounded once, whatever the compiler would have made of a product and a sum.
+// Rounded once, whatever the compiler would have made of a product and a sum: that of a float is
+// exact in double, so there is nothing to fuse, and no call of a library.
 struct AddSquare {
-    GPIPE_HOST_DEVICE double operator()(double sum, double x) const { return std::fma(x, x, sum); }
+    template <class T> GPIPE_HOST_DEVICE double operator()(double sum, T x) const {
+        double const exact = x;
+        if constexpr (sizeof(T) <= sizeof(float))
+            return sum + exact * exact;
+        else
+            return std::fma(exact, exact, sum);
+    }
 };
 
-// What one thread adds. Types of 16 bits become float, and so double, without rounding.
+// What one thread adds.
 template <class Add, class T>
 GPIPE_HOST_DEVICE double thread_sum(T const* data, std::size_t count, std::size_t first,
                                     std::size_t stride) {
     double sum = 0;
-    for (std::size_t i = first; i < count; i += stride) {
-        if constexpr (std::is_floating_point_v<T>)
-            sum = Add{}(sum, data[i]);
-        else
-            sum = Add{}(sum, static_cast<float>(data[i]));
-    }
+    for (std::size_t i = first; i < count; i += stride)
+        sum = Add{}(sum, static_cast<SumElement<T>>(data[i]));
     return sum;
 }
 
-// What one block adds: the kernel, thread by thread. Those without an element have 0, which changes
-// no sum: they are left out.
+// What one block adds: the kernel, all threads at once, for elements that lie side by side are
+// theirs. Those without an element have 0, which changes no sum.
 template <class Add, class T>
 double block_sum(T const* data, std::size_t count, std::size_t block, std::size_t blocks) {
-    double sums[sum_threads];
+    double sums[sum_threads] = {};
     std::size_t const first = block * sum_threads;
     std::size_t const left = count > first ? count - first : 1;
     std::size_t const used = left < sum_threads ? std::bit_ceil(left) : sum_threads;
-    for (std::size_t t = 0; t < used; ++t)
-        sums[t] = thread_sum<Add>(data, count, first + t, blocks * sum_threads);
+    for (std::size_t row = first; row < count; row += blocks * sum_threads) {
+        std::size_t const here = count - row < sum_threads ? count - row : sum_threads;
+        for (std::size_t t = 0; t < here; ++t)
+            sums[t] = Add{}(sums[t], static_cast<SumElement<T>>(data[row + t]));
+    }
     for (std::size_t half = used / 2; half > 0; half /= 2)
         for (std::size_t t = 0; t < half; ++t) sums[t] += sums[t + half];
     return sums[0];

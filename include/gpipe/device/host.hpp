@@ -29,6 +29,16 @@ class HostBuffer {
           size_(bytes) {
         if (bytes) std::memset(data_.get(), 0, bytes);
     }
+    /// What is moved from is empty.
+    ///@{
+    HostBuffer(HostBuffer&& other) noexcept
+        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+    HostBuffer& operator=(HostBuffer&& other) noexcept {
+        data_ = std::move(other.data_);
+        size_ = std::exchange(other.size_, 0);
+        return *this;
+    }
+    ///@}
     /// Null if it is empty.
     std::byte* data() const { return data_.get(); }
     /// Bytes.

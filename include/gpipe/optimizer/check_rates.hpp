@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/core/finite.hpp>
 #include <gpipe/optimizer/groups.hpp>
 #include <gpipe/optimizer/hooked.hpp>
 
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
@@ -47,8 +47,8 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
 
 [[gnu::cold]] GPIPE_INLINE void check_rate(char const* name, double rate, double least,
                                            double below) {
-    if (std::isfinite(rate) && least <= rate && rate < below) return;
-    if (std::isfinite(rate))
+    if (is_finite(rate) && least <= rate && rate < below) return;
+    if (is_finite(rate))
         throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, not %g or more%s",
                                            name, rate, least,
                                            below < no_bound ? ", and less than 1" : "");

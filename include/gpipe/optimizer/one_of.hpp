@@ -65,7 +65,7 @@ namespace optimizer {
 /// One of several optimizers, chosen at construction; also the type that holds the choice. A
 /// Training with Optimizer<OneOf<...>> plans the state of the chosen one only (constants such as
 /// peak_bytes() hold for the one with most), trains bit by bit as with that one, and cannot change
-/// to another. By name: see optimizers() in catalogue.hpp.
+/// to another. By name: see optimizers() in optimizer_catalogue.hpp.
 template <class... Os> class OneOf {
     static_assert((CheckOptimizer<Os>::ok() && ...));
     static_assert((std::default_initializable<Os> && ...),

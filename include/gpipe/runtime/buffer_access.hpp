@@ -28,13 +28,14 @@ template <class Training, class Net> class Buffered {
     template <class T>
     void write_buffer(std::size_t layer, std::size_t tensor, std::span<T const> from) {
         auto& machine = settled();
+        static_cast<void>(detail::MachineAccess::of(static_cast<Training&>(*this))); // is written
         std::byte* const at = checked(machine, layer, tensor, from);
         machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
     }
 
   private:
     auto& settled() {
-        auto& machine = detail::MachineAccess::of(static_cast<Training&>(*this));
+        auto& machine = detail::MachineAccess::machine(static_cast<Training&>(*this));
         machine.finish();
         return machine;
     }

@@ -50,7 +50,7 @@ class Calls {
             lists_[i] = {calls_.data() + begin[i], calls_.data() + begin[i + 1]};
     }
     /// By cell and list.
-    Range const& operator[](std::size_t list) const { return lists_[list]; }
+    [[gnu::always_inline]] Range const& operator[](std::size_t list) const { return lists_[list]; }
     /// All of them, list by list.
     Call* data() { return calls_.data(); }
 

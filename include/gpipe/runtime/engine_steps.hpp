@@ -37,7 +37,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
 }
 
 template <DeviceRuntime Device> Engine<Device>::~Engine() {
-    for (std::size_t slot = 0; slot < slots; ++slot) tell(slot);
+    for (std::size_t n = 0; n < slots; ++n) tell((next_slot_ + n) % slots);
     device_.abort(); // what it uses goes from here on
 }
 
@@ -66,7 +66,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     throw_unheard();
     finish_slot(slot);
     if (accumulated_ > 0 && runs_.immediate()) finish(); // for nothing could be taken back
-    std::size_t const before = std::exchange(accumulated_, 0);
+    std::size_t const before = accumulated_;
     SampleRange const part = planned_.own_part(samples);
     batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
     if (doubtful_) give_states();
@@ -77,6 +77,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         submit(trains ? lane_plan().training : lane_plan().forward,
                {seed_, trains ? next_step() : steps_, optimizer, trains, samples, part, slot, true,
                 before + first, !trains || outcome != nullptr, more});
+    accumulated_ = 0;
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
@@ -116,8 +117,15 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
 
 template <DeviceRuntime Device> void Engine<Device>::finish() {
     tied_.take_back();
-    for (std::size_t n = 0; n < slots; ++n) finish_slot((next_slot_ + n) % slots);
+    std::exception_ptr first;
+    for (std::size_t n = 0; n < slots; ++n) // all, for arrays of the caller are theirs until then
+        try {
+            finish_slot((next_slot_ + n) % slots);
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
     throw_unheard();
+    if (first) std::rethrow_exception(first);
 }
 
 template <DeviceRuntime Device>

@@ -22,7 +22,7 @@ template <std::size_t metrics> struct StepResult {
 
     /// Whether the step did not count, for the gradients were not finite, and nobody took that for
     /// a fault: see Options::loss_scale, not_finite.
-    constexpr bool skipped() const { return !(gradient_norm <= DBL_MAX); }
+    constexpr bool skipped() const { return !detail::is_finite(gradient_norm); }
     /// The loss, so that `float loss = train.step(...)` reads as it should.
     template <std::floating_point T> constexpr operator T() const { return static_cast<T>(loss); }
 };

@@ -104,9 +104,11 @@ class MiniBatch {
     }
 
     /// The arrays of one micro-batch's tensors.
-    GroupAddress inputs(std::size_t micro_batch) const { return groups_[0].of(micro_batch); }
+    [[gnu::always_inline]] GroupAddress inputs(std::size_t micro_batch) const {
+        return groups_[0].of(micro_batch);
+    }
     /// Targets or outputs.
-    GroupAddress others(std::size_t micro_batch) const {
+    [[gnu::always_inline]] GroupAddress others(std::size_t micro_batch) const {
         return groups_[groups_.size() - 1].of(micro_batch);
     }
     /// Side inputs where a device finds them: [micro-batch][side]; null where there are none.
@@ -142,7 +144,7 @@ class MiniBatch {
         Array<std::byte*> table;   // [micro-batch][tensor]
         Array<bool> reads;         // by tensor; empty: all
 
-        GroupAddress of(std::size_t micro_batch) const {
+        [[gnu::always_inline]] GroupAddress of(std::size_t micro_batch) const {
             return GroupAddress::of_arrays(table.data() + micro_batch * tensors, tensors);
         }
         bool has(std::size_t tensor) const { return reads.empty() || reads[tensor]; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 
 #include <algorithm>
@@ -78,12 +79,12 @@ namespace detail {
 // Of the loss's sum, its weight, the metrics and the norm of the gradients.
 template <std::size_t metrics> StepResult<metrics> mean(double const* sums) {
     double const weight = sums[1];
-    if (!(weight >= least_weight) || std::isinf(weight))
+    if (!is_finite(weight) || weight < least_weight)
         detail::throw_error<std::domain_error>(
             "gpipe: the loss's total weight over the mini-batch is %g, not %s", weight,
-            !std::isfinite(weight) ? "finite"
-            : weight > 0           ? "2^-126 or more: one over it has to be finite"
-                                   : "positive");
+            !is_finite(weight) ? "finite"
+            : weight > 0       ? "2^-126 or more: one over it has to be finite"
+                               : "positive");
     StepResult<metrics> result{sums[0] / weight, weight, sums[2 + metrics], {}};
     double const* sum = sums + 2;
     for (double& metric : result.metric) metric = *sum++ / weight;

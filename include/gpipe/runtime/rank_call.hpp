@@ -92,7 +92,7 @@ struct RankVerdict {
         if (same == decides)
             throw_error<std::invalid_argument>(
                 "gpipe: the optimizer of rank %zu is another, or has another weight decay or other "
-                "groups, than that of rank %zu: all have to be told the same",
+                "numbers or groups, than that of rank %zu: all have to be told the same",
                 there, here);
         throw_error<std::invalid_argument>(
             "gpipe: rank %zu is told to %s, but rank %zu to %s: all have to be told the same",

@@ -37,18 +37,22 @@ struct StepTable {
     }
     /// What a step waits for in this step, and in the step before.
     ///@{
-    Part<Wait> waits_of(Step const& step) const {
+    [[gnu::always_inline]] Part<Wait> waits_of(Step const& step) const {
         return {waits.data() + step.first_wait, step.waits};
     }
-    Part<Wait> waits_before(Step const& step) const {
+    [[gnu::always_inline]] Part<Wait> waits_before(Step const& step) const {
         return {waits.data() + step.first_wait + step.waits, step.waits_before};
     }
     ///@}
     /// A step's addresses, by Region.
     ///@{
-    std::byte** of(Step const& step) { return addresses.data() + step.first_address; }
-    std::byte* const* of(Step const& step) const { return addresses.data() + step.first_address; }
-    std::byte* of(Step const& step, Region region) const {
+    [[gnu::always_inline]] std::byte** of(Step const& step) {
+        return addresses.data() + step.first_address;
+    }
+    [[gnu::always_inline]] std::byte* const* of(Step const& step) const {
+        return addresses.data() + step.first_address;
+    }
+    [[gnu::always_inline]] std::byte* of(Step const& step, Region region) const {
         return of(step)[static_cast<std::size_t>(region)];
     }
     ///@}

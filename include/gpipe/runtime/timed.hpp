@@ -79,7 +79,7 @@ template <class Training> class Timed {
             of.engine().runs().on_action(make());
         });
     }
-    auto& machine() { return detail::MachineAccess::of(static_cast<Training&>(*this)); }
+    auto& machine() { return detail::MachineAccess::machine(static_cast<Training&>(*this)); }
     auto const& machine() const {
         return detail::MachineAccess::of(static_cast<Training const&>(*this));
     }

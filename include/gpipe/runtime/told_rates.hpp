@@ -45,7 +45,9 @@ template <class O> ToldRates told_rates(void const* optimizer) {
     });
     if constexpr (requires { ParameterGroup{own.groups[0]}; })
         for (ParameterGroup const& group : own.groups)
-            for (std::uint32_t const place : {group.first_layer, group.last_layer, group.tensor})
+            for (std::uint64_t const place :
+                 {std::uint64_t{group.first_layer}, std::uint64_t{group.last_layer},
+                  std::uint64_t{group.tensor}, group.type})
                 add(place);
     return result;
 }

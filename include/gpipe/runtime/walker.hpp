@@ -160,7 +160,7 @@ template <DeviceRuntime Device> class Walker {
                 time.action = action_of(step);
                 time.lane = walker;
                 (begins ? time.start : time.end) = seconds_in(run);
-                time.ran = true;
+                time.ran = run.ranges[step.micro_batch].count > 0;
             }
             if (!begins && sound && run.ranges[step.micro_batch].count > 0)
                 tell_hook(run, step, walker, false);

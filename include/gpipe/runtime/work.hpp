@@ -4,6 +4,7 @@
 #include <gpipe/call/step_state.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/ordered_sum.hpp>
 #include <gpipe/memory/plan.hpp>
@@ -149,8 +150,6 @@ GPIPE_INLINE bool keep(KeepCall const& call) noexcept {
     return call.state->committed;
 }
 
-GPIPE_HOST_DEVICE constexpr bool is_finite(double x) { return x >= -DBL_MAX && x <= DBL_MAX; }
-
 /// Gradients are not finite: whether the next ones may be, see LossScale.
 GPIPE_HOST_DEVICE inline bool shrink(StepState& state, LossScale const& by) noexcept {
     state.good_steps = 0;
@@ -179,7 +178,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     double const weight = call.totals[1];
     // What is wrong with a part of a mini-batch is wrong with all of it.
     bool const spoilt = call.continues && state.fault != StepFault::nothing;
-    bool sound = !spoilt && weight >= least_weight && weight <= DBL_MAX;
+    bool sound = !spoilt && is_finite(weight) && weight >= least_weight;
     double scale = sound ? 1 / weight : 0;
     state.unscale = 1 / state.loss_scale; // which may grow before it is used
     if (!spoilt) state.fault = StepFault::nothing;

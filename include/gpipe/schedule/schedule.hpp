@@ -65,7 +65,7 @@ template <class S> constexpr std::size_t least_micro_batches(std::size_t devices
 namespace schedule {
 
 /// A schedule that is chosen at construction, with its numbers; also the type that holds the
-/// choice. By name: see schedules() in catalogue.hpp.
+/// choice. By name: see schedules() in schedule_catalogue.hpp.
 class Dynamic {
   public:
     using policy_kind = policy::Schedule;

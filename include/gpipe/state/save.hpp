@@ -143,7 +143,7 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
-    PendingSave::finish(detail::MachineAccess::of(train).saving());
+    PendingSave::finish(detail::MachineAccess::machine(train).saving());
     detail::MachineAccess::together(train, [&](auto& machine, bool) {
         detail::save(machine, detail::state_of(machine, train), path, metadata);
     });
@@ -156,7 +156,7 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,
                        StateMetadata metadata = {}) {
-    auto& machine = detail::MachineAccess::of(train);
+    auto& machine = detail::MachineAccess::machine(train);
     PendingSave::finish(machine.saving());
     return detail::start_save(machine, detail::state_of(machine, train), path, std::move(metadata));
 }

@@ -21,7 +21,8 @@ namespace detail {
 
 // The letter of a kind, and of the same in the second of a device's two cells.
 GPIPE_INLINE constexpr char letter(Kind kind, bool second) {
-    constexpr std::string_view capitals = "FRBIWssssofgu";
+    constexpr std::string_view capitals = "FRBIWssssofgxabqcvtu";
+    static_assert(capitals.size() == static_cast<std::size_t>(Kind::update) + 1);
     char const capital = capitals[static_cast<std::size_t>(kind)];
     return second && capital < 'a' ? static_cast<char>(capital - 'A' + 'a') : capital;
 }

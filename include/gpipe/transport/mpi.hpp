@@ -57,24 +57,12 @@ class MpiRanks {
     MpiRanks() : MpiRanks(Options{}) {}
     /// The same, with what was chosen.
     explicit MpiRanks(Options const& options) : options_(checked(options)) {
-        {
-            std::lock_guard const lock(calls);
-            MPI_Comm_rank(options.communicator, &self_);
-            MPI_Comm_size(options.communicator, &count_);
+        try {
+            join(options);
+        } catch (...) {
+            if (!watch_ || !watch_->anybody_lost()) session_.give_up();
+            throw;
         }
-        own_ = std::make_unique<Buffers>();
-        own_->numbers = std::vector<std::uint64_t>(ranks());
-        // It stands before there is any communicator of ours: so to make them has a deadline, too.
-        watch_ = std::make_unique<Watch>(rank(), ranks(), options_.deadline, options_.address,
-                                         [&](detail::WatchMesh::Card const& card) {
-                                             return detail::mpi_exchange(options.communicator, card,
-                                                                         options.deadline);
-                                         });
-        together([&](MPI_Request* request) {
-            return MPI_Comm_idup(options.communicator, &all_, request);
-        });
-        std::lock_guard const lock(calls);
-        MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     }
     MpiRanks(MpiRanks const&) = delete;
     MpiRanks& operator=(MpiRanks const&) = delete;
@@ -137,8 +125,8 @@ class MpiRanks {
         if (options_.shares)
             together([&](MPI_Request* request) {
                 Watch::Section const blocks(*watch_);
-                window_.open(all_, channels, options_.ahead, own_->ways);
-                return MPI_Ibarrier(all_, request);
+                int const code = window_.open(all_, channels, options_.ahead, own_->ways);
+                return code == MPI_SUCCESS ? MPI_Ibarrier(all_, request) : code;
             });
         for (std::size_t c = 0; c < channels.size(); ++c) {
             detail::MpiWay& way = own_->ways[c];
@@ -225,6 +213,26 @@ class MpiRanks {
             throw std::invalid_argument("gpipe: MpiRanks::Options asks for a deadline, and for "
                                         "messages ahead, of more than 0");
         return options;
+    }
+    void join(Options const& options) {
+        {
+            std::lock_guard const lock(calls);
+            MPI_Comm_rank(options.communicator, &self_);
+            MPI_Comm_size(options.communicator, &count_);
+        }
+        own_ = std::make_unique<Buffers>();
+        own_->numbers = std::vector<std::uint64_t>(ranks());
+        // It stands before there is any communicator of ours: so to make them has a deadline, too.
+        watch_ = std::make_unique<Watch>(rank(), ranks(), options_.deadline, options_.address,
+                                         [&](detail::WatchMesh::Card const& card) {
+                                             return detail::mpi_exchange(options.communicator, card,
+                                                                         options.deadline);
+                                         });
+        together([&](MPI_Request* request) {
+            return MPI_Comm_idup(options.communicator, &all_, request);
+        });
+        std::lock_guard const lock(calls);
+        MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     }
     template <class Integer> static std::size_t at(Integer number) {
         return static_cast<std::size_t>(number);

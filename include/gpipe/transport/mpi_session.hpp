@@ -50,6 +50,12 @@ class MpiSession {
         if (--count_ == 0 && ends_) MPI_Finalize();
     }
 
+    /// Of one that came to nothing: MPI goes on, for another.
+    void give_up() {
+        std::lock_guard const lock(calls);
+        --count_;
+    }
+
   private:
     inline static int count_ = 0;
     inline static bool ends_ = false;

@@ -18,13 +18,16 @@ namespace gpipe::detail {
 class MpiWindow {
   public:
     /// Of those of `all` that are on this host, for channels between them; gives ways slots there.
-    /// All call it, and nobody sends before all have.
-    void open(MPI_Comm all, Array<Channel> const& channels, std::size_t ahead,
-              std::vector<MpiWay>& ways) {
+    /// All call it, and nobody sends before all have. What MPI returned.
+    int open(MPI_Comm all, Array<Channel> const& channels, std::size_t ahead,
+             std::vector<MpiWay>& ways) {
         int self = 0, count = 0;
         MPI_Comm_rank(all, &self);
         MPI_Comm_size(all, &count);
-        MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, self, MPI_INFO_NULL, &host_);
+        if (int const code =
+                MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, self, MPI_INFO_NULL, &host_);
+            code != MPI_SUCCESS)
+            return code;
         std::vector<int> const local = numbers_here(all, count);
         auto const is_here = [&](Channel const& channel) {
             return local[channel.from] != MPI_UNDEFINED && local[channel.to] != MPI_UNDEFINED;
@@ -43,17 +46,19 @@ class MpiWindow {
         MPI_Info info;
         MPI_Info_create(&info);
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // each near to who has it
-        MPI_Win_allocate_shared(
+        int code = MPI_Win_allocate_shared(
             static_cast<MPI_Aint>(bytes[static_cast<std::size_t>(self)] + slot_alignment), 1, info,
             host_, &own, &window_);
         MPI_Info_free(&info);
+        if (code != MPI_SUCCESS) return code; // no room, say
         for (std::size_t c = 0; c < channels.size(); ++c) {
             MpiWay& way = ways[c];
             if (!is_here(channels[c]) || way.slot == 0) continue; // another's
             MPI_Aint size = 0;
             int unit = 0;
             void* base = nullptr;
-            MPI_Win_shared_query(window_, local[channels[c].to], &size, &unit, &base);
+            code = MPI_Win_shared_query(window_, local[channels[c].to], &size, &unit, &base);
+            if (code != MPI_SUCCESS) return code;
             std::size_t const before = reinterpret_cast<std::uintptr_t>(base) % slot_alignment;
             std::byte* const at =
                 static_cast<std::byte*>(base) + (slot_alignment - before) + begin[c];
@@ -61,6 +66,7 @@ class MpiWindow {
                                         : std::launder(reinterpret_cast<MpiCounters*>(at));
             way.slots = at + head;
         }
+        return code;
     }
     /// All that are on this host call it.
     void close() {

@@ -68,11 +68,16 @@ class Watch {
             lines_[r] = detail::WatchLine(std::move(mesh.ways[r]));
         board_ = {rank, ranks};
         // Signals are for the program's own threads.
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        struct WithoutSignals {
+            sigset_t before;
+            WithoutSignals() {
+                sigset_t all;
+                sigfillset(&all);
+                pthread_sigmask(SIG_SETMASK, &all, &before);
+            }
+            ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+        } const without_signals;
         thread_ = std::thread([this] { run(); });
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
     Watch(Watch const&) = delete;
     Watch& operator=(Watch const&) = delete;

@@ -171,7 +171,8 @@ class WatchMesh {
             double const left = end_ - seconds_now();
             if (left <= 0) return false;
             pollfd one{way, events, 0};
-            if (::poll(&one, 1, static_cast<int>(1000 * left) + 1) > 0) return true;
+            if (::poll(&one, 1, static_cast<int>(1000 * (left < 1000 ? left : 1000)) + 1) > 0)
+                return true;
         }
     }
     static void send_at_once(int way) {
