@@ -12,6 +12,7 @@
 // expect GPIPE_A8_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1, Policy=Unknown)
 // expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2, Policy=int)
 // expect GPIPE_NO_POLICY: gpipe: policy Index is none that this template knows
+// expect GPIPE_SAYS_NO_KIND: gpipe: policy Index is a schedule or a checkpointing policy that does not say so
 // expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1, Policy=OtherKind)
 // expect GPIPE_UNKNOWN_KIND: gpipe: policy Index is none that this template knows
 // expect GPIPE_TWICE: gpipe: policy Index is given twice: there is one of each kind
@@ -92,6 +93,13 @@ using Train = gpipe::Training<Net>;
 using Train = gpipe::Training<Net, Loss, Unknown>;
 #elif defined(GPIPE_NO_POLICY)
 using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, int>;
+#elif defined(GPIPE_SAYS_NO_KIND)
+struct Silent {
+    static constexpr gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
+    }
+};
+using Train = gpipe::Training<Net, gpipe::Cells<2>, Silent, Loss>;
 #elif defined(GPIPE_UNKNOWN_KIND)
 using Train = gpipe::Training<Net, Loss, OtherKind>;
 #elif defined(GPIPE_TWICE)

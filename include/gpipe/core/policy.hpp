@@ -44,7 +44,14 @@ inline constexpr bool sound_policy<P> = P::sound;
 /// That policy `Index` is one of the known kinds.
 template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
     static consteval bool ok() {
-        static_assert(known,
+        constexpr bool silent =
+            !known && (
+                          requires { &Policy::programs; } || requires { &Policy::lower; } ||
+                          requires { &Policy::reversal; });
+        static_assert(!silent, "gpipe: policy Index is a schedule or a checkpointing policy that "
+                               "does not say so: using policy_kind = gpipe::policy::Schedule, or "
+                               "gpipe::policy::Checkpointing");
+        static_assert(known || silent,
                       "gpipe: policy Index is none that this template knows: Cells or Balance, "
                       "MicroBatches, Loss, Optimizer, a schedule, a checkpointing policy, an "
                       "update, replicas, a transport, a device");

@@ -23,7 +23,8 @@ struct FillPoison {
 
 // What is found, as its greatest, where nothing is 0.
 struct PoisonFound {
-    unsigned long long before_end; // the complement of the first byte that is unwritten
+    unsigned long long before_end; // the complement of twice the first byte that is unwritten,
+                                   // plus one if that was computed
     unsigned long long beyond;
 };
 // Behind the state of a step, in its slot.
@@ -42,7 +43,9 @@ struct FindPoison {
     __device__ void operator()(std::size_t i) const {
         if (i < units) {
             std::size_t const at = i * all.poison.unit;
-            if (gpipe::detail::is_unwritten(all, at)) atomicMax(&found->before_end, ~0ull - at);
+            if (gpipe::detail::is_unwritten(all, at))
+                atomicMax(&found->before_end,
+                          ~(2ull * at + (gpipe::detail::is_computed(all, at) ? 1 : 0)));
         } else {
             std::size_t const at = all.bytes + (i - units);
             if (all.data[at] != gpipe::detail::byte_of(all.guard, at))
@@ -77,7 +80,13 @@ inline PoisonFinding find_poison(StepFrame const& shared, PoisonedBytes const& a
     check("cudaMemcpyAsync",
           cudaMemcpyAsync(&found, there, sizeof found, cudaMemcpyDeviceToHost, stream));
     check("cudaStreamSynchronize", cudaStreamSynchronize(stream));
-    return {~static_cast<std::uint64_t>(found.before_end), found.beyond};
+    PoisonFinding result;
+    result.beyond = found.beyond;
+    if (found.before_end != 0) {
+        result.unwritten = ~found.before_end / 2;
+        result.computed = ~found.before_end % 2 == 1;
+    }
+    return result;
 }
 ///@}
 

@@ -261,8 +261,10 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
     Message const fault =
         beyond > 0
             ? Message("written up to %zu bytes beyond its end", beyond * tensor.element)
-            : Message("left unwritten, first at element %zu%s", at % tensor.bytes / tensor.element,
-                      tensor.has_samples() ? sample.text : "");
+            : Message("%s, first at element %zu%s",
+                      found.computed ? "computed from what is unwritten (by += for =, say)"
+                                     : "left unwritten",
+                      at % tensor.bytes / tensor.element, tensor.has_samples() ? sample.text : "");
     std::string_view const which = tensor.tag.empty() ? number.text : tensor.tag;
     throw_error<std::logic_error>("gpipe: %s %.*s is %s, by the %s of layer %u (%.*s)", tensor.what,
                                   static_cast<int>(which.size()), which.data(), fault.text,

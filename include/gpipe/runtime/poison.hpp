@@ -18,6 +18,7 @@ struct Poison {
     std::uint64_t pattern = 0; ///< the first byte is the lowest
     std::size_t unit = 0;      ///< bytes; 0: nobody has to write them
     std::uint64_t salt = 0;    ///< times 1 to 31 it makes others of the same kind, by exclusive or
+    std::uint64_t quiet = 0;   ///< what arithmetic sets in it, on a CPU: 0 where it is no NaN
 };
 
 /// That of such elements. Floating-point numbers are NaNs that arithmetic does not make: of 4 and 8
@@ -28,10 +29,12 @@ struct Poison {
 GPIPE_INLINE constexpr Poison poison_of(ElementInfo element) {
     constexpr std::uint64_t of_1 = 0x0101010101010101, of_2 = 0x0001000100010001,
                             of_4 = 0x0000000100000001;
-    if (element.is_real && element.bytes == 2) return {0x7FA57FA57FA57FA5, 2, of_2};
-    if (element.is_real && element.bytes == 8) return {0x7FF4A5A57FA5A5A5, 8, of_4};
+    if (element.is_real && element.bytes == 2)
+        return {0x7FA57FA57FA57FA5, 2, of_2, 0x0040004000400040};
+    if (element.is_real && element.bytes == 8)
+        return {0x7FF4A5A57FA5A5A5, 8, of_4, 0x0008000000000000};
     if (element.bytes < 4) return {0xE1963CA5780FD25A, element.is_bool ? 1u : 8u, of_1};
-    return {0x7FA5A5A57FA5A5A5, element.bytes, of_4};
+    return {0x7FA5A5A57FA5A5A5, element.bytes, of_4, element.is_real ? 0x0040000000400000u : 0u};
 }
 
 /// Bytes that a call may write, and those behind them in their slot, which nobody may. They begin
@@ -48,6 +51,7 @@ struct PoisonedBytes {
 struct PoisonFinding {
     static constexpr std::uint64_t none = ~std::uint64_t{0}; ///< all is written
     std::uint64_t unwritten = none;                          ///< the first byte that is not
+    bool computed = false;    ///< whether it comes of arithmetic with what was there, a sum say
     std::uint64_t beyond = 0; ///< bytes behind the end, up to the last that was
 };
 
@@ -71,12 +75,21 @@ GPIPE_HOST_DEVICE constexpr std::uint64_t word_before(PoisonedBytes const& all, 
     std::uint64_t const behind = ~std::uint64_t{0} << (all.bytes - at) * 8;
     return (all.poison.pattern & ~behind) | (all.guard & behind);
 }
-// Whether nobody has written the unit that begins there.
-GPIPE_HOST_DEVICE constexpr bool is_unwritten(PoisonedBytes const& all, std::size_t at) {
+// Whether the unit that begins there holds this.
+GPIPE_HOST_DEVICE constexpr bool holds(PoisonedBytes const& all, std::size_t at,
+                                       std::uint64_t pattern) {
     if (at + all.poison.unit > all.bytes) return false; // less than one is left
     for (std::size_t b = at; b < at + all.poison.unit; ++b)
-        if (all.data[b] != byte_of(all.poison.pattern, b)) return false;
+        if (all.data[b] != byte_of(pattern, b)) return false;
     return true;
+}
+// Whether it comes of what was there, and nobody wrote.
+GPIPE_HOST_DEVICE constexpr bool is_computed(PoisonedBytes const& all, std::size_t at) {
+    return all.poison.quiet != 0 && holds(all, at, all.poison.pattern | all.poison.quiet);
+}
+// Whether nobody has written it.
+GPIPE_HOST_DEVICE constexpr bool is_unwritten(PoisonedBytes const& all, std::size_t at) {
+    return holds(all, at, all.poison.pattern) || is_computed(all, at);
 }
 
 GPIPE_INLINE void fill_poison(PoisonedBytes const& all) {
@@ -89,7 +102,10 @@ GPIPE_INLINE PoisonFinding find_poison(PoisonedBytes const& all) {
     PoisonFinding found;
     std::size_t at = 0;
     while (all.poison.unit > 0 && at < all.bytes && !is_unwritten(all, at)) at += all.poison.unit;
-    if (all.poison.unit > 0 && at < all.bytes) found.unwritten = at;
+    if (all.poison.unit > 0 && at < all.bytes) {
+        found.unwritten = at;
+        found.computed = is_computed(all, at);
+    }
     for (std::size_t last = all.room; last-- > all.bytes && found.beyond == 0;)
         if (all.data[last] != byte_of(all.guard, last)) found.beyond = last + 1 - all.bytes;
     return found;

@@ -68,8 +68,9 @@ template <class Device> struct TrainingOptions {
     /// something behind the gradients and statistics of each layer, and behind what the loss comes
     /// to: nobody may write that. What is left unwritten, or written beyond its end, is a
     /// std::logic_error that names tensor, place, function and layer; the step fails as if that had
-    /// thrown. All results are those without it, in every bit. Not noticed are copies of what was
-    /// unwritten; fewer than eight bytes in a row of integers of one or two; a parameter's
+    /// thrown. So is what is computed from it, by += for =, on a CPU. All results of layers that
+    /// write what they have to are those without it, in every bit. Not noticed are copies of what
+    /// was unwritten; fewer than eight bytes in a row of integers of one or two; a parameter's
     /// gradient, a layer's statistics, or what it tells replicas, that is written on in the next
     /// one's, if its bytes are a multiple of 256; and what merge_statistics() and update_buffers()
     /// write. On a GPU every call is waited for, so that a kernel's fault has its layer's name, but
