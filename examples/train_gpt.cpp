@@ -294,14 +294,22 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         }
     }
     progress.end();
-    if (!settings.save.empty()) gpipe::save(train, progressed.path(), progressed.metadata());
-    if (traces && !losses.empty()) {
-        gpipe::Timeline const step =
-            train.timeline(settings.pipeline.schedule + ", as its last step ran");
-        if (trace) trace->write(train, step, settings.batch, settings.pipeline.schedule);
-    }
-
+    std::optional<gpipe::Timeline> last_step; // before anything else runs
+    if (traces && !losses.empty())
+        last_step = train.timeline(settings.pipeline.schedule + ", as its last step ran");
+    if (losses.empty() && speaks)
+        std::fprintf(stderr, "nothing to train: --steps %zu, and %zu are trained\n",
+                     static_cast<std::size_t>(settings.steps),
+                     static_cast<std::size_t>(train.steps()));
     auto const result = train.evaluate(held_out.inputs, held_out.targets);
+    if (!std::isfinite(result.loss))
+        throw std::runtime_error(format("the held-out loss is %g after %zu steps: nothing is "
+                                        "saved; try a lower --learning-rate",
+                                        result.loss, static_cast<std::size_t>(train.steps())));
+    if (!settings.save.empty()) gpipe::save(train, progressed.path(), progressed.metadata());
+    if (trace && last_step)
+        trace->write(train, *last_step, settings.batch, settings.pipeline.schedule);
+
     auto const last = std::min(losses.size(), std::max<std::size_t>(1, losses.size() / 10));
     double final_loss = losses.empty() ? std::numeric_limits<double>::quiet_NaN() : 0;
     for (std::size_t i = losses.size() - last; i < losses.size(); ++i)
@@ -326,7 +334,7 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     }
     if (settings.json && speaks) {
         support::JsonObject object;
-        object.add("steps", settings.steps)
+        object.add("steps", train.steps())
             .add("batch", settings.batch)
             .add("parts", settings.parts)
             .add("context", Model::context)

@@ -68,8 +68,13 @@ void Options::flag(std::string const& name, std::string help, bool& target) {
 }
 void Options::text(std::string const& name, std::string value, std::string help,
                    std::string& target) {
+    bool const is_path = value == "FILE" || value == "FOLDER";
     option(name, std::move(value), std::move(help), target,
-           [&target](std::string const& text) { target = text; });
+           [&target, name, is_path](std::string const& text) {
+               if (is_path && text.empty())
+                   throw UsageError("--" + name + " takes a name, not an empty one");
+               target = text;
+           });
 }
 void Options::number(std::string const& name, std::string help, std::uint64_t& target,
                      std::uint64_t low, std::uint64_t high) {

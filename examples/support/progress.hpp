@@ -29,8 +29,10 @@ class Progress {
     }
     void show(std::size_t done, std::string const& words) {
         std::size_t const filled = done * width / steps_;
-        std::string line = "[" + std::string(filled, '#') + std::string(width - filled, '.') +
-                           "] " + std::to_string(done) + '/' + std::to_string(steps_) + ' ' + words;
+        std::string line = "[";
+        line.append(filled, '#').append(width - filled, '.');
+        line.append("] ").append(std::to_string(done)).append("/").append(std::to_string(steps_));
+        line.append(" ").append(words);
         if (terminal_) {
             std::fprintf(stderr, "\r%s\033[K", line.c_str());
             std::fflush(stderr);

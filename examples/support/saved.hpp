@@ -4,13 +4,17 @@
 
 #include <gpipe/state/state.hpp>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <unistd.h>
 
 namespace support {
 
@@ -26,11 +30,12 @@ struct Progressed {
         return {{"rate-steps", std::to_string(curve())}, {"characters", characters()}};
     }
     /// Makes the folder and, where a state is there and that is wanted, goes on from it. Throws
-    /// where it cannot, or is another training's.
+    /// where it cannot, or is another training's; and where nothing could be saved, before anything
+    /// is trained.
     template <class Train>
     void begin(Train& train, std::string const& in, bool resume, bool speaks) {
         folder = in;
-        std::filesystem::create_directories(folder);
+        try_folder();
         if (resume && std::filesystem::exists(path())) {
             read(gpipe::saved_state(path()).metadata);
             gpipe::load(train, path());
@@ -39,11 +44,26 @@ struct Progressed {
                              static_cast<std::size_t>(train.steps()), path().c_str());
         } else if (resume && speaks) {
             std::fprintf(stderr, "there is no %s yet: begins anew\n", path().c_str());
+        } else if (speaks && std::filesystem::exists(path())) {
+            std::fprintf(stderr, "%s will be written over: --resume goes on from it\n",
+                         path().c_str());
         }
     }
     std::uint64_t curve() const { return rate_steps ? rate_steps : 6000; }
 
   private:
+    void try_folder() const {
+        std::error_code error;
+        std::filesystem::create_directories(folder, error);
+        std::string const probe = path() + ".probe-" + std::to_string(::getpid());
+        std::FILE* const file = error ? nullptr : std::fopen(probe.c_str(), "w");
+        if (!file) {
+            std::string const why = error ? error.message() : std::strerror(errno);
+            throw std::runtime_error("--save: nothing can be written in '" + folder + "': " + why);
+        }
+        std::fclose(file);
+        std::remove(probe.c_str());
+    }
     void read(gpipe::StateMetadata const& saved) {
         auto const value = [&](char const* key) {
             auto const found = saved.find(key);
@@ -53,7 +73,7 @@ struct Progressed {
             throw std::runtime_error(path() + " was trained on a text with other characters");
         std::uint64_t steps = 0;
         std::istringstream length(value("rate-steps"));
-        if (!(length >> steps) || steps == 0)
+        if (value("rate-steps")[0] == '-' || !(length >> steps) || steps == 0)
             throw std::runtime_error(path() + " does not say when its learning rate's curve ends");
         if (rate_steps != 0 && rate_steps != steps)
             throw std::runtime_error(path() + " was saved with --rate-steps " +

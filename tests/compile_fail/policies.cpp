@@ -94,12 +94,12 @@ using Train = gpipe::Training<Net, Loss, Unknown>;
 #elif defined(GPIPE_NO_POLICY)
 using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, int>;
 #elif defined(GPIPE_SAYS_NO_KIND)
-struct Silent {
+struct Kindless {
     static constexpr gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {
         return gpipe::schedule::GPipe::programs(devices, micro_batches);
     }
 };
-using Train = gpipe::Training<Net, gpipe::Cells<2>, Silent, Loss>;
+using Train = gpipe::Training<Net, gpipe::Cells<2>, Kindless, Loss>;
 #elif defined(GPIPE_UNKNOWN_KIND)
 using Train = gpipe::Training<Net, Loss, OtherKind>;
 #elif defined(GPIPE_TWICE)

@@ -112,7 +112,7 @@ struct OtherShape {
 TEST_CASE("options that do not fit are refused with their numbers") {
     CHECK(has(refusal(options(0, 2, 2)), {"Options::samples", "zero"}));
     CHECK(has(refusal(options(4, L + 1, 2)), {"11", "10"}));
-    CHECK(has(refusal(options(4, 0, 2)), {"cell"}));
+    CHECK(has(refusal(options(4, 0, 2)), {"Options::cells", "Options::balance"}));
 
     toy::Watch watch;
     using Constant = gpipe::Training<toy::Net<Real>, gpipe::Cells<3>, gpipe::MicroBatches<5>,

@@ -797,7 +797,8 @@ TEST_CASE(
     for (std::string const& words : told({1, 2}, 7, false)) CHECK(words == "");
     for (std::string const& words : told({1, 1}, 7, false))
         CHECK(words == "gpipe: 3 devices are to be those of 2 ranks, which have 2, each at least "
-                       "one");
+                       "one: start a rank for each, or say in Options::device.devices how many "
+                       "each has");
     for (std::string const& words : told({3, 0}, 7, false))
         CHECK(words.find("each at least one") != std::string::npos);
     for (auto const& both :

@@ -762,6 +762,21 @@ TEST_CASE("train_gpt that is stopped and goes on elsewhere ends as if it had not
         CHECK(ran.err.find("train_gpt: ") != std::string::npos);
     }
     CHECK(saved("parts") == saved("whole"));
+    CHECK(third.err.find("nothing to train: --steps 6, and 6 are trained") != std::string::npos);
+
+    // Where nothing could be saved nothing is trained; nor is what is no number written over what
+    // is.
+    CHECK(train_gpt(folder, "--text " + text + " --steps 1 --save ''").status == 2);
+    Ran const nowhere = train_gpt(folder, "--text " + text + " --steps 1 --save " + text);
+    CHECK(nowhere.err.find("--save: nothing can be written in ") != std::string::npos);
+    CHECK(nowhere.err.find("1/1") == std::string::npos);
+    std::string broken = saved("parts");
+    for (std::size_t i = 0; i < 4; ++i) broken[broken.size() / 2 / 4 * 4 + i] = '\xff'; // a NaN
+    std::ofstream(folder.path() + "/parts/state.safetensors", std::ios::binary) << broken;
+    Ran const lost = train_gpt(folder, "--text " + text + resume);
+    CHECK(lost.status == 1);
+    CHECK(lost.err.find("nan") != std::string::npos);
+    CHECK(saved("parts") == broken);
     std::filesystem::remove_all(folder.path() + "/parts");
     std::filesystem::remove_all(folder.path() + "/whole");
 }

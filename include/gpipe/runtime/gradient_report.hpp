@@ -82,7 +82,8 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
     }
     std::string text = table.text();
     text += report.passed() ? "No gradient of " : std::to_string(report.faults()) + " of ";
-    text += std::to_string(report.rows.size()) + " tensors is wrong";
+    text += std::to_string(report.rows.size()) +
+            (report.faults() > 1 ? " tensors are wrong" : " tensors is wrong");
     if (unchecked > 0) text += ", " + std::to_string(unchecked) + " could not be checked";
     return text + ".\n";
 }

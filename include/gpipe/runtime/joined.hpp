@@ -85,7 +85,7 @@ class Joined : public Inner {
         if (!any || all != devices * replicas_)
             detail::throw_error<std::invalid_argument>(
                 "gpipe: %zu devices are to be those of %zu ranks, which have %zu, each at least "
-                "one",
+                "one: start a rank for each, or say in Options::device.devices how many each has",
                 devices * replicas_, transport_->ranks(), all);
         if (!alike)
             detail::throw_error<std::invalid_argument>(

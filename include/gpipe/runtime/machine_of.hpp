@@ -84,6 +84,9 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     if (entries > 0 && (cuts_by_hand<Cut> || devices_of<Cut>(each) != dynamic))
         throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
                                     "says how the layers are cut");
+    if (devices_of<Cut>(each) == dynamic && entries + options.cells == 0)
+        throw std::invalid_argument("gpipe: nothing says how many devices there are: with "
+                                    "Cells<dynamic> Options::cells does, or Options::balance");
     std::size_t const devices = chosen_devices<Cut, Chosen::knows_schedule>(
         each, options.cells == 0 ? entries / each : options.cells);
     std::size_t const micro_batches =
