@@ -206,7 +206,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     for (std::size_t d = 0; d <= of.devices; ++d)
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
-    DeclaredCost const cost(net.costs, net.layers, prepared.first, made.reversals);
+    DeclaredCost const cost(net.layers, prepared.first, made.reversals);
     bool const is_sent = of.links == "sent";
     Array<std::size_t> first(of.devices + 1), most(of.devices, 1); // by rank: a device, a lane
     for (std::size_t d = 0; d <= of.devices; ++d) first[d] = d;

@@ -290,7 +290,8 @@ TEST_CASE("buffers are zero, and memory is of the kind that it is") {
 TEST_CASE("a buffer beyond the device's memory is an error, and takes none of it") {
     Session session({.memory = 4096});
     CHECK(what_of<gpipe::cuda::Error>([] { Buffer(0, 4097); }) ==
-          "gpipe: cudaMalloc failed with cudaErrorMemoryAllocation: out of memory");
+          "gpipe: GPU 0 is to hold 4097 bytes more, and has 4096 of 4096 left: cudaMalloc failed "
+          "with cudaErrorMemoryAllocation: out of memory");
     CHECK(Buffer(0, 4096).size() == 4096);
     CHECK(Buffer(0, 4096).size() == 4096); // the first one's have come back
     CHECK(cuda_double::complaints() == "");

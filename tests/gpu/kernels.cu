@@ -89,11 +89,11 @@ TEST_CASE("the commit on a GPU is the host's in every bit") {
                 write(state_on_gpu, std::vector{state});
                 auto* const data = reinterpret_cast<double*>(on_gpu.data());
                 gpipe::StepWork<gpipe::device::Cuda>::commit(
-                    {data, micro_batches, count, data + micro_batches * count,
+                    {data, micro_batches, count, count, data + micro_batches * count,
                      reinterpret_cast<gpipe::StepState*>(state_on_gpu.data()), &name});
                 stream.synchronize();
                 std::vector<gpipe::StepState> own{state};
-                gpipe::detail::commit({sums.data(), micro_batches, count,
+                gpipe::detail::commit({sums.data(), micro_batches, count, count,
                                        sums.data() + micro_batches * count, own.data(), nullptr});
                 INFO("weight ", weight, ", M = ", micro_batches, ", ", count, " numbers");
                 if (!std::isnan(weight)) CHECK(same_bits(read<double>(on_gpu, sums.size()), sums));

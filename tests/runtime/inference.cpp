@@ -335,10 +335,10 @@ TEST_CASE("of two that are under way one may fail, and one whose handle is gone 
     // Of two parts that fail the first is told of, wherever in the chain that is.
     toy::Data<Real> const parts(18);
     std::vector<Real> outputs(18 * 3);
-    watch.faults = {{9, 10, Phase::evaluate}, {3, 2, Phase::evaluate}}; // of 13 samples, and of 5
+    watch.faults = {{9, 10, Phase::evaluate}, {3, 15, Phase::evaluate}}; // of 13 samples, and of 5
     CHECK_THROWS_AS(inference.predict(parts.inputs, outputs), toy::Thrown);
     CHECK(inference.failure()->layer == 9);
-    watch.faults = {{3, 2, Phase::evaluate}};
+    watch.faults = {{3, 15, Phase::evaluate}};
     CHECK_THROWS_AS(inference.predict(parts.inputs, outputs), toy::Thrown);
     CHECK(inference.failure()->layer == 3);
     watch.faults.clear();

@@ -259,11 +259,11 @@ TEST_CASE("declared costs are those: a backward twice the forward, a half of it 
         LayerTimes times{Array<double>(layers), Array<double>(layers), Array<double>(layers)};
         for (std::size_t i = 0; i < layers; ++i) {
             infos[i] = now.chain.layers[i];
-            times.forward[i] = double(1 + random() % 100);
+            infos[i].cost = times.forward[i] = double(1 + random() % 100);
             times.backward[i] = 2 * times.forward[i];
             if (infos[i].splits) times.weight_gradient[i] = times.forward[i];
         }
-        gpipe::DeclaredCost const declared(times.forward, infos, now.first, now.reversals);
+        gpipe::DeclaredCost const declared(infos, now.first, now.reversals);
         ChainCosts<double> const costs = reversed_costs(times, now.cut(), now.reversals);
         for (std::size_t c = 0; c + 1 < now.first.size(); ++c) {
             for (Kind const kind : {Kind::forward, Kind::recompute, Kind::backward,
@@ -282,9 +282,9 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     now.first = Array<std::size_t>(4);
     for (std::size_t c = 0; c < 4; ++c) now.first[c] = c == 3 ? 8 : 2 * c;
     Array<gpipe::LayerInfo> infos(8);
-    Array<double> costs(8, 1.0);
     for (std::size_t i = 0; i < 8; ++i) {
         infos[i] = now.chain.layers[i];
+        infos[i].cost = 1;
         infos[i].saved = now.chain.group({4}); // so that no forward is left out
         infos[i].parameters = now.chain.group({4});
         infos[i].output_carries_gradient = true;
@@ -293,7 +293,7 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     Array<Reversal> reversals(3);
     for (std::size_t c = 0; c < 3; ++c)
         reversals[c] = c < 2 ? gpipe::keep_everything(2) : gpipe::revolve(4, 0);
-    gpipe::DeclaredCost const cost(costs, infos, now.first, reversals);
+    gpipe::DeclaredCost const cost(infos, now.first, reversals);
     CHECK(cost(gpipe::backward(0, 0)) == 4);
     CHECK(cost(gpipe::recompute(2, 0)) == 4);
     CHECK(cost(gpipe::backward(2, 0)) == 8 + 3 + 2 + 1);

@@ -118,14 +118,19 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
 template <DeviceRuntime Device> void Engine<Device>::finish() {
     tied_.take_back();
     std::exception_ptr first;
+    std::optional<Failure> failed;
     for (std::size_t n = 0; n < slots; ++n) // all, for arrays of the caller are theirs until then
         try {
             finish_slot((next_slot_ + n) % slots);
         } catch (...) {
-            if (!first) first = std::current_exception();
+            if (first) continue;
+            first = std::current_exception();
+            failed = runs_.failure();
         }
     throw_unheard();
-    if (first) std::rethrow_exception(first);
+    if (!first) return;
+    runs_.blame(std::move(failed));
+    std::rethrow_exception(first);
 }
 
 template <DeviceRuntime Device>

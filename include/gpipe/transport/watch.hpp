@@ -12,7 +12,6 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -67,16 +66,7 @@ class Watch {
         for (std::size_t r = 0; r < ranks; ++r)
             lines_[r] = detail::WatchLine(std::move(mesh.ways[r]));
         board_ = {rank, ranks};
-        // Signals are for the program's own threads.
-        struct WithoutSignals {
-            sigset_t before;
-            WithoutSignals() {
-                sigset_t all;
-                sigfillset(&all);
-                pthread_sigmask(SIG_SETMASK, &all, &before);
-            }
-            ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-        } const without_signals;
+        detail::WithoutSignals const without_signals; // which are for the program's own threads
         thread_ = std::thread([this] { run(); });
     }
     Watch(Watch const&) = delete;

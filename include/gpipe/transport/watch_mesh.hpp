@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +27,22 @@
 #include <unistd.h>
 
 namespace gpipe::detail {
+
+/// While it lives the thread takes no signals, nor do those that it makes.
+class WithoutSignals {
+  public:
+    WithoutSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    WithoutSignals(WithoutSignals const&) = delete;
+    WithoutSignals& operator=(WithoutSignals const&) = delete;
+    ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
 
 /// A file descriptor that is closed once.
 class Descriptor {
