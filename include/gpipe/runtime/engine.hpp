@@ -171,6 +171,7 @@ template <DeviceRuntime Device> class Engine {
     // Has the device run what of the table has samples. Whether all of that is done.
     bool submit(StepTable const& table, RunArguments const& arguments) {
         Run& run = runs_.begin(table, batches_[arguments.slot], arguments);
+        if (arguments.training()) accumulated_ = 0; // whatever becomes of it
         Ticket const ticket{
             arguments.slot,
             table.lanes(),

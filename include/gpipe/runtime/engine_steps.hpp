@@ -77,7 +77,6 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         submit(trains ? lane_plan().training : lane_plan().forward,
                {seed_, trains ? next_step() : steps_, optimizer, trains, samples, part, slot, true,
                 before + first, !trains || outcome != nullptr, more});
-    accumulated_ = 0;
     feeding.end();
     if (done) runs_.end(runs_[slot]);
     doubtful_ = false;
