@@ -39,15 +39,19 @@ template <class P>
     requires requires { P::sound; }
 inline constexpr bool sound_policy<P> = P::sound;
 
+// Whether it has what schedules or checkpointing policies have.
+template <class P> inline constexpr bool acts_as_policy = requires { &P::programs; };
+template <class P>
+    requires(
+        requires { &P::lower; } || requires { &P::reversal; })
+inline constexpr bool acts_as_policy<P> = true;
+
 } // namespace detail
 
 /// That policy `Index` is one of the known kinds.
 template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
     static consteval bool ok() {
-        constexpr bool silent =
-            !known && (
-                          requires { &Policy::programs; } || requires { &Policy::lower; } ||
-                          requires { &Policy::reversal; });
+        constexpr bool silent = !known && detail::acts_as_policy<Policy>;
         static_assert(!silent, "gpipe: policy Index is a schedule or a checkpointing policy that "
                                "does not say so: using policy_kind = gpipe::policy::Schedule, or "
                                "gpipe::policy::Checkpointing");
