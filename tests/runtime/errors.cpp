@@ -5,6 +5,7 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <limits>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -203,6 +204,19 @@ TEST_CASE("a schedule that is wrong is refused with device, position and action"
     CHECK(elsewhere.find("position") == std::string::npos);
     // Another order of forwards is no mistake.
     CHECK(with(Spoilt<&too_early>{}) == "nothing was thrown");
+}
+
+TEST_CASE("memory that the host has not is asked for in bytes") {
+    if (toy::sanitized) return; // which end the process
+    toy::Watch watch;
+    auto const o = options(std::size_t{1} << 45, 2, 2);
+    std::string said;
+    try {
+        Train(toy::make_net<Real>(watch), {}, Adam{}, o);
+    } catch (std::bad_alloc const& error) {
+        said = error.what();
+    }
+    CHECK(has(said, {"gpipe: the host has no ", " bytes for what a device"}));
 }
 
 TEST_CASE(

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/device/bell.hpp>
 #include <gpipe/device/device.hpp>
 
@@ -17,16 +18,31 @@
 
 namespace gpipe::device {
 
+/// The host has no room for a buffer; says for how many bytes.
+class HostMemoryError : public std::bad_alloc {
+  public:
+    /// Of so many.
+    explicit HostMemoryError(std::size_t bytes)
+        : message_("gpipe: the host has no %zu bytes for what a device, or copies, are to hold",
+                   bytes) {}
+    /// In words.
+    char const* what() const noexcept override { return message_.text; }
+
+  private:
+    gpipe::detail::Message message_;
+};
+
 /// Memory of the host, zeroed, aligned to slot_alignment.
 class HostBuffer {
   public:
     HostBuffer() = default;
-    /// Of so many bytes; empty for 0. Throws std::bad_alloc.
+    /// Of so many bytes; empty for 0. Throws HostMemoryError.
     explicit HostBuffer(std::size_t bytes)
         : data_(bytes ? static_cast<std::byte*>(
-                            ::operator new (bytes, std::align_val_t{slot_alignment}))
+                            ::operator new (bytes, std::align_val_t{slot_alignment}, std::nothrow))
                       : nullptr),
           size_(bytes) {
+        if (bytes && !data_) throw HostMemoryError(bytes);
         if (bytes) std::memset(data_.get(), 0, bytes);
     }
     /// What is moved from is empty.
