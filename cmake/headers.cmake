@@ -37,6 +37,7 @@ set(GPIPE_HEADERS
     include/gpipe/chain/handle_table.hpp
     include/gpipe/chain/info.hpp
     include/gpipe/chain/item.hpp
+    include/gpipe/chain/layer_fault.hpp
     include/gpipe/chain/layer_fits.hpp
     include/gpipe/chain/layer_functions.hpp
     include/gpipe/chain/skip_pairs.hpp

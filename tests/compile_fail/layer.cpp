@@ -27,6 +27,9 @@
 // expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_INITIALIZE_NOT_CONST: gpipe: the initialize of layer Index \(L\) is not const: void initialize\(
 // expect GPIPE_INITIALIZE_ARGUMENTS: gpipe: the initialize of layer Index \(L\) takes other arguments, returns something or is private
+// expect GPIPE_NO_TENSORS: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
+// expect GPIPE_SAVES_A_NUMBER: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
+// expect GPIPE_BUFFERS_AN_ARRAY: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
 // expect GPIPE_INTEGER_PARAMETERS: gpipe: the Parameters of layer Index \(L\) must be tensors of elements that carry a gradient
 // expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_DECAY_SHORT: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
@@ -260,6 +263,21 @@ struct Mistake : Whole {
 #elif defined(GPIPE_DECAY_SHORT_IN_TEMPLATE)
 template <int> struct Template : Whole { static constexpr float decay[] = {1}; };
 struct Mistake : Template<1> {};
+#elif defined(GPIPE_NO_TENSORS)
+struct Mistake : Four {
+    using Parameters = Four; // some class
+    void initialize(auto&) const {}
+};
+#elif defined(GPIPE_SAVES_A_NUMBER)
+struct Mistake : Four {
+    using Saved = float;
+};
+#elif defined(GPIPE_BUFFERS_AN_ARRAY)
+struct Mistake : Four {
+    using Buffers = float[4];
+    void initialize(auto&) const {}
+    void update_buffers(auto&, auto, auto) const {}
+};
 #elif defined(GPIPE_INTEGER_PARAMETERS)
 struct Mistake : Four {
     using Parameters = gpipe::Tensors<Tensor, gpipe::Tensor<int, 4>>;

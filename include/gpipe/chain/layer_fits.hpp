@@ -216,13 +216,24 @@ template <class L> consteval bool rare_members_fit() {
     else
         return true;
 }
+// Whether what it keeps, by whatever name, is tensors.
+template <class L> consteval bool groups_are_tensors() {
+    return is_tensors<typename ParametersOf<L>::type> && is_tensors<typename SavedOf<L>::type> &&
+           is_tensors<typename DeferredOf<L>::type> && is_tensors<typename ScratchOf<L>::type> &&
+           is_tensors<typename BuffersOf<L>::type> && is_tensors<typename StatisticsOf<L>::type> &&
+           is_tensors<typename ExchangedOf<L>::type> &&
+           is_tensors<typename ExchangedGradientOf<L>::type>;
+}
+
 template <class L> consteval bool layer_fits() {
-    if constexpr (has_boundaries<L> && std::is_copy_constructible_v<L> && !std::is_final_v<L>)
+    if constexpr (!has_boundaries<L> || !std::is_copy_constructible_v<L> || std::is_final_v<L>)
+        return false;
+    else if constexpr (!groups_are_tensors<L>())
+        return false;
+    else
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
                parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
                skips_of<L>::fit && ties_fit<L>() && rare_members_fit<L>();
-    else
-        return false;
 }
 
 } // namespace detail
