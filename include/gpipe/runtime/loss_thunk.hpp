@@ -2,9 +2,9 @@
 
 #include <gpipe/chain/check_loss.hpp>
 #include <gpipe/chain/thunk.hpp>
+#include <gpipe/core/finite.hpp>
 
 #include <array>
-#include <cfloat>
 #include <concepts>
 #include <cstddef>
 
