@@ -44,6 +44,14 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
     return toy::allocate(bytes, static_cast<std::size_t>(alignment));
 }
+// As the standard library's algorithms ask for room that they could do without.
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+    try {
+        return operator new(bytes);
+    } catch (std::bad_alloc const&) {
+        return nullptr;
+    }
+}
 void operator delete(void* memory) noexcept { toy::release(memory); }
 void operator delete[](void* memory) noexcept { toy::release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { toy::release(memory); }

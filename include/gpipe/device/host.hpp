@@ -37,12 +37,7 @@ class HostBuffer {
   public:
     HostBuffer() = default;
     /// Of so many bytes; empty for 0. Throws HostMemoryError.
-    explicit HostBuffer(std::size_t bytes)
-        : data_(bytes ? static_cast<std::byte*>(
-                            ::operator new (bytes, std::align_val_t{slot_alignment}, std::nothrow))
-                      : nullptr),
-          size_(bytes) {
-        if (bytes && !data_) throw HostMemoryError(bytes);
+    explicit HostBuffer(std::size_t bytes) : data_(allocated(bytes)), size_(bytes) {
         if (bytes) std::memset(data_.get(), 0, bytes);
     }
     /// What is moved from is empty.
@@ -61,6 +56,12 @@ class HostBuffer {
     std::size_t size() const { return size_; }
 
   private:
+    static std::byte* allocated(std::size_t bytes) try {
+        if (bytes == 0) return nullptr;
+        return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{slot_alignment}));
+    } catch (std::bad_alloc const&) {
+        throw HostMemoryError(bytes);
+    }
     struct Free {
         void operator()(std::byte* data) const {
             ::operator delete (data, std::align_val_t{slot_alignment});
