@@ -54,17 +54,20 @@ constexpr std::array<std::string_view, count> names_of(Given const& given) {
     for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
     return names;
 }
-// What a layer says, of so many tensors.
-template <std::size_t count, auto const& given> struct GivenNames {
-    static constexpr bool one_each = std::size(given) == count;
-    static constexpr std::array<std::string_view, count> value = names_of<count>(given);
+// What a layer says. (Not one template of the array: nvcc 13 writes that so that g++ refuses it.)
+template <class L> struct NamesOf {
+    static constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
+    static constexpr bool one_each = std::size(L::parameter_names) == count;
+    static constexpr std::array<std::string_view, count> value =
+        names_of<count>(L::parameter_names);
     static constexpr bool fit = one_each && plain_names(value);
 };
-template <class L>
-using NamesOf =
-    GivenNames<TensorGroup<typename LayerTraits<L>::Parameters>::count, L::parameter_names>;
-template <class L>
-using BufferNamesOf = GivenNames<TensorGroup<typename L::Buffers>::count, L::buffer_names>;
+template <class L> struct BufferNamesOf {
+    static constexpr std::size_t count = TensorGroup<typename L::Buffers>::count;
+    static constexpr bool one_each = std::size(L::buffer_names) == count;
+    static constexpr std::array<std::string_view, count> value = names_of<count>(L::buffer_names);
+    static constexpr bool fit = one_each && plain_names(value);
+};
 
 // Whether it is the prefix and the number behind that.
 constexpr bool is_numbered(std::string_view name, std::string_view prefix, std::size_t number) {
