@@ -102,6 +102,7 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
     }
 
     Ranks& nccl(std::size_t rank) { return *members_[rank].ranks; }
+    void destroy_training(std::size_t rank) { members_[rank].train.reset(); }
     bool good() const {
         return std::all_of(errors.begin(), errors.end(), [](auto const& e) { return !e; });
     }
@@ -660,6 +661,29 @@ TEST_CASE("ranks that are told different things hear of it, at the latest when t
                              "but rank 1 to compute the gradients of 8 samples after 1 steps of "
                              "seed 7: all have to be told the same",
                              std::invalid_argument);
+    }
+}
+
+TEST_CASE(
+    "a rank that asks for nothing, and destroys its training with steps under way, ends them in "
+    "the order of the others") {
+    for (std::size_t const steps : {1, 2, 3, 4}) {
+        CAPTURE(steps);
+        cuda_double::Session const doubles(session(2, 0));
+        toy::Watch watch;
+        Crew crew(2, watch, options(2));
+        crew.rethrow();
+        toy::Data<Real> const data(8, 8);
+        crew.each([&](std::size_t r) {
+            std::vector<Train::Pending> pending;
+            for (std::size_t n = 0; n < steps; ++n)
+                pending.push_back(crew[r].start(data.inputs, data.targets));
+            if (r == 0) static_cast<void>(pending.back().result());
+            pending.clear();
+            if (r == 1) crew.destroy_training(r);
+        });
+        CHECK(crew.good());
+        CHECK(crew[0].steps() == steps);
     }
 }
 

@@ -255,7 +255,7 @@ class MpiRanks {
         char words[MPI_MAX_ERROR_STRING + 1] = {};
         int length = 0;
         MPI_Error_string(code, words, &length);
-        watch_->lose(peer, (std::string("is out of reach: ") + words).c_str());
+        watch_->lose(peer < 0 ? self_ : peer, (std::string("is out of reach: ") + words).c_str());
     }
     // What all ranks do at once.
     template <class Start> void together(Start start) {
