@@ -18,22 +18,21 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
     if constexpr (requires { optimizer.chosen_states(); }) {
         optimizer.visit([&](auto const& chosen) { each_rate(chosen, f); });
     } else {
-        auto const own = [&](char const* name, auto value, double least, double below) {
-            f(name, static_cast<double>(value), least, below);
-        };
         if constexpr (requires { double{optimizer.learning_rate}; })
-            own("learning_rate", optimizer.learning_rate, -no_bound, no_bound);
+            f("learning_rate", double{optimizer.learning_rate}, -no_bound, no_bound);
         if constexpr (requires { double{optimizer.weight_decay}; })
-            own("weight_decay", optimizer.weight_decay, -no_bound, no_bound);
+            f("weight_decay", double{optimizer.weight_decay}, -no_bound, no_bound);
         if constexpr (requires { double{optimizer.momentum}; })
-            own("momentum", optimizer.momentum, -no_bound, no_bound);
+            f("momentum", double{optimizer.momentum}, -no_bound, no_bound);
         if constexpr (requires { double{optimizer.alpha}; })
-            own("alpha", optimizer.alpha, -no_bound, no_bound);
+            f("alpha", double{optimizer.alpha}, -no_bound, no_bound);
+        // Adam divides by what is left to 1.
         if constexpr (requires { double{optimizer.beta1}; })
-            own("beta1", optimizer.beta1, 0, 1); // of which Adam divides by the distance from 1
-        if constexpr (requires { double{optimizer.beta2}; }) own("beta2", optimizer.beta2, 0, 1);
+            f("beta1", double{optimizer.beta1}, 0, 1);
+        if constexpr (requires { double{optimizer.beta2}; })
+            f("beta2", double{optimizer.beta2}, 0, 1);
         if constexpr (requires { double{optimizer.epsilon}; })
-            own("epsilon", optimizer.epsilon, -no_bound, no_bound);
+            f("epsilon", double{optimizer.epsilon}, -no_bound, no_bound);
     }
     if constexpr (requires { ParameterGroup{optimizer.groups[0]}; })
         for (ParameterGroup const& group : optimizer.groups) {
