@@ -244,6 +244,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/model_of.hpp
+    include/gpipe/runtime/one_caller.hpp
     include/gpipe/runtime/one_replica.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp

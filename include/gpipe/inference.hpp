@@ -26,7 +26,8 @@ namespace gpipe {
 /// Phase::evaluate. Parameters are the layers' first ones until copy_from(), write_parameter() or,
 /// with gpipe::state, gpipe::load() brings others.
 ///
-/// All memory is allocated in the constructor. An Inference is used by one thread at a time.
+/// All memory is allocated in the constructor. An Inference is used by one thread at a time,
+/// else it throws std::logic_error.
 template <class Net, class... Policies>
 class Inference : public InferencePlan<Net, Policies...>,
                   public Inspectable<Inference<Net, Policies...>, Net,

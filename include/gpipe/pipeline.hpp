@@ -23,7 +23,8 @@ template <class... Items> class Pipeline {
     static constexpr std::size_t leaves = Chain::leaves();
 
     /// The type of layer `index`.
-    template <std::size_t index> using Layer = detail::LayerAt<Chain, index, Items...>;
+    template <std::size_t index>
+    using Layer = detail::LayerAt<Chain, detail::layer_number<index, size>(), Items...>;
     using Input = typename Layer<0>::Input;          ///< what the first layer takes, of one sample
     using Output = typename Layer<size - 1>::Output; ///< what the last layer gives, of one sample
 

@@ -6,6 +6,7 @@
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/runtime/machine_of.hpp>
+#include <gpipe/runtime/one_caller.hpp>
 #include <gpipe/runtime/one_replica.hpp>
 #include <gpipe/transport/local_ranks.hpp>
 
@@ -81,6 +82,7 @@ template <class Chosen, class Net> class ReplicaTeam {
     // All have to do the same. Throws what the first throws, or if that only tells what was thrown
     // elsewhere, that.
     template <class F> void together(Machine<Device>& machine, F f) {
+        detail::OneCaller::Call const call(caller_);
         if (std::exchange(lent_, false)) give(machine);
         job_ = [](void const* work, Machine<Device>& other) {
             (*static_cast<F const*>(work))(other, false);
@@ -183,6 +185,7 @@ template <class Chosen, class Net> class ReplicaTeam {
             if (member->thread.joinable()) member->thread.join();
     }
 
+    detail::OneCaller caller_;
     LocalWire wire_;
     std::vector<std::unique_ptr<Member>> members_;
     Bell bell_;

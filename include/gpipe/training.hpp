@@ -38,7 +38,7 @@ namespace gpipe {
 /// std::invalid_argument where a constant would not have compiled. See ConstantPlan for the former.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
-/// thread at a time; any number of them may exist.
+/// thread at a time, and not from within its own steps: std::logic_error. Any number may exist.
 template <class Net, class... Policies>
 class Training : public ConstantPlan<Net, Policies...>,
                  public Inspectable<Training<Net, Policies...>, Net,
@@ -68,6 +68,13 @@ class Training : public ConstantPlan<Net, Policies...>,
           team_(net_, loss_, optimizer_, this->constants(), options),
           machine_(detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
                                                  options, team_.device(options))) {}
+    /// @cond
+    // For its sentences alone.
+    template <class N = Net, class F = LossFunctor, class O = OptimizerFunctor>
+        requires(!detail::are_taken<N, Net, F, LossFunctor, O, OptimizerFunctor>)
+    Training(N const&, F const&, O const&, Options const&)
+        : Training(detail::CheckArguments<N, Net, F, LossFunctor, O, OptimizerFunctor>::refuse()) {}
+    /// @endcond
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
 
@@ -184,6 +191,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     friend struct detail::MachineAccess;
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
+
+    explicit Training(detail::Refused); // never
 
     template <class... Stream>
     Pending started(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {

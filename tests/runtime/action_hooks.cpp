@@ -8,12 +8,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -320,6 +322,59 @@ TEST_CASE("each replica in a process has the hook, and says which it is") {
     heard.take();
     train.step(data.inputs, data.targets);
     CHECK(heard.take().empty());
+}
+
+// What a call from within a call threw.
+template <class F> std::string refused(F call) {
+    try {
+        call();
+    } catch (std::logic_error const& error) {
+        return error.what();
+    }
+    return "nothing";
+}
+
+TEST_CASE_TEMPLATE(
+    "a call from within the object's own step, or by a second thread meanwhile, is refused",
+    Replicated, gpipe::Replicas<1>, gpipe::Replicas<2>) {
+    using T = gpipe::Training<toy::Net<Real>, gpipe::Cells<2>, gpipe::MicroBatches<M>,
+                              gpipe::Loss<toy::MeanSquare<Real, 3>>, Replicated>;
+    toy::Data<Real> const data(9);
+
+    auto const calls = [&](T& train, std::size_t which) {
+        if (which == 0) train.step(data.inputs, data.targets);
+        if (which == 1) train.evaluate(data.inputs, data.targets);
+        if (which == 2) train.compute_gradients(data.inputs, data.targets);
+        if (which == 3) train.accumulate(data.inputs, data.targets);
+        if (which == 4) train.time_actions();
+        if (which == 5) train.on_action(nullptr);
+    };
+    for (std::size_t const threads : {1u, 2u})
+        for (std::size_t which = 0; which < 6; ++which)
+            for (bool const elsewhere : {false, true}) {
+                CAPTURE(threads);
+                CAPTURE(which);
+                CAPTURE(elsewhere);
+                toy::Watch watch;
+                T train(toy::make_net<Real>(watch), {}, {},
+                        {.samples = 9, .device = {.threads = threads}});
+                T plain(toy::make_net<Real>(watch), {}, {},
+                        {.samples = 9, .device = {.threads = threads}});
+                std::atomic<bool> first{true};
+                std::string said;
+                train.on_action([&](ActionEvent const&) {
+                    if (!first.exchange(false)) return;
+                    auto const call = [&] { said = refused([&] { calls(train, which); }); };
+                    elsewhere ? std::thread(call).join() : call();
+                });
+                train.step(data.inputs, data.targets);
+                CHECK(said.find("is in another call") != std::string::npos);
+                train.on_action(nullptr);
+                plain.step(data.inputs, data.targets);
+                for (int step = 0; step < 2; ++step)
+                    CHECK(train.step(data.inputs, data.targets).loss ==
+                          plain.step(data.inputs, data.targets).loss);
+            }
 }
 
 TEST_CASE("on ranks each hears its own devices, messages with samples among it, and what a hook "

@@ -206,6 +206,14 @@ template <class... Items> struct Chain {
     }
 };
 
+// Of one that is there.
+template <std::size_t index, std::size_t layers> consteval std::size_t layer_number() {
+    static_assert(index < layers,
+                  "gpipe: the chain has no layer of this number (index): they count "
+                  "from 0, those in a Repeat as often as they are there");
+    return index < layers ? index : 0;
+}
+
 template <class Chain, std::size_t layer, class... Items>
 using LayerAt = typename ItemOf<typename List<Items...>::template at<Chain::position(layer).item>>::
     Group::template at<Chain::position(layer).place>;

@@ -3,6 +3,7 @@
 #include <gpipe/chain/check_chain.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 
+#include <concepts>
 #include <cstddef>
 
 namespace gpipe {
@@ -28,6 +29,25 @@ template <class Net, class... Policies> consteval bool check_training() {
     else
         return ChosenPolicies<Net, Policies...>::check();
 }
+
+// What a Training is given at construction, and what its type says that it takes.
+template <class N, class Net, class F, class Loss, class O, class Optimizer>
+inline constexpr bool are_taken =
+    std::convertible_to<N, Net>&& std::convertible_to<F, Loss>&& std::convertible_to<O, Optimizer>;
+struct Refused {};
+template <class N, class Net, class F, class Loss, class O, class Optimizer> struct CheckArguments {
+    static consteval Refused refuse() {
+        static_assert(std::convertible_to<N, Net>,
+                      "gpipe: what a Training is given first (N) is not the Net of its type");
+        static_assert(std::convertible_to<F, Loss>,
+                      "gpipe: what a Training is given second (F) is not the functor of the "
+                      "Loss<...> in its type");
+        static_assert(std::convertible_to<O, Optimizer>,
+                      "gpipe: what a Training is given third (O) is not the functor of the "
+                      "Optimizer<...> in its type, which without one is gpipe::SGD");
+        return {};
+    }
+};
 
 // A value that goes with everything.
 struct Anything {

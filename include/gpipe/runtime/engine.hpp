@@ -6,6 +6,7 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
 #include <gpipe/runtime/lane_plans.hpp>
+#include <gpipe/runtime/one_caller.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 #include <gpipe/runtime/runs.hpp>
 #include <gpipe/runtime/tied_parameters.hpp>
@@ -21,7 +22,7 @@
 namespace gpipe {
 
 /// Turns mini-batches into runs of a device: steps, of which several may be under way, each in a
-/// slot, and evaluations.
+/// slot, and evaluations. What runs or waits throws std::logic_error while another call does.
 template <DeviceRuntime Device> class Engine {
   public:
     using Pointers = MiniBatch::Pointers; ///< arrays of the caller, one per tensor
@@ -47,6 +48,7 @@ template <DeviceRuntime Device> class Engine {
     template <class CallersStream>
     void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
                StepOutcome* outcome, CallersStream caller) {
+        detail::OneCaller::Call const call(caller_);
         auto feeding = device_.feeding(caller);
         start_fed(feeding, inputs, targets, samples, optimizer, outcome);
     }
@@ -67,7 +69,10 @@ template <DeviceRuntime Device> class Engine {
     void finish(StepOutcome const& outcome);
     /// Waits for all steps. Throws what was wrong with one that nobody listens to. Spreads what was
     /// lent.
-    void finish();
+    void finish() {
+        detail::OneCaller::Call const call(caller_);
+        finish_all();
+    }
 
     /// Forward and backward as in the next step, which leaves the mean gradients and nothing else.
     /// The loss's numbers; throws as start().
@@ -77,7 +82,8 @@ template <DeviceRuntime Device> class Engine {
     /// for each part of a mini-batch's samples, or the outputs are written to `others`.
     template <class Add>
     void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
-        finish();
+        detail::OneCaller::Call const call(caller_);
+        finish_all();
         if (!measures) await_writers(others);
         std::size_t const most = planned_.samples * planned_.ranks.replicas;
         for (std::size_t first = 0; first < samples; first += most) {
@@ -97,6 +103,7 @@ template <DeviceRuntime Device> class Engine {
     /// Goes on as if so many steps had been trained with this seed, and left that scale, once no
     /// step is under way.
     void go_on(std::uint64_t seed, std::uint64_t steps, LossScaleState scale) {
+        detail::OneCaller::Call const call(caller_);
         seed_ = seed;
         steps_ = steps;
         runs_.set_scale(scale);
@@ -152,6 +159,7 @@ template <DeviceRuntime Device> class Engine {
         return lane_choice_.alone() ? plans_[0] : plans_[plans_.size() - 1];
     }
 
+    void finish_all();
     // Samples from `first` on; forward only without an optimizer, whose outputs are `others` then.
     template <class Feeding>
     void start_fed(Feeding& feeding, Pointers inputs, Pointers others, std::size_t samples,
@@ -245,12 +253,13 @@ template <DeviceRuntime Device> class Engine {
         if (unheard_) std::rethrow_exception(std::exchange(unheard_, nullptr));
     }
     [[gnu::cold]] void give_states() {
-        finish();
+        finish_all();
         runs_.give_states(seed_, steps_);
         doubtful_ = false;
     }
 
     Device& device_;
+    detail::OneCaller caller_;
     MachinePlan<Device> const& planned_;
     MiniBatch batches_[slots]; ///< made by prepared(), before runs_
     Runs<Device> runs_;

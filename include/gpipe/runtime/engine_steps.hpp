@@ -44,6 +44,7 @@ template <DeviceRuntime Device> Engine<Device>::~Engine() {
 template <DeviceRuntime Device>
 void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
                            void const* optimizer, StepOutcome* outcome) {
+    detail::OneCaller::Call const call(caller_);
     auto feeding = device_.feeding();
     start_fed(feeding, inputs, targets, samples, optimizer, outcome);
 }
@@ -65,7 +66,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     tied_.take_back();
     throw_unheard();
     finish_slot(slot);
-    if (accumulated_ > 0 && runs_.immediate()) finish(); // for nothing could be taken back
+    if (accumulated_ > 0 && runs_.immediate()) finish_all(); // for nothing could be taken back
     std::size_t const before = accumulated_;
     SampleRange const part = planned_.own_part(samples);
     batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
@@ -90,7 +91,8 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
 
 template <DeviceRuntime Device>
 void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t samples) {
-    finish();
+    detail::OneCaller::Call const call(caller_);
+    finish_all();
     await_writers(outputs);
     try {
         for (std::size_t first = 0; first < samples; first += planned_.samples) {
@@ -99,7 +101,7 @@ void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t sample
             start_fed(feeding, inputs, outputs, count, nullptr, nullptr, first,
                       samples - first - count);
         }
-        finish();
+        finish_all();
     } catch (...) { // of the first part that failed
         std::optional<Failure> const failed = runs_.failure();
         for (std::size_t n = 0; n < slots; ++n) tell((next_slot_ + n) % slots);
@@ -109,12 +111,13 @@ void Engine<Device>::infer(Pointers inputs, Pointers outputs, std::size_t sample
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& outcome) {
+    detail::OneCaller::Call const call(caller_);
     for (std::size_t n = 0; n < slots; ++n) // the oldest first
         if (outcome.waits())
             if (auto error = tell((next_slot_ + n) % slots); error && !unheard_) unheard_ = error;
 }
 
-template <DeviceRuntime Device> void Engine<Device>::finish() {
+template <DeviceRuntime Device> void Engine<Device>::finish_all() {
     tied_.take_back();
     std::exception_ptr first;
     std::optional<Failure> failed;
@@ -135,7 +138,8 @@ template <DeviceRuntime Device> void Engine<Device>::finish() {
 template <DeviceRuntime Device>
 std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targets,
                                                   std::size_t samples, void const* optimizer) {
-    finish();
+    detail::OneCaller::Call const call(caller_);
+    finish_all();
     if (accumulated_ > 0)
         detail::throw_error<std::logic_error>(
             "gpipe: gradients of %zu samples are accumulated for the next step: train it, or "

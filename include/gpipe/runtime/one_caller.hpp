@@ -1,0 +1,42 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
+
+#include <atomic>
+#include <stdexcept>
+
+namespace gpipe::detail {
+
+// Holds for one object that its calls come one after another: a second thread would wait for marks
+// that the first has taken away, and a call from within a step for that step, for ever.
+class OneCaller {
+  public:
+    // A call. Throws std::logic_error if there is another one.
+    class Call {
+      public:
+        explicit Call(OneCaller& of) : of_(of) { of_.begin(); }
+        Call(Call const&) = delete;
+        Call& operator=(Call const&) = delete;
+        ~Call() { of_.inside_.store(false, std::memory_order_release); }
+
+      private:
+        OneCaller& of_;
+    };
+
+  private:
+    void begin() {
+        if (inside_.exchange(true, std::memory_order_acquire)) refuse();
+    }
+    [[noreturn]] static void refuse();
+
+    std::atomic<bool> inside_{false};
+};
+
+GPIPE_INLINE void OneCaller::refuse() {
+    throw_error<std::logic_error>(
+        "gpipe: a call of an object that is in another call: by a second thread, or from within "
+        "its own step (a layer, a loss, a hook); an object is used by one thread at a time");
+}
+
+} // namespace gpipe::detail

@@ -1,0 +1,85 @@
+// expect GPIPE_OTHER_NET: gpipe: what a Training is given first \(N\) is not the Net of its type
+// expect GPIPE_OTHER_NET: CheckArguments<(gpipe::)?Pipeline<Own>, (gpipe::)?Pipeline<Own, .*|.*N=gpipe::Pipeline<Own>, Net=(gpipe::Pipeline<Own, gpipe::Repeat<2, Careless>|Net)
+// expect GPIPE_OTHER_LOSS: gpipe: what a Training is given second \(F\) is not the functor of the Loss<...> in its type
+// expect GPIPE_OTHER_LOSS: CheckArguments<.*, Own, .*|.*F=Own
+// expect GPIPE_OTHER_OPTIMIZER: gpipe: what a Training is given third \(O\) is not the functor of the Optimizer<...> in its type, which without one is gpipe::SGD
+// expect GPIPE_OTHER_OPTIMIZER_BESIDE_BRACES: gpipe: what a Training is given third \(O\) is not the functor of the Optimizer<...>
+// expect GPIPE_PARAMETERS_OF_NONE: gpipe: the chain has no layer of this number \(index\): they count from 0, those in a Repeat
+// expect GPIPE_GRADIENTS_OF_NONE: gpipe: the chain has no layer of this number
+// expect GPIPE_LAYER_OF_NONE: gpipe: the chain has no layer of this number
+// expect GPIPE_CHANGES_NONE: gpipe: the chain has no layer of this number
+// expect GPIPE_SAVES_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_SCRATCH_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_PARAMETERS_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_NONE_IS_WRITTEN: gpipe: there is no such tensor: .* or it is gpipe::none, which accepts_none takes
+#include <gpipe/gpipe.hpp>
+#include <support/blank_layers.hpp>
+#include <support/blank_loss.hpp>
+
+struct Plain : blank::Map<4> {};
+struct Own : blank::Linear<4> {
+    using Saved = blank::Floats<4>;
+    using Scratch = blank::Floats<4>;
+    static constexpr bool accepts_none = true;
+    void forward(auto& ctx, auto, auto) const { ctx.saved()(0, 0) = 1; }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto const [w, b] = ctx.parameters();
+        auto [dw, db] = ctx.gradients();
+        dw[0] += w[0] * dy(0, 0);
+        db[0] += b[0] * x(0, 0);
+        ctx.scratch()(0, 0) = x(0, 0);
+#ifndef GPIPE_NONE_IS_WRITTEN
+        if constexpr (!gpipe::is_none<decltype(dx)>)
+#endif
+            dx(0, 0) = 0;
+    }
+};
+struct Careless : Plain {
+#if defined(GPIPE_SAVES_UNDECLARED)
+    void forward(auto& ctx, auto, auto) const { ctx.saved()(0, 0) = 1; }
+#elif defined(GPIPE_SCRATCH_UNDECLARED)
+    void forward(auto& ctx, auto, auto) const { ctx.scratch()[0] = 1; }
+#elif defined(GPIPE_PARAMETERS_UNDECLARED)
+    void forward(auto& ctx, auto, auto y) const { y(0, 0) = 2 * ctx.parameters()[0]; }
+#endif
+};
+using Net = gpipe::Pipeline<Own, gpipe::Repeat<2, Careless>>;
+using Train = gpipe::Training<Net, gpipe::Loss<blank::Loss<4>>>;
+
+void use(Train& train);
+void use(Train& train) {
+#if defined(GPIPE_PARAMETERS_OF_NONE)
+    (void)train.parameters<3>();
+#elif defined(GPIPE_GRADIENTS_OF_NONE)
+    (void)train.gradients<3>();
+#elif defined(GPIPE_LAYER_OF_NONE)
+    (void)train.layer<3>();
+#elif defined(GPIPE_CHANGES_NONE)
+    train.change_layer<3>([](auto&) {});
+#else
+    (void)train.parameters<0>();
+    (void)train.gradients<0>();
+    (void)train.layer<2>();
+    train.change_layer<2>([](auto&) {});
+#endif
+}
+
+int main() {
+    blank::Loss<4> const loss;
+    gpipe::SGD const sgd;
+    Train::Options const options{.samples = 4};
+#if defined(GPIPE_OTHER_NET)
+    Train train{gpipe::Pipeline<Own>{}, loss, sgd, options};
+#elif defined(GPIPE_OTHER_LOSS)
+    Train train{Net{}, Own{}, sgd, options};
+#elif defined(GPIPE_OTHER_OPTIMIZER)
+    Train train{Net{}, loss, gpipe::Adam{}, options};
+#elif defined(GPIPE_OTHER_OPTIMIZER_BESIDE_BRACES)
+    Train train{{}, {}, gpipe::Adam{}, {.samples = 4}};
+#else
+    Train train{Net{}, loss, {}, options};
+    Train other{{}, {}, sgd, {.samples = 4}};
+    use(other);
+#endif
+    use(train);
+}
