@@ -185,6 +185,7 @@ TEST_CASE("what it cannot do it refuses with one line") {
                                         "--schedule DualPipeV --cells 4 --micro-batches 7",
                                         "--width 1",
                                         "--svg",
+                                        "--trace figure.svg",
                                         "--json=yes",
                                         "surplus"})
         program.check_refused(arguments);
