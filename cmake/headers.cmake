@@ -264,6 +264,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/replica_parts.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
+    include/gpipe/runtime/snapshot.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_end.hpp
     include/gpipe/runtime/step_faults.hpp

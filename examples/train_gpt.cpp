@@ -162,7 +162,7 @@ struct Settings {
         options.replicas = replicas;
         options.seed = seed;
         pipeline.choose(options, gpt::Standard::Net::size);
-        options.snapshot = save_every > 0 && ranks == 1 && replicas == 1;
+        options.snapshot = save_every > 0;
         if constexpr (requires { options.device.threads; }) options.device.threads = threads;
         if constexpr (requires { options.device.transport; })
             options.device = {company.device(threads), company.all(), devices_of_rank()};
@@ -274,12 +274,8 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         std::uint64_t const done = step + 1;
         if (done * 20 / settings.steps > step * 20 / settings.steps && done < settings.steps)
             held_out_loss = train.evaluate(glance.inputs, glance.targets);
-        if (settings.save_every > 0 && done % settings.save_every == 0) {
-            if constexpr (alone && Replicas::count == 1)
-                gpipe::start_save(train, progressed.path(), progressed.metadata());
-            else // all of them at once
-                gpipe::save(train, progressed.path(), progressed.metadata());
-        }
+        if (settings.save_every > 0 && done % settings.save_every == 0)
+            gpipe::start_save(train, progressed.path(), progressed.metadata());
         if (speaks && progress.due(done)) {
             auto const recent = std::min<std::size_t>(losses.size(), 20);
             double sum = 0;

@@ -784,7 +784,7 @@ TEST_CASE(
                     o.device = {{1}, &station, devices[r]};
                     if (r == 1) o.seed = seed;
                     o.loss_scale = gpipe::LossScale::fixed(r == 1 ? scale : 8);
-                    if (r == 1 && fails) o.snapshot = true;
+                    if (r == 1 && fails) o.frozen = {99};
                     o.frozen_parameters = {{0, r == 1 ? frozen : 0}};
                     Train train(toy::make_net<Real>(watch), Loss{}, Adam{}, o);
                 } catch (std::exception const& error) {
@@ -807,8 +807,8 @@ TEST_CASE(
             CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
     CHECK(told({1, 2}, 7, true) ==
           std::vector<std::string>{"rank 1 is gone",
-                                   "gpipe: Options::snapshot is for one rank with all of the "
-                                   "state: several save theirs at once, see save()"});
+                                   "gpipe: Options::frozen names layer 99: the layers of the "
+                                   "pipeline are 0 to 9"});
 
     auto alone = options<Train>(3, 4);
     alone.device = {{1}, nullptr, 3};

@@ -119,22 +119,6 @@ TEST_CASE("gradients of replicas in one process are checked in the first") {
     CHECK(gpipe::check_gradients(train, data.inputs, data.targets).passed());
 }
 
-TEST_CASE("there is no snapshot where nobody has all of the state") {
-    auto const make = []<class T>(std::type_identity<T>) {
-        auto o = options<T>(2, 1);
-        o.replicas = 2;
-        o.cells = 1;
-        o.snapshot = true;
-        T train({}, Loss{}, Adam{1e-2f}, o);
-    };
-    using OnlyNet = gpipe::Pipeline<toy::Linear<Real, 5, 3>>;
-    make(std::type_identity<OfThreads<OnlyNet, gpipe::shard::Nothing>>{});
-    CHECK_THROWS_WITH_AS((make(std::type_identity<OfThreads<OnlyNet, OptimizerState>>{})),
-                         "gpipe: Options::snapshot is for one rank with all of the state: several "
-                         "save theirs at once, see save()",
-                         std::invalid_argument);
-}
-
 TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {
     toy::Watch watch;
     for (std::size_t const replicas : {2, 3})

@@ -5,6 +5,7 @@
 #include "support/folder.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
+#include "support/system_calls.hpp"
 
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
@@ -18,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -54,6 +56,7 @@ struct Way {
     std::size_t k = 1;   // in one process
     bool frozen = false; // the tie is
     std::uint64_t seed = 5;
+    bool snapshot = true;
 
     std::string words() const {
         return std::to_string(replicas) + (shards ? " replicas, sharded, " : " replicas, ") +
@@ -70,6 +73,7 @@ template <class T> typename T::Options options(Way const& way, std::size_t k) {
     o.replicas = way.replicas;
     if (way.frozen) o.frozen_parameters = {{0, 0}, {3, 0}};
     o.schedule = gpipe::schedule::GPipeAscending{};
+    o.snapshot = way.snapshot;
     return o;
 }
 
@@ -78,6 +82,8 @@ struct Any {
     virtual ~Any() = default;
     virtual double step(toy::Data<float> const& data) = 0;
     virtual void save(std::string const& path) = 0;
+    virtual void start_save(std::string const& path) = 0;
+    virtual void wait() = 0; // for that
     virtual gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& options) = 0;
 };
 template <class Shard> struct InOne : Any {
@@ -88,6 +94,12 @@ template <class Shard> struct InOne : Any {
         return train.step(data.inputs, data.targets).loss;
     }
     void save(std::string const& path) override { gpipe::save(train, path, {{"place", "7"}}); }
+    std::optional<gpipe::PendingSave> pending;
+    void start_save(std::string const& path) override {
+        pending.reset();
+        pending = gpipe::start_save(train, path, {{"place", "7"}});
+    }
+    void wait() override { pending->wait(); }
     gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
         return gpipe::load(train, path, o);
     }
@@ -122,6 +134,17 @@ template <class Shard> struct OnRanks : Any {
     }
     void save(std::string const& path) override {
         on_all([&](std::size_t r) { gpipe::save(crew[r], path, {{"place", "7"}}); });
+    }
+    std::vector<std::optional<gpipe::PendingSave>> pending;
+    void start_save(std::string const& path) override {
+        pending.clear();
+        pending.resize(crew.ranks());
+        on_all([&](std::size_t r) {
+            pending[r] = gpipe::start_save(crew[r], path, {{"place", "7"}});
+        });
+    }
+    void wait() override {
+        crew.each([&](std::size_t r) { pending[r]->wait(); });
     }
     gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
         std::vector<gpipe::SavedState> states(crew.ranks());
@@ -234,6 +257,100 @@ TEST_CASE("a state that is saved again takes the old one's place, and nothing of
         CHECK(files_in(folder) == files + 2);
         CHECK(fs::exists(folder / "state.9-more"));
         CHECK(make(way)->load(folder / "state", {}).steps == 2);
+    }
+}
+
+TEST_CASE("all save in the background while they train on, and what is there then is that moment's "
+          "state") {
+    for (Way const& way : ways) {
+        INFO(way.words());
+        Folder const folder;
+        auto const train = make(way);
+        for (std::size_t step = 0; step < 3; ++step) train->step(data_of(step));
+        train->start_save(folder / "state");
+        std::vector<double> after;
+        for (std::size_t step = 3; step < 6; ++step) after.push_back(train->step(data_of(step)));
+        train->wait();
+        train->wait(); // again
+        auto const loads = make(way);
+        gpipe::SavedState const state = loads->load(folder / "state", {});
+        CHECK(state.steps == 3);
+        CHECK(state.metadata == gpipe::StateMetadata{{"place", "7"}});
+        for (std::size_t step = 3; step < 6; ++step)
+            CHECK(loads->step(data_of(step)) == after[step - 3]);
+        // Nobody waits: the next one does, of either kind.
+        for (std::size_t n = 0; n < 4; ++n) {
+            train->start_save(folder / "state");
+            train->step(data_of(n));
+        }
+        train->save(folder / "whole");
+        CHECK(gpipe::saved_state(folder / "state").steps == 9);
+        CHECK(gpipe::saved_state(folder / "whole").steps == 10);
+        fs::remove(folder / "whole");
+        CHECK(make(way)->load(folder / "state", {}).steps == 9);
+        // And the end of the training.
+        {
+            auto const ends = make(way);
+            ends->load(folder / "state", {});
+            ends->start_save(folder / "last");
+        }
+        CHECK(make(way)->load(folder / "last", {}).steps == 9);
+    }
+}
+
+TEST_CASE("what goes wrong in the background on one rank all hear of at the next save, and the old "
+          "state is there, or the new") {
+    std::size_t failed = 0, old = 0;
+    for (Way const& way : {Way{1, false, {1, 1, 1}}, Way{1, false, {2, 1}}, Way{2, true, {1, 1}}})
+        for (std::size_t at = 1; at <= 10; ++at) {
+            INFO(way.words(), ", fsync ", at);
+            Folder const folder;
+            std::string const path = folder / "state";
+            auto const train = make(way);
+            train->step(data_of(0));
+            train->save(path);
+            train->step(data_of(1));
+            bool wrong = false;
+            {
+                toy::SystemCalls const watch({"fsync", at, toy::CallFault::fails, 28});
+                train->start_save(path);
+                train->step(data_of(2));
+                std::string said;
+                try {
+                    train->save(folder / "other");
+                } catch (StateError const& error) {
+                    said = error.what();
+                    wrong = true;
+                }
+                INFO(said);
+                CHECK(wrong == (watch.count() >= at));
+                if (wrong)
+                    CHECK((said.find("fsync: No space left") != std::string::npos ||
+                           said.find("could not save") != std::string::npos));
+            }
+            std::uint64_t const found = make(way)->load(path, {}).steps;
+            CHECK((wrong ? found == 1 || found == 2 : found == 2));
+            failed += wrong;
+            old += found == 1;
+            train->start_save(path);
+            train->wait();
+            CHECK(make(way)->load(path, {}).steps == 3);
+        }
+    CHECK(failed > 20);
+    CHECK(old > 10);
+}
+
+TEST_CASE("all have room for what is saved in the background, or nobody begins") {
+    Folder const folder;
+    for (Way way : {Way{1, false, {1, 1}}, Way{2, true, {}, 2}}) {
+        way.snapshot = false;
+        auto const train = make(way);
+        CHECK_THROWS_WITH_AS(train->start_save(folder / "state"),
+                             "gpipe: start_save() copies what it saves into host memory that is "
+                             "there only if Options::snapshot is true, on all ranks: it is not on "
+                             "rank 0",
+                             std::invalid_argument);
+        CHECK(files_in(folder) == 0);
     }
 }
 

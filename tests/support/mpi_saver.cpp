@@ -35,6 +35,7 @@ template <class T> typename T::Options options(std::size_t cells) {
     typename T::Options o;
     o.samples = 4;
     o.cells = cells;
+    o.snapshot = true;
     return o;
 }
 template <class T> void step(T& train) {
@@ -53,7 +54,10 @@ void save(std::string const& path, std::uint64_t seed) {
     auto const moment = std::chrono::microseconds(random() % 200'000);
     for (int n = 0;; ++n) {
         step(train);
-        gpipe::save(train, path);
+        if (n % 3 == 1)
+            gpipe::start_save(train, path);
+        else
+            gpipe::save(train, path);
         if (n == 0 && dies) // from the first state on there is one
             std::thread([=] {
                 std::this_thread::sleep_for(moment);

@@ -9,6 +9,7 @@
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/snapshot.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/transport/local.hpp>
 
@@ -126,9 +127,6 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
-        if (work.snapshot && !saves_alone())
-            throw std::invalid_argument("gpipe: Options::snapshot is for one rank with all of the "
-                                        "state: several save theirs at once, see save()");
         if (work.budget.given) {
             if (!(work.budget.bandwidth > 0))
                 detail::throw_error<std::invalid_argument>(
@@ -148,17 +146,9 @@ template <DeviceRuntime Device> class MachinePlan {
             cost = DeclaredCost(model.infos, first, reversals);
         }
         MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
-        for (LayerInfo const& layer : model.infos) {
-            for (std::size_t t = 0; t < layer.parameters.count && work.snapshot; ++t)
-                result.snapshot +=
-                    (layer.learns(t) ? 1 + model.states : 1) * layer.parameters.bytes[t];
-            for (std::size_t t = 0; t < layer.buffers.count && work.snapshot; ++t)
-                result.snapshot += layer.buffers.bytes[t];
-        }
-        for (TiedTensor const& end : model.ties)
-            if (work.snapshot && !end.is_first)
-                result.snapshot -=
-                    (model.infos[end.layer].learns(end.tensor) ? 1 + model.states : 1) * end.bytes;
+        if (work.snapshot)
+            result.snapshot = saves_alone() ? detail::snapshot_bytes(model)
+                                            : detail::snapshot_bytes(result, ranks);
         return result;
     }
     Array<Link> links(Device const& device) const {

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/version.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -15,37 +16,59 @@ namespace gpipe {
 /// thread.
 class PendingSave {
   public:
+    /// What who writes and who waits know of each other.
+    struct Course {
+        /// How long a rank waits for files of others, from the last that it saw of them.
+        std::atomic<std::chrono::seconds> patience{std::chrono::seconds(60)};
+        std::atomic<bool> failed{false}; ///< whether it has
+    };
+
     /// Whether wait() will not wait.
     bool ready() const {
         return !writing_->result.valid() ||
                writing_->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     }
-    /// Returns when the state is saved. Throws what was wrong with that, once.
+    /// Returns when the state is saved; on one of several ranks its part, on the first all. Throws
+    /// what was wrong with that, once.
     void wait() {
         if (writing_->result.valid()) writing_->result.get();
     }
+    /// Whether something was wrong, as far as that is known.
+    bool failed() const { return writing_->course->failed; }
+    /// Does not wait for other ranks any more.
+    void give_up() { writing_->course->patience = std::chrono::seconds(0); }
 
-    /// Calls write() on a thread of its own. `place`: where the training remembers it.
+    /// Calls write(course) on a thread of its own. `place`: where the training remembers it.
     template <class Write> static PendingSave start(std::shared_ptr<void>& place, Write write) {
         auto writing = std::make_shared<Writing>();
-        writing->result = std::async(std::launch::async, std::move(write));
+        auto run = [course = writing->course, write = std::move(write)] {
+            try {
+                write(std::as_const(*course));
+            } catch (...) {
+                course->failed = true;
+                throw;
+            }
+        };
+        writing->result = std::async(std::launch::async, std::move(run));
         place = writing;
         return PendingSave(std::move(writing));
     }
-    /// Waits for the one that a training remembers.
-    static void finish(std::shared_ptr<void>& place) {
-        if (auto const writing = std::static_pointer_cast<Writing>(std::exchange(place, nullptr)))
-            PendingSave(writing).wait();
+    /// The one that a training remembers, or one that has nothing to do.
+    static PendingSave remembered(std::shared_ptr<void>& place) {
+        auto writing = std::static_pointer_cast<Writing>(std::exchange(place, nullptr));
+        return PendingSave(writing ? std::move(writing) : std::make_shared<Writing>());
     }
 
   private:
     struct Writing {
+        std::shared_ptr<Course> course = std::make_shared<Course>();
         std::future<void> result;
 
         Writing() = default;
         Writing(Writing const&) = delete;
         Writing& operator=(Writing const&) = delete;
         ~Writing() {
+            course->patience = std::chrono::seconds(5); // others may be gone
             try {
                 if (result.valid()) result.get();
             } catch (std::exception const& error) {

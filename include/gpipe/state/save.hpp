@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -84,45 +85,107 @@ void write_state(Machine<Device>& machine, TrainingState const& state, std::stri
     }
     file.commit();
 }
+inline void write_file(std::string const& path, std::string const& begin,
+                       std::span<std::byte const> bytes) {
+    AtomicFile file(path);
+    file.write(bytes_of(begin));
+    file.write(bytes);
+    file.commit();
+}
+inline StateMetadata joined(StateMetadata all, StateMetadata const& more) {
+    all.insert(more.begin(), more.end());
+    return all;
+}
 
+// A save begins: of all ranks at once, to the same path. Waits for what start_save() has begun.
 template <class Device>
-void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
-          StateMetadata metadata) {
+void begin_save(Machine<Device>& machine, std::string const& path, StateMetadata const& metadata) {
     or_refuse(machine, [&] { check_metadata(metadata); });
     if constexpr (joins_ranks<Device>) {
         machine.begin_together(RankCall::saves);
         compare(machine.device().transport(), std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
-        ShardedSave(machine.ranks(), state, followed(path))
-            .run([&](std::uint64_t number) { return machine.gather(number); },
-                 [&](std::string const& file, StateMetadata const& more) {
-                     StateMetadata all = metadata;
-                     all.insert(more.begin(), more.end());
-                     write_state(machine, state, file, std::move(all));
-                 });
+    }
+    PendingSave before = PendingSave::remembered(machine.saving());
+    if constexpr (joins_ranks<Device>) {
+        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
+        bool const first = machine.ranks().number() == 0; // which waits for the others
+        DoneTogether parts, state;
+        bool const lost = parts.failed(
+            gather, !first, [&] { before.wait(); }, before.failed());
+        if (lost) before.give_up();
+        if (state.failed(
+                gather, first, [&] { before.wait(); }, before.failed()) ||
+            lost)
+            (lost && parts.who() > 0 ? parts : state).fail(path, "what start_save() began");
     } else {
-        write_state(machine, state, path, std::move(metadata));
+        before.wait();
+    }
+}
+
+template <class Device>
+void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
+          StateMetadata const& metadata) {
+    if constexpr (joins_ranks<Device>) {
+        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
+        Shards const shards(gather, machine.ranks(), state, followed(path), false);
+        DoneTogether saves;
+        if (saves.failed(gather, shards.beside(), [&] {
+                write_state(machine, state, shards.own(), joined(metadata, shards.mark()));
+            })) {
+            if (shards.beside() && !saves.failed_here()) std::remove(shards.own().c_str());
+            saves.fail(path, "its part");
+        }
+        if (saves.failed(gather, shards.is_first(), [&] {
+                write_state(machine, state, shards.path(), joined(metadata, shards.index()));
+            }))
+            saves.fail(path, "the state"); // perhaps it is there all the same: the rest stays
+        if (shards.is_first()) shards.remove_older();
+    } else {
+        write_state(machine, state, path, metadata);
     }
 }
 
 template <class Device>
 PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
-                       std::string const& path, StateMetadata metadata) {
-    check_metadata(metadata);
+                       std::string const& path, StateMetadata const& metadata) {
     auto const& snapshot = machine.snapshot();
     std::vector<safetensors::Entry> const tensors = saved_here(state);
-    if (machine.plan().snapshot == 0 && !tensors.empty())
+    std::uint64_t const end = tensors.empty() ? 0 : tensors.back().end;
+    if constexpr (joins_ranks<Device>)
+        require(machine.device().transport(), end <= snapshot->size(),
+                "gpipe: start_save() copies what it saves into host memory that is there only if "
+                "Options::snapshot is true, on all ranks: it is not on rank %zu");
+    else if (end > snapshot->size())
         throw std::invalid_argument("gpipe: start_save() copies what it saves into host memory "
                                     "that is there only if Options::snapshot is true");
-    std::string begin = file_begin(state, tensors, std::move(metadata));
     for (safetensors::Entry const& tensor : tensors)
         machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
-    return PendingSave::start(machine.saving(), [snapshot, path, begin = std::move(begin)] {
-        AtomicFile file(path);
-        file.write(bytes_of(begin));
-        file.write({snapshot->data(), snapshot->size()});
-        file.commit();
-    });
+    if constexpr (joins_ranks<Device>) {
+        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
+        Shards shards(gather, machine.ranks(), state, followed(path), true);
+        std::string begin = file_begin(state, tensors, joined(metadata, shards.mark()));
+        std::string index = file_begin(state, {}, joined(metadata, shards.index()));
+        return PendingSave::start(
+            machine.saving(), [snapshot, end, shards = std::move(shards), begin = std::move(begin),
+                               index = std::move(index)](PendingSave::Course const& course) {
+                std::span<std::byte const> const bytes(snapshot->data(), end);
+                if (shards.beside()) write_file(shards.own(), begin, bytes);
+                if (!shards.is_first()) return;
+                shards.await(course.patience);
+                if (shards.beside())
+                    write_file(shards.path(), index, {});
+                else
+                    write_file(shards.path(), begin, bytes);
+                shards.remove_older();
+            });
+    } else {
+        return PendingSave::start(
+            machine.saving(),
+            [snapshot, path, end, begin = file_begin(state, tensors, metadata)](auto const&) {
+                write_file(path, begin, {snapshot->data(), end});
+            });
+    }
 }
 
 } // namespace detail
@@ -143,8 +206,8 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
-    PendingSave::finish(detail::MachineAccess::machine(train).saving());
     detail::MachineAccess::together(train, [&](auto& machine, bool) {
+        detail::begin_save(machine, path, metadata);
         detail::save(machine, detail::state_of(machine, train), path, metadata);
     });
 }
@@ -153,12 +216,21 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// planned: it is written while training goes on. What goes wrong later is thrown by the wait() of
 /// what this returns or, if nobody calls that, by the next save; at the latest it is said on
 /// standard error when the training goes.
+///
+/// With several ranks each writes its part, and the first, once all are there, what makes them the
+/// state. It sees that in the folder, and gives up where nothing has come of a part for a minute
+/// (when the training goes, five seconds). If that fails on one rank, all throw at the next save.
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,
-                       StateMetadata metadata = {}) {
-    auto& machine = detail::MachineAccess::machine(train);
-    PendingSave::finish(machine.saving());
-    return detail::start_save(machine, detail::state_of(machine, train), path, std::move(metadata));
+                       StateMetadata const& metadata = {}) {
+    std::optional<PendingSave> pending;
+    detail::MachineAccess::together(train, [&](auto& machine, bool first) {
+        detail::begin_save(machine, path, metadata);
+        PendingSave own =
+            detail::start_save(machine, detail::state_of(machine, train), path, metadata);
+        if (first) pending = std::move(own);
+    });
+    return *std::move(pending);
 }
 
 } // namespace gpipe

@@ -2,11 +2,14 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/state/file.hpp>
 #include <gpipe/state/state_error.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +20,7 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace gpipe {
@@ -27,74 +31,107 @@ using StateMetadata = std::map<std::string, std::string>;
 
 namespace detail {
 
-// Several ranks save one state. Names of files are used once, so that a state whose file is there
-// has all of its own: nobody writes them again, and they go only once another is there.
-class ShardedSave {
+// The files of a state that several ranks save. Names are used once, so that a state whose file is
+// there has all of its own: nobody writes them again, and they go only once another is there.
+class Shards {
   public:
-    ShardedSave(Ranks const& ranks, TrainingState const& state, std::string path)
-        : ranks_(ranks), state_(state), path_(std::move(path)) {}
-
-    // gather(number): see RankTransport; write(file, metadata) writes what this rank saves.
-    template <class Gather, class Write> void run(Gather gather, Write write) {
-        std::size_t const self = ranks_.number();
+    // All ranks at once; gather(number): see RankTransport. `saves`: whether this one has
+    // something; `first_too`: the first of several has a file beside, as the others have.
+    template <class Gather>
+    Shards(Gather gather, Ranks const& ranks, TrainingState const& state, std::string path,
+           bool first_too)
+        : path_(std::move(path)), steps_(state.steps), ranks_(ranks.all()), self_(ranks.number()) {
         std::random_device random;
         save_ = gather(std::uint64_t{random()} << 32 | random())[0];
-        bool const saves = std::any_of(state_.own.begin(), state_.own.end(),
+        bool const saves = std::any_of(state.own.begin(), state.own.end(),
                                        [](OwnPart const& own) { return own.saves; });
         Array<std::uint64_t> const savers = gather(saves);
         std::string const name = std::filesystem::path(path_).filename().string();
-        for (std::size_t r = 1; r < savers.size(); ++r)
-            if (savers[r]) beside_.insert(name + suffix(r));
-        StateMetadata const mark{{"gpipe.save", std::to_string(save_)}};
-        bool const beside = self > 0 && saves;
-        if (together(gather, beside, [&] { write(path_ + suffix(self), mark); })) {
-            if (beside && !error_) std::remove((path_ + suffix(self)).c_str());
-            fail("its part");
-        }
-        StateMetadata all = beside_.empty() ? StateMetadata{} : mark;
-        for (std::string const& file : beside_) all["gpipe.shards"] += file + '\n';
-        if (together(gather, self == 0, [&] { write(path_, all); }))
-            fail("the state"); // perhaps it is there all the same: what is beside stays
-        if (self == 0) remove_older(name + '.');
+        for (std::size_t r = 1; r < ranks_; ++r)
+            if (savers[r]) names_.insert(name + suffix(r));
+        if (first_too && !names_.empty() && savers[0]) names_.insert(name + suffix(0));
+        beside_ = names_.count(name + suffix(self_)) > 0;
     }
 
-  private:
-    std::string suffix(std::size_t rank) const {
-        std::array<char, 96> text;
-        std::snprintf(text.data(), text.size(), ".%llu-%016llx-%zu-of-%zu",
-                      static_cast<unsigned long long>(state_.steps),
-                      static_cast<unsigned long long>(save_), rank, ranks_.all());
-        return text.data();
+    // Of the state, which the first rank writes last.
+    std::string const& path() const { return path_; }
+    bool is_first() const { return self_ == 0; }
+    // Whether this rank has a file of its own, which that is.
+    bool beside() const { return beside_; }
+    std::string own() const { return path_ + suffix(self_); }
+    // What says that a file is of this state; and of the state's own that others are.
+    StateMetadata mark() const {
+        if (names_.empty()) return {};
+        return {{"gpipe.save", std::to_string(save_)}};
     }
-    // Does it on ranks that do; whether it went wrong anywhere.
-    template <class Gather, class Do> bool together(Gather gather, bool does, Do it) {
-        try {
-            if (does) it();
-        } catch (...) {
-            error_ = std::current_exception();
+    StateMetadata index() const {
+        StateMetadata all = mark();
+        for (std::string const& name : names_) all["gpipe.shards"] += name + '\n';
+        return all;
+    }
+    // What others have written is to be there, on the disk, before the state is. Throws StateError
+    // where nothing has been seen of a file for longer than the patience.
+    void await(std::atomic<std::chrono::seconds> const& patience) const {
+        using Clock = std::chrono::steady_clock;
+        auto pause = std::chrono::milliseconds(1);
+        auto since = Clock::now();
+        for (std::uintmax_t before = 0;; std::this_thread::sleep_for(pause)) {
+            std::string missing;
+            std::uintmax_t const seen = bytes_seen(missing);
+            if (missing.empty()) break;
+            if (std::exchange(before, seen) != seen) since = Clock::now();
+            if (Clock::now() - since >= patience.load())
+                throw StateError("gpipe: " + path_ + ": it is not saved, for " + missing +
+                                 ", which another rank is to write, has not come");
+            pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
-        Array<std::uint64_t> const wrong = gather(error_ != nullptr);
-        who_ = 0;
-        while (who_ < wrong.size() && !wrong[who_]) ++who_;
-        return who_ < wrong.size();
-    }
-    [[noreturn]] void fail(std::string const& what) const {
-        if (error_) std::rethrow_exception(error_);
-        throw StateError("gpipe: " + path_ + ": rank " + std::to_string(who_) + " could not save " +
-                         what);
+        std::size_t const slash = path_.rfind('/');
+        File(slash == std::string::npos ? "." : path_.substr(0, slash + 1), O_RDONLY | O_DIRECTORY)
+            .sync();
     }
     // What else has such a name: a rest of a save that did not come to its end, or of one before.
-    void remove_older(std::string const& begin) const {
+    void remove_older() const {
         namespace fs = std::filesystem;
-        fs::path const folder = fs::path(path_).parent_path();
+        fs::path const path(path_);
+        std::string const begin = path.filename().string() + '.';
         std::error_code ignored; // what cannot be found, or removed, stays
-        fs::directory_iterator at(folder.empty() ? fs::path(".") : folder, ignored);
+        fs::directory_iterator at(folder(), ignored);
         for (; at != fs::directory_iterator(); at.increment(ignored)) {
             std::string const name = at->path().filename().string();
             if (name.rfind(begin, 0) == 0 && is_suffix(name.substr(begin.size())) &&
-                !beside_.count(name))
+                !names_.count(name))
                 fs::remove(at->path(), ignored);
         }
+    }
+
+  private:
+    std::filesystem::path folder() const {
+        std::filesystem::path const folder = std::filesystem::path(path_).parent_path();
+        return folder.empty() ? "." : folder;
+    }
+    std::string suffix(std::size_t rank) const {
+        std::array<char, 96> text;
+        std::snprintf(text.data(), text.size(), ".%llu-%016llx-%zu-of-%zu",
+                      static_cast<unsigned long long>(steps_),
+                      static_cast<unsigned long long>(save_), rank, ranks_);
+        return text.data();
+    }
+    // How much of all files is there, and the first that is not yet, if any.
+    std::uintmax_t bytes_seen(std::string& missing) const {
+        std::uintmax_t bytes = 0;
+        std::error_code error;
+        for (std::string const& name : names_) {
+            std::filesystem::path const file = folder() / name;
+            if (std::uintmax_t const size = std::filesystem::file_size(file, error); !error) {
+                bytes += size + 1;
+                continue;
+            }
+            if (missing.empty()) missing = name;
+            std::uintmax_t const size =
+                std::filesystem::file_size(file.string() + ".partial", error);
+            if (!error) bytes += size;
+        }
+        return bytes;
     }
     // STEP-SAVE-RANK-of-RANKS, and what AtomicFile has before that.
     static bool is_suffix(std::string text) {
@@ -108,13 +145,41 @@ class ShardedSave {
                static_cast<std::size_t>(read) == text.size();
     }
 
-    Ranks const& ranks_;
-    TrainingState const& state_;
     std::string path_;
-    std::uint64_t save_ = 0;       // the number of this one
-    std::set<std::string> beside_; // names of the files there
+    std::uint64_t steps_;
+    std::size_t ranks_, self_;
+    std::uint64_t save_ = 0;      // the number of this one
+    std::set<std::string> names_; // of the files beside
+    bool beside_ = false;
+};
+
+// What ranks do one after another, and all hear of what is wrong.
+class DoneTogether {
+  public:
+    // Does it on ranks that do; whether it went wrong anywhere, or had on one.
+    template <class Gather, class Do>
+    bool failed(Gather gather, bool does, Do it, bool had = false) {
+        try {
+            if (does) it();
+        } catch (...) {
+            error_ = std::current_exception();
+        }
+        Array<std::uint64_t> const wrong = gather(had || error_);
+        who_ = 0;
+        while (who_ < wrong.size() && !wrong[who_]) ++who_;
+        return who_ < wrong.size();
+    }
+    bool failed_here() const { return error_ != nullptr; }
+    std::size_t who() const { return who_; } // was the first with whom it went wrong
+    [[noreturn]] void fail(std::string const& path, char const* what) const {
+        if (error_) std::rethrow_exception(error_);
+        throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
+                         what);
+    }
+
+  private:
     std::exception_ptr error_;
-    std::size_t who_ = 0; // was the first with whom it went wrong
+    std::size_t who_ = 0;
 };
 
 } // namespace detail
