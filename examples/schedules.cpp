@@ -207,6 +207,8 @@ std::vector<gpipe::Timeline> comparable(std::vector<Result> const& results) {
 void run(Settings const& settings) {
     if (settings.trace.ends_with(".svg"))
         throw support::UsageError("--trace is for viewers: a figure is written by --svg FILE");
+    if (settings.bandwidth > 0 && settings.bandwidth < 1e-6)
+        throw support::UsageError("--bandwidth takes 0, for no limit, or a number from 1e-06 on");
     std::vector<Result> const results = simulate_all(settings);
     std::FILE* const prose = settings.json ? stderr : stdout;
     bool const few = settings.cells * settings.micro_batches <= 64;

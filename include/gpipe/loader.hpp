@@ -4,6 +4,7 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/shuffle.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 
@@ -66,10 +67,17 @@ template <class Machine> bool reads_sides(Machine const& machine) {
             return true;
     return false;
 }
-template <class Train> std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch) {
+// `what`: a number for all that says which samples a mini-batch has.
+template <class Train>
+std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch, std::uint64_t what) {
     std::vector<LoaderPart> parts;
     std::mutex mutex; // replicas of one process do this at once
     MachineAccess::together(train, [&](auto& machine, bool) {
+        machine.begin_together(RankCall::reads);
+        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>)
+            compare(machine.device().transport(), what,
+                    "gpipe: rank %zu has a Loader of another source, or with other options, than "
+                    "rank 0: all have to load the same");
         Ranks const& ranks = machine.ranks();
         Programs const& programs = machine.programs();
         LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
@@ -124,7 +132,7 @@ template <class Train, class Source> class Loader {
     Loader(Train& train, Source source, LoaderOptions const& options = {})
         : source_(std::move(source)), options_(options),
           samples_(checked_batch(train, options.batch)), size_(checked_size(source_)),
-          parts_(detail::loader_parts(train, samples_)),
+          parts_(detail::loader_parts(train, samples_, number())),
           next_(train.steps() * checked_parts(options.parts)), read_(next_) {
         for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
         if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
@@ -203,6 +211,15 @@ template <class Train, class Source> class Loader {
         auto const size = static_cast<std::uint64_t>(source.size());
         if (size == 0) throw std::invalid_argument("gpipe: there are no samples to load");
         return size;
+    }
+    // For all that says which samples a mini-batch has.
+    std::uint64_t number() const {
+        std::uint64_t all = 0;
+        for (std::uint64_t const part :
+             {std::uint64_t{samples_}, size_, options_.seed, std::uint64_t{options_.shuffled},
+              std::uint64_t{options_.parts}})
+            all = (all ^ part) * 0x100000001B3u;
+        return all;
     }
     std::size_t place_of(std::uint64_t number) const {
         return (number % slots_.size() + turn_) % slots_.size();

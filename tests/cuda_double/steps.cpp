@@ -1,5 +1,6 @@
 // Steps that are started and not waited for, and steps that are kept as graphs, over the double of
 // the CUDA runtime.
+#include "support/buffer_layers.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 
@@ -599,6 +600,36 @@ TEST_CASE("with immediate updates only the device whose gradients are not finite
         auto const after = weights(train);
         for (std::size_t other = 0; other < 4; ++other)
             CHECK((after[other] == before[other]) == (other == layer));
+    }
+}
+
+TEST_CASE(
+    "with immediate updates a device that has buffers and nothing that learns has moved them") {
+    using Counts =
+        gpipe::Pipeline<Enqueued<Spoils>, Enqueued<toy::StepCounter<Real, 3>>, Enqueued<Spoils>>;
+    using Trains =
+        gpipe::Training<Counts, gpipe::Cells<3>, gpipe::MicroBatches<3>, gpipe::Loss<Loss>,
+                        gpipe::Optimizer<Adam>, gpipe::update::Immediate, Cuda>;
+    for (unsigned const spoilt : {0u, 5u}) { // both of the layers that learn
+        cuda_double::Session session({.devices = 2});
+        Trains::Options o;
+        o.samples = 8;
+        o.finite_gradients = true;
+        o.device.gpus = gpipe::gpus(0, 1, 0);
+        Trains train({}, {}, Adam{1e-2f}, o);
+        auto const data = spoiling(spoilt, 1);
+        std::int32_t count = 0;
+        if (spoilt) {
+            CHECK_THROWS_AS(train.step(data.inputs, data.targets), std::domain_error);
+            train.read_buffer(1, 0, std::span(&count, 1));
+            CHECK(count == 6);
+            CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),
+                                 doctest::Contains("of no use"), std::runtime_error);
+        } else {
+            train.step(data.inputs, data.targets);
+            train.step(data.inputs, data.targets);
+            CHECK(train.steps() == 2);
+        }
     }
 }
 

@@ -275,6 +275,33 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("of all ranks the same is loaded, or nothing") {
+    using T = Train<toy::Wired>;
+    std::vector<gpipe::LoaderOptions> const others = {{.batch = 4, .seed = 4},
+                                                      {.batch = 5, .seed = 5},
+                                                      {.batch = 5, .seed = 4, .shuffled = false},
+                                                      {.batch = 5, .seed = 4, .parts = 2},
+                                                      {.batch = 5, .seed = 4}};
+    for (std::size_t n = 0; n < others.size(); ++n) {
+        auto crew = toy::Crew<T>({1, 1}, false, 1, [&](std::size_t, toy::Rank::Options device) {
+            auto o = options<T>(2);
+            o.device = device;
+            return std::make_unique<T>(Net{}, toy::MeanSquare<float, 1>{}, gpipe::SGD{1e-6f}, o);
+        });
+        crew.each([&](std::size_t r) {
+            Loader<T, Numbers>(crew[r], Numbers{r == 1 && n == 4 ? 41u : 40u},
+                               r == 1 ? others[n] : gpipe::LoaderOptions{.batch = 5, .seed = 4});
+        });
+        for (auto const& error : crew.errors) {
+            REQUIRE(error);
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(error),
+                                 "gpipe: rank 1 has a Loader of another source, or with other "
+                                 "options, than rank 0: all have to load the same",
+                                 std::invalid_argument);
+        }
+    }
+}
+
 TEST_CASE("sources without samples, and too large mini-batches, are refused") {
     using T = Train<>;
     T train{{}, {}, {}, options<T>()};

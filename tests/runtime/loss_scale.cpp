@@ -190,6 +190,39 @@ TEST_CASE_TEMPLATE("gradients that are not finite at the least scale are a fault
     CHECK(fixed.failure()->of == gpipe::FailureOf::loss);
 }
 
+TEST_CASE_TEMPLATE("what is no step, or fails, changes neither the scale's count nor what was "
+                   "skipped",
+                   Device, Host, Deferred) {
+    auto scale = LossScale::dynamic(64, 2, 0.5, 4);
+    scale.least = 64;
+    toy::Data<Real> const data(8);
+    auto const most = [](Train<Device>& train, Real value) {
+        train.template change_layer<3>([&](Limited& layer) { layer.most = value; });
+    };
+    Train<Device> train(make_net(1e30f), {}, Adam{1e-2f}, options<Train<Device>>(2, scale));
+    for (int step = 0; step < 4; ++step) {
+        CHECK(train.loss_scale() == 64);
+        most(train, 0);
+        if (step == 3) CHECK_THROWS_AS(train.step(data.inputs, data.targets), std::domain_error);
+        most(train, 1e30f);
+        CHECK_FALSE(train.step(data.inputs, data.targets).skipped());
+    }
+    CHECK(train.loss_scale() == 128);
+    most(train, 0);
+    CHECK(train.step(data.inputs, data.targets).skipped());
+    most(train, 1e30f);
+    train.compute_gradients(data.inputs, data.targets);
+    CHECK(train.skipped().has_value());
+    train.accumulate(data.inputs, data.targets);
+    train.evaluate(data.inputs, data.targets);
+    CHECK(train.skipped().has_value());
+    CHECK_FALSE(train.step(data.inputs, data.targets).skipped());
+    CHECK_FALSE(train.skipped().has_value());
+    most(train, 0);
+    CHECK_THROWS_AS(train.compute_gradients(data.inputs, data.targets), std::domain_error);
+    CHECK_FALSE(train.skipped().has_value());
+}
+
 TEST_CASE("norms, clipped gradients and those of compute_gradients() are not scaled") {
     for (double const clip : {0.0, 1e-3}) {
         auto plain_options = options<Train<Host>>(3, {});

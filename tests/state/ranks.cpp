@@ -483,4 +483,36 @@ TEST_CASE("ranks that save to other paths, or do something else, are refused, an
     train.step(data_of(1));
     CHECK(train.load(folder / "state", {}).steps == 1);
     CHECK(files_in(folder) == 2);
+    // And so are ranks that load other states, or other tensors.
+    Folder const elsewhere;
+    train.step(data_of(1));
+    train.save(elsewhere / "state");
+    auto const told = [&](std::string const& words, auto path, auto options) {
+        CHECK_THROWS_WITH_AS(
+            train.on_all([&](std::size_t r) { gpipe::load(train.crew[r], path(r), options(r)); }),
+            words.c_str(), std::invalid_argument);
+    };
+    auto const same = [&](std::size_t) { return folder / "state"; };
+    told(
+        "gpipe: rank 1 loads from another path than rank 0",
+        [&](std::size_t r) { return (r == 0 ? folder : elsewhere) / "state"; },
+        [](std::size_t) { return gpipe::LoadOptions{}; });
+    told("gpipe: rank 1 loads with other LoadOptions than rank 0", same, [](std::size_t r) {
+        return gpipe::LoadOptions{.only = {r == 0 ? "layer." : "layer.0002."}};
+    });
+    told("gpipe: rank 1 loads with other LoadOptions than rank 0", same,
+         [](std::size_t r) { return gpipe::LoadOptions{.types = r == 0}; });
+    CHECK(train.load(folder / "state", {}).steps == 1);
+    // One process saves over it: nothing else is left.
+    InOne<Nothing> alone({});
+    alone.load(folder / "state", {});
+    folder.write("state.of-mine", "mine");
+    alone.save(folder / "state");
+    CHECK(files_in(folder) == 2);
+    CHECK(gpipe::saved_state(folder / "state").steps == 1);
+    train.save(folder / "state");
+    CHECK(files_in(folder) == 3);
+    alone.start_save(folder / "state");
+    alone.wait();
+    CHECK(files_in(folder) == 2);
 }

@@ -176,6 +176,7 @@ TEST_CASE("what it cannot do it refuses with one line") {
                                         "--forward inf",
                                         "--latency x",
                                         "--bandwidth -1",
+                                        "--bandwidth 1e-300",
                                         "--bytes many",
                                         "--checkpointing sometimes",
                                         "--checkpointing square-root",

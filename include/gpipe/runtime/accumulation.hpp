@@ -23,8 +23,9 @@ template <class Training, class Net, class... Policies> class Accumulating {
     /// total weight the mean is by. Where a schedule runs backward in ascending order, parts of M
     /// micro-batches give every bit that one mini-batch of all their micro-batches would.
     ///
-    /// Returns, and throws, as start(): what goes wrong later by the next call. Then, and where the
-    /// step fails, what was accumulated is forgotten. Evaluations may come between; saved states do
+    /// Returns, and throws, as start(), but that the optimizer's numbers are looked at by the step:
+    /// what goes wrong later by the next call. Then, and where the step fails, what was accumulated
+    /// is forgotten, but not where a call is refused. Evaluations may come between; saved states do
     /// not have it; compute_gradients() throws std::logic_error. On a GPU every part is a graph of
     /// its own (Options::device.graphs).
     void accumulate(Batch<Input> inputs, Batch<Target> targets) { add(inputs, targets); }

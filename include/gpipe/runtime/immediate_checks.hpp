@@ -52,12 +52,12 @@ template <class Device> class ImmediateChecks {
                        [call]() noexcept(noexcept(Work::revoke(call))) { Work::revoke(call); });
         state.get(device_, stream);
     }
-    // After a step that was revoked: whether a device has updated, for its own gradients are
-    // finite.
+    // After a step that was revoked: whether a device has updated, or moved its buffers, for its
+    // own gradients are finite.
     bool has_updated(Run const& run) const {
         double const* const squares = mail_.squares(run.arguments.slot);
         for (std::size_t d = 0; d < tables_.devices.size(); ++d)
-            if (tables_.has_updates(d) &&
+            if ((tables_.has_updates(d) || tables_.buffers.devices[d].bytes > 0) &&
                 std::all_of(squares + tables_.updates_at[d], squares + tables_.updates_at[d + 1],
                             is_finite))
                 return true;

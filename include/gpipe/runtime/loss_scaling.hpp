@@ -16,7 +16,8 @@ template <class Training> class LossScaling {
         machine.finish();
         return machine.engine().runs().scale().factor;
     }
-    /// Which gradient was not finite, if the last step that is done was skipped for one.
+    /// Which gradient was not finite, if there is a loss scale, and the last step that is done was
+    /// skipped for one. (Without a scale StepResult::skipped() says that it was.)
     std::optional<Failure> skipped() const {
         return detail::MachineAccess::of(static_cast<Training const&>(*this))
             .engine()

@@ -22,7 +22,9 @@ struct RankCall {
         refuses, // what it was told, and has thrown
         saves,   // and what else is no run
         loads,
-        checks_gradients
+        checks_gradients,
+        shows,
+        reads
     };
 
     std::uint64_t kind = evaluates;
@@ -46,10 +48,17 @@ struct RankCall {
     friend bool operator==(RankCall const&, RankCall const&) = default;
 
     Message words() const {
-        static constexpr char const* kinds[] = {
-            "evaluate",   "predict from", "compute the gradients of",
-            "accumulate", "train on",     "do what it refuses",
-            "save",       "load",         "check gradients"};
+        static constexpr char const* kinds[] = {"evaluate",
+                                                "predict from",
+                                                "compute the gradients of",
+                                                "accumulate",
+                                                "train on",
+                                                "do what it refuses (its own error says why)",
+                                                "save",
+                                                "load",
+                                                "check gradients",
+                                                "show a timeline",
+                                                "make a Loader"};
         if (kind >= refuses) return Message("%s", kinds[kind]);
         auto const number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
         Message const nothing("%s", "");

@@ -138,9 +138,10 @@ template <DeviceRuntime Device> class Runs {
         }
         StepState const& state = mail_.state(run.arguments.slot);
         bool const interrupted = run.failed(); // else what follows has kept it from updating
-        if (!interrupted && run.arguments.training())
+        if (!interrupted && run.arguments.trains()) {
             skipped_ = state.skipped ? state : StepState{};
-        if (!interrupted && run.arguments.trains()) scale_ = {state.loss_scale, state.good_steps};
+            scale_ = {state.loss_scale, state.good_steps};
+        }
         if (!interrupted && !state.skipped && state.fault != StepFault::nothing) {
             Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);

@@ -152,7 +152,6 @@ GPIPE_INLINE bool keep(KeepCall const& call) noexcept {
 
 /// Gradients are not finite: whether the next ones may be, see LossScale.
 GPIPE_HOST_DEVICE inline bool shrink(StepState& state, LossScale const& by) noexcept {
-    state.good_steps = 0;
     if (state.loss_scale * by.backoff < by.least) return false;
     state.loss_scale *= by.backoff;
     return true;
@@ -218,6 +217,7 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             // What is wrong with the loss itself no scale mends.
             bool const mends = is_finite(call.totals[0]) && overflows && shrink(state, call.scale);
             state.skipped = mends || (overflows && !call.fails);
+            if (state.skipped) state.good_steps = 0; // of a step that fails nothing is changed
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/state/state_files.hpp>
 #include <gpipe/state/tensor_names.hpp>
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -135,11 +137,28 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
     return plan;
 }
 
+inline std::uint64_t number_of(LoadOptions const& options) {
+    std::string words = options.types ? "types" : "";
+    words += options.steps ? " steps" : "";
+    for (auto const* names : {&options.only, &options.except}) {
+        words += '\n';
+        for (std::string const& name : *names) words += '\n' + name;
+    }
+    return std::hash<std::string>{}(words);
+}
+
 template <class Device>
 SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                 LoadOptions const& options) {
-    if constexpr (joins_ranks<Device>) machine.begin_together(RankCall::loads);
+    if constexpr (joins_ranks<Device>) {
+        machine.begin_together(RankCall::loads);
+        compare(machine.device().transport(), std::hash<std::string>{}(path),
+                "gpipe: rank %zu loads from another path than rank 0");
+        compare(machine.device().transport(), number_of(options),
+                "gpipe: rank %zu loads with other LoadOptions than rank 0");
+    }
     SavedState result;
+    std::uint64_t what = 0;
     ReadPlan plan;
     std::vector<std::byte> values;
     bool const all = options.only.empty() && options.except.empty();
@@ -147,6 +166,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
     try {
         StateFiles const files(path);
         StateFile const& saved = files.first();
+        what = std::hash<std::string>{}(saved.header_text);
         result = all || options.steps || saved.header.metadata.count("gpipe.format")
                      ? saved.saved()
                      : SavedState{0, 0, 0, 0, saved.header.metadata};
@@ -167,6 +187,9 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         if (wrong[r])
             throw StateError("gpipe: " + path + ": rank " + std::to_string(r) +
                              " could not load its part");
+    if constexpr (joins_ranks<Device>)
+        compare(machine.device().transport(), what,
+                "gpipe: rank %zu has read another state than rank 0");
     std::byte const* at = values.data();
     for (ReadPlan::Range const& range : plan.ranges) {
         machine.copy(range.memory, at, range.bytes);

@@ -143,6 +143,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
         if (shards.is_first()) shards.remove_older();
     } else {
         write_state(machine, state, path, metadata);
+        Shards::remove_all(path);
     }
 }
 
@@ -184,6 +185,7 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
             machine.saving(),
             [snapshot, path, end, begin = file_begin(state, tensors, metadata)](auto const&) {
                 write_file(path, begin, {snapshot->data(), end});
+                Shards::remove_all(path);
             });
     }
 }

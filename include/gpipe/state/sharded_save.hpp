@@ -90,24 +90,26 @@ class Shards {
             .sync();
     }
     // What else has such a name: a rest of a save that did not come to its end, or of one before.
-    void remove_older() const {
+    void remove_older() const { remove_others(path_, names_); }
+    // Of a state in whose file all is.
+    static void remove_all(std::string const& path) { remove_others(followed(path), {}); }
+
+  private:
+    static void remove_others(std::string const& file, std::set<std::string> const& names) {
         namespace fs = std::filesystem;
-        fs::path const path(path_);
+        fs::path const path(file);
         std::string const begin = path.filename().string() + '.';
         std::error_code ignored; // what cannot be found, or removed, stays
-        fs::directory_iterator at(folder(), ignored);
+        fs::directory_iterator at(folder_of(path), ignored);
         for (; at != fs::directory_iterator(); at.increment(ignored)) {
             std::string const name = at->path().filename().string();
             if (name.rfind(begin, 0) == 0 && is_suffix(name.substr(begin.size())) &&
-                !names_.count(name))
+                !names.count(name))
                 fs::remove(at->path(), ignored);
         }
     }
-
-  private:
-    std::filesystem::path folder() const {
-        std::filesystem::path const folder = std::filesystem::path(path_).parent_path();
-        return folder.empty() ? "." : folder;
+    static std::filesystem::path folder_of(std::filesystem::path const& path) {
+        return path.parent_path().empty() ? "." : path.parent_path();
     }
     std::string suffix(std::size_t rank) const {
         std::array<char, 96> text;
@@ -121,7 +123,7 @@ class Shards {
         std::uintmax_t bytes = 0;
         std::error_code error;
         for (std::string const& name : names_) {
-            std::filesystem::path const file = folder() / name;
+            std::filesystem::path const file = folder_of(path_) / name;
             if (std::uintmax_t const size = std::filesystem::file_size(file, error); !error) {
                 bytes += size + 1;
                 continue;

@@ -42,9 +42,9 @@ struct StateFile {
             if (begin[0] == std::byte{'{'} && begin[some - 1] != std::byte{0})
                 throw StateError("this is text, perhaps an index of several files by somebody "
                                  "else, which is not read");
-            std::string text(safetensors::header_bytes(std::span(begin).first(some), size), '\0');
-            file.read_at(begin.size(), std::as_writable_bytes(std::span(text)));
-            header = safetensors::parse(text, size - begin.size() - text.size());
+            header_text.resize(safetensors::header_bytes(std::span(begin).first(some), size));
+            file.read_at(begin.size(), std::as_writable_bytes(std::span(header_text)));
+            header = safetensors::parse(header_text, size - begin.size() - header_text.size());
         } catch (StateError const& error) {
             std::string const words = error.what();
             throw StateError(words.rfind("gpipe: ", 0) == 0 ? words
@@ -90,6 +90,7 @@ struct StateFile {
     }
 
     File file;
+    std::string header_text;
     safetensors::Header header;
 };
 

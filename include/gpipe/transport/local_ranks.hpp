@@ -50,6 +50,7 @@ class LocalWire {
     struct alignas(128) Given {
         std::atomic<std::uint64_t> rounds{0};
         std::uint64_t number[2] = {}; // of the round, and of the one before
+        bool opened = false;
     };
 
     template <class Ready> bool wait(Ready ready) noexcept {
@@ -97,6 +98,8 @@ class LocalRanks {
         return all;
     }
     void open(Array<Channel> const& channels) {
+        if (std::exchange(wire_.given_[rank_].opened, true))
+            throw std::logic_error("gpipe: a LocalWire joins the devices of one Training");
         std::call_once(wire_.opened_,
                        [&] { wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size()); });
     }

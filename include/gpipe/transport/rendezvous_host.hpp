@@ -100,7 +100,7 @@ class RendezvousHost {
         }
         if (guest.bytes < all) return true;
         RendezvousProof proof{RendezvousProof::Who::guest, guest.said.hello, guest.challenge, {}};
-        if (!RendezvousKey::same(proof.by(key_), guest.said.proof)) return false;
+        if (!RendezvousKey::same(proof.by(key_), guest.said.proof)) return ++without_token_, false;
         return answer(guest, proof);
     }
     bool answer(Guest& guest, RendezvousProof& proof) {
@@ -109,6 +109,7 @@ class RendezvousHost {
         proof.answer = {job_, GPIPE_VERSION, static_cast<std::uint32_t>(ways.size()), judge(hello),
                         0};
         bool const is_told = say(guest, proof.answer) && say(guest, proof.by(key_));
+        others_ += proof.answer.verdict == Verdict::other_job;
         if (!is_told || proof.answer.verdict == Verdict::other_job) return false;
         if (proof.answer.verdict != Verdict::welcome)
             throw std::runtime_error(words_of(hello, proof.answer));
@@ -130,15 +131,22 @@ class RendezvousHost {
         return ::send(guest.way.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
                ssize_t{sizeof message};
     }
-    [[noreturn]] static void miss(std::size_t first, std::size_t others) {
-        if (others == 0)
-            throw_error<std::runtime_error>("gpipe: rank %zu has not come in time", first);
-        throw_error<std::runtime_error>("gpipe: rank %zu has not come in time, nor %zu more", first,
-                                        others);
+    [[noreturn]] void miss(std::size_t first, std::size_t others) const {
+        Message const nothing("%s", "");
+        Message const more = others > 0 ? Message(", nor %zu more", others) : nothing;
+        Message const strangers =
+            without_token_ + others_ > 0
+                ? Message("; who came with another token was sent away %zu times, and of another "
+                          "job (GPIPE_JOB) %zu times",
+                          without_token_, others_)
+                : nothing;
+        throw_error<std::runtime_error>("gpipe: rank %zu has not come in time%s%s", first,
+                                        more.text, strangers.text);
     }
 
     std::uint64_t job_;
     RendezvousKey const& key_;
+    std::size_t without_token_ = 0, others_ = 0; // were sent away
 };
 
 } // namespace gpipe::detail

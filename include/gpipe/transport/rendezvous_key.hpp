@@ -36,6 +36,10 @@ inline Descriptor open_private(std::string const& path, struct stat& status) {
     // Not through a link; a pipe does not keep us.
     Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file && errno == ENOENT) return file;
+    if (!file && errno == ELOOP)
+        throw_error<std::runtime_error>(
+            "gpipe: '%.300s' is a symbolic link, and such a file is not read through one",
+            path.c_str());
     if (!file || ::fstat(file.get(), &status) != 0) {
         int const error = errno;
         throw_error<std::runtime_error>("gpipe: '%.300s' cannot be read (%s)", path.c_str(),
@@ -104,12 +108,13 @@ class RendezvousKey {
         return proof;
     }
     static RendezvousKey of(std::string_view token, char const* where) {
-        if (token.size() < least_token || token.size() > most_token)
+        if (token.size() > most_token)
             throw_error<std::runtime_error>(
-                "gpipe: the token in %.300s has %zu characters: of fewer "
-                "than %zu it could be guessed, and of more than %zu "
-                "it is none",
-                where, token.size(), least_token, most_token);
+                "gpipe: the token in %.300s has more than %zu characters", where, most_token);
+        if (token.size() < least_token)
+            throw_error<std::runtime_error>("gpipe: the token in %.300s has %zu characters: of "
+                                            "fewer than %zu it could be guessed",
+                                            where, token.size(), least_token);
         return RendezvousKey(token);
     }
     static RendezvousKey read(std::string const& path) {

@@ -55,6 +55,7 @@ class SocketRanks {
         if (!(deadline_ > 0))
             throw std::invalid_argument("gpipe: SocketRanks::Options asks for a deadline of more "
                                         "than 0");
+        Watch::check(detail::resolved(options.rendezvous).ranks); // nobody is waited for in vain
         Rendezvous meeting(options.rendezvous);
         self_ = meeting.rank();
         peers_ = std::vector<Peer>(meeting.ranks());

@@ -49,16 +49,20 @@ class Watch {
     static constexpr int nobody = Place::nobody;                 ///< in place of a rank
     static constexpr int everybody = Place::everybody;           ///< likewise
 
+    /// Throws std::invalid_argument for more than 64.
+    static void check(std::size_t ranks) {
+        if (ranks > most_ranks)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: %zu ranks are more than the %zu that can watch each other", ranks,
+                most_ranks);
+    }
     /// All ranks make one at once. `deadline`: seconds; `address`, `exchange`: see
     /// detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that does.
     template <class Exchange>
     Watch(std::size_t rank, std::size_t ranks, double deadline, std::string const& address,
           Exchange exchange)
         : self_(rank), deadline_(deadline), lines_(ranks), board_(rank, ranks) {
-        if (ranks > most_ranks)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: %zu ranks are more than the %zu that can watch each other", ranks,
-                most_ranks);
+        check(ranks);
         if (ranks == 1) return;
         wake_ = detail::Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
         if (!wake_) throw std::runtime_error("gpipe: ranks cannot watch each other: no eventfd");
