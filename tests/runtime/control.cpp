@@ -1,6 +1,8 @@
 // What a user may do between steps: take gradients without an update, and change layers.
 #include <support/net.hpp>
 
+#include <gpipe/inference.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -261,4 +263,51 @@ TEST_CASE("the totals of a summary are those of the plan") {
         CHECK(row[3] == all.optimizer);
         CHECK(row[9] == train.planned_bytes());
     });
+}
+
+namespace {
+
+// Cuts as it is told.
+struct Told {
+    static inline std::vector<std::size_t> first;
+    static void cut(double const*, std::size_t, std::size_t cells, std::size_t* to) {
+        std::copy_n(first.begin(), cells + 1, to);
+    }
+};
+
+} // namespace
+
+TEST_CASE("a cut by a user's own objective is one, or refused with the place") {
+    using T = gpipe::Training<toy::Net<float>, gpipe::Cells<gpipe::dynamic, Told>,
+                              gpipe::MicroBatches<4>, gpipe::Loss<toy::MeanSquare<float, 3>>>;
+    using I = gpipe::Inference<toy::Net<float>, gpipe::Cells<gpipe::dynamic, Told>>;
+    toy::Watch watch;
+    constexpr std::size_t L = toy::layers<float>;
+    using Cut = std::vector<std::size_t>;
+    struct Case {
+        Cut first;
+        std::size_t wrong;
+    };
+    for (Case const& c :
+         {Case{{1, 2, L}, 0}, Case{{0, 0, L}, 1}, Case{{0, 2, L - 1}, 2}, Case{{0, L, L}, 1},
+          Case{{0, L + 9, L}, 1}, Case{{0, 5, 4}, 2}, Case{{0, 1, L}, 3}}) {
+        Told::first = c.first;
+        std::string const words = "first[" + std::to_string(c.wrong) + "], which it fills with " +
+                                  std::to_string(c.wrong < 3 ? c.first[c.wrong] : 0) +
+                                  ": first[0] is 0, first[2] is " + std::to_string(L) +
+                                  ", and each is more than the one before";
+        auto const train = [&] {
+            T trains(toy::make_net<float>(watch), {}, {}, {.samples = 9, .cells = 2});
+        };
+        auto const infer = [&] {
+            I infers(toy::make_net<float>(watch), {.samples = 9, .cells = 2});
+        };
+        if (c.wrong > 2) {
+            CHECK_NOTHROW(train());
+            CHECK_NOTHROW(infer());
+            continue;
+        }
+        CHECK_THROWS_WITH_AS(train(), doctest::Contains(words.c_str()), std::invalid_argument);
+        CHECK_THROWS_WITH_AS(infer(), doctest::Contains(words.c_str()), std::invalid_argument);
+    }
 }

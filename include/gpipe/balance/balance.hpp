@@ -2,6 +2,8 @@
 
 #include <gpipe/balance/partition.hpp>
 #include <gpipe/balance/validate.hpp>
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 
@@ -15,6 +17,27 @@ namespace policy {
 /// The kind of the policies that say how the layers are cut into cells.
 struct Cut;
 } // namespace policy
+
+/// The first of first[0 ... cells] that is not as a cut of so many layers has it: first[0] is 0,
+/// each is more than the one before, and the last is `layers`. More than `cells` if all are.
+GPIPE_INLINE constexpr std::size_t first_wrong_cut(std::size_t const* first, std::size_t cells,
+                                                   std::size_t layers) {
+    for (std::size_t c = 0; c <= cells; ++c) {
+        bool const grows = c == 0 ? first[c] == 0 : first[c] > first[c - 1];
+        if (!grows || (c == cells ? first[c] != layers : first[c] >= layers)) return c;
+    }
+    return cells + 1;
+}
+/// Throws std::invalid_argument with the place of that.
+GPIPE_INLINE void check_found_cut(Array<std::size_t> const& first, std::size_t layers) {
+    std::size_t const cells = first.size() - 1,
+                      wrong = first_wrong_cut(first.data(), cells, layers);
+    if (wrong > cells) return;
+    detail::throw_error<std::invalid_argument>(
+        "gpipe: the cut's objective is wrong at first[%zu], which it fills with %zu: first[0] is "
+        "0, first[%zu] is %zu, and each is more than the one before",
+        wrong, first[wrong], cells, layers);
+}
 
 /// What a cut is best at. A user's own objective is a struct with such a `cut`.
 namespace objective {

@@ -53,10 +53,44 @@ template <class Policy, std::size_t Layers, std::size_t CellsPerDevice = 1> stru
     static consteval bool ok() { return true; }
 };
 
+/// What a cut is best at: a user's own, too.
+template <class Objective> struct CheckObjective {
+    static consteval bool ok() {
+        constexpr bool cuts = requires(double const* costs, std::size_t n, std::size_t* first) {
+            Objective::cut(costs, n, n, first);
+        };
+        static_assert(cuts, "gpipe: what a cut is best at (Objective) has: static constexpr void "
+                            "cut(double const* costs, std::size_t layers, std::size_t cells, "
+                            "std::size_t* first), which fills first[0 ... cells]");
+        return cuts;
+    }
+};
+
+/// Where a cut has cut Layers layers: cell Cell begins with First, and the one before it
+/// with Before; Cell > Cells if nothing is wrong.
+template <class Cut, std::size_t Cell, std::size_t First, std::size_t Before, std::size_t Cells,
+          std::size_t Layers>
+struct CheckFoundCut {
+    static consteval bool ok() {
+        static_assert(Cell > Cells,
+                      "gpipe: the cut (Cut) is wrong at first[Cell], which it fills with First "
+                      "behind Before: first[0] is 0, first[Cells] is Layers, and each is more than "
+                      "the one before");
+        return Cell > Cells;
+    }
+};
+
 /// Of a number of cells.
 template <std::size_t K, class Objective, std::size_t Layers, std::size_t CellsPerDevice>
-struct CheckCut<Cells<K, Objective>, Layers, CellsPerDevice>
-    : CheckCells<K == dynamic ? dynamic : checked_product(K, CellsPerDevice), Layers> {};
+struct CheckCut<Cells<K, Objective>, Layers, CellsPerDevice> {
+    static consteval bool ok() {
+        if constexpr (!CheckObjective<Objective>::ok())
+            return false;
+        else
+            return CheckCells < K == dynamic ? dynamic : checked_product(K, CellsPerDevice),
+                   Layers > ::ok();
+    }
+};
 
 /// A balance with a zero entry has said enough: its sum is not looked at.
 template <std::size_t... Sizes, std::size_t Layers, std::size_t CellsPerDevice>

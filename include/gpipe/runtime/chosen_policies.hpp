@@ -223,10 +223,25 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return true;
         }
     }
-    static consteval bool check_programs() {
-        if constexpr (cell_count == dynamic || micro_batch_count == dynamic)
+    static consteval bool check_constant_cut() {
+        if constexpr (constant_cut) {
+            constexpr auto const& first = ConstantCut::value.first;
+            constexpr std::size_t wrong = first_wrong_cut(first, cell_count, Net::size);
+            return CheckFoundCut < Cut, wrong, wrong <= cell_count ? first[wrong] : 0,
+                   0 < wrong && wrong <= cell_count ? first[wrong - 1] : 0, cell_count,
+                   Net::size > ::ok();
+        } else {
             return true;
+        }
+    }
+    static consteval bool check_programs() {
+        if constexpr (cell_count == dynamic)
+            return true;
+        else if constexpr (micro_batch_count == dynamic)
+            return check_constant_cut();
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
+            return false;
+        else if constexpr (!check_constant_cut())
             return false;
         else if constexpr (!constant_schedule)
             return true;

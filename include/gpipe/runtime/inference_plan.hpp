@@ -106,6 +106,7 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
         cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
     else
         first = Chosen::cut(devices, model.costs);
+    check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, devices);
     MachineWork work;
     work.programs = forwards(devices, micro_batches);

@@ -112,6 +112,7 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
         else
             return Chosen::cut(cells, costs);
     }();
+    check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, cells);
 
     MachineWork work;

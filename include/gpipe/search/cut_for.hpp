@@ -76,11 +76,17 @@ constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const&
         for (std::size_t const count : recomputes) alike = alike && count == recomputes[0];
         double const largest = *std::max_element(costs.begin(), costs.end());
         if (alike || largest == 0) return best;
+        // Who has asked says what is wrong with a cut.
+        auto const is_wrong = [&](Array<std::size_t> const& cut) {
+            return first_wrong_cut(cut.data(), cells, costs.size()) <= cells;
+        };
+        if (is_wrong(best)) return best;
         double shortest = detail::step_of(programs, costs, largest, best);
         for (bool const full : {false, true}) {
             Array<std::size_t> other(cells + 1);
             Cut::objective_type::cut(costs.data(), costs.size(), cells, other.data(),
                                      detail::work_by_cell(programs, full));
+            if (is_wrong(other)) return other;
             double const step = detail::step_of(programs, costs, largest, other);
             if (step > shortest * (1 - 1e-9)) continue; // by more than rounding
             shortest = step;
