@@ -61,9 +61,20 @@
 // expect GPIPE_FREEZES_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_FREEZES_NO_NUMBERS: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence
 // expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
-// expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static constexpr
-// expect GPIPE_CHEAP_IS_NO_BOOL: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
-// expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: recompute_is_cheap says of layer Index \(L\) whether it is: static
+// expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_FROZEN_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_ACCEPTS_NONE_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_EVALUATES_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_WANTS_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_READS_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_READS_A_NUMBER: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_READS_POPS_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_COST_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_COST_NEGATIVE: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_DECAY_IN_OBJECT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_FORWARD_BY_REFERENCE: gpipe: the forward of layer Index \(L\) takes other arguments, or is private
+// expect GPIPE_CHEAP_IS_NO_CONSTANT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
 // expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4, L=Mistake)
 // expect GPIPE_INSIDE_REPEAT: gpipe: layer Index \(L\) has no forward
 #include <gpipe/pipeline.hpp>
@@ -125,6 +136,17 @@ struct Neither : blank::Map<4> {
     void backward(auto&, auto, auto) const {}
 };
 
+// What is called with nothing but what it is called with: its type is deduced in its body.
+struct Deduced : Four {
+    using Buffers = gpipe::Tensors<>; // none
+    auto forward(auto&, auto x, auto y) const { y(0, 0) = x(0, 0); }
+    auto backward(auto&, auto, auto dy, auto dx) const { dx(0, 0) = dy(0, 0); }
+};
+struct DeducedHalves : Four {
+    auto input_gradient(auto&, auto, auto dy, auto dx) const { dx(0, 0) = dy(0, 0); }
+    auto weight_gradient(auto&, auto, auto) const {}
+};
+
 struct Parts {
     using Input = Tensor;
     using Output = Tensor;
@@ -173,6 +195,50 @@ struct Mistake : Four {
 #elif defined(GPIPE_CHEAP_IS_NO_BOOL)
 struct Mistake : Four {
     static constexpr double recompute_is_cheap = 0.5;
+};
+#elif defined(GPIPE_FROZEN_IN_OBJECT)
+struct Mistake : Whole {
+    bool frozen = true;
+};
+#elif defined(GPIPE_ACCEPTS_NONE_IN_OBJECT)
+struct Mistake : Four {
+    bool const accepts_none = true;
+};
+#elif defined(GPIPE_EVALUATES_IN_OBJECT)
+struct Mistake : Four {
+    bool only_evaluates = true;
+};
+#elif defined(GPIPE_WANTS_IN_OBJECT)
+struct Mistake : Four {
+    bool wants_gradient = true;
+};
+#elif defined(GPIPE_READS_IN_OBJECT)
+struct Mistake : Four {
+    gpipe::Reads backward_reads = gpipe::Reads::neither;
+};
+#elif defined(GPIPE_READS_A_NUMBER)
+struct Mistake : Four {
+    static constexpr int backward_reads = 0;
+};
+#elif defined(GPIPE_READS_POPS_IN_OBJECT)
+struct Mistake : Four {
+    bool backward_reads_pops = false;
+};
+#elif defined(GPIPE_COST_IN_OBJECT)
+struct Mistake : Four {
+    double cost = 2;
+};
+#elif defined(GPIPE_COST_NEGATIVE)
+struct Mistake : Four {
+    static constexpr double cost = -2;
+};
+#elif defined(GPIPE_DECAY_IN_OBJECT)
+struct Mistake : Whole {
+    float decay[2] = {1, 0};
+};
+#elif defined(GPIPE_FORWARD_BY_REFERENCE)
+struct Mistake : Four {
+    void forward(auto&, auto& x, auto& y) const { y(0, 0) = x(0, 0); }
 };
 #elif defined(GPIPE_CHEAP_IS_NO_CONSTANT)
 struct Mistake : Four {
@@ -390,5 +456,6 @@ static_assert(Net::size > 0);
 using Control = gpipe::Pipeline<Whole, Neither, Halves, WholeAndHalves>;
 static_assert(Control::size == 4);
 static_assert(gpipe::Pipeline<Merges, Counts, Tells>::size == 3);
+static_assert(gpipe::Pipeline<Deduced, DeducedHalves>::size == 2);
 static_assert(gpipe::Pipeline<gpipe::FrozenParameters<Whole, 0>>::size == 1);
 static_assert(!gpipe::splits_backward<Whole> && gpipe::splits_backward<Halves>);

@@ -8,6 +8,10 @@
 // expect GPIPE_OTHER_SHAPE: gpipe: the loss \(L\) takes other arguments.*the shape of the last layer's output, Output
 // expect GPIPE_OTHER_SHAPE: (Output=|CheckLoss<.*)gpipe::Tensor<float, 4>
 // expect GPIPE_WRITABLE_OUTPUT: gpipe: the loss \(L\) takes other arguments
+// expect GPIPE_ACCEPTS_NONE_IN_OBJECT: gpipe: what the loss \(L\) says by accepts_none is a static constexpr bool, by metrics
+// expect GPIPE_METRICS_IN_OBJECT: gpipe: what the loss \(L\) says by accepts_none is a static constexpr bool, by metrics
+// expect GPIPE_OTHER_METRICS: gpipe: the loss \(L\) returns a gpipe::LossValue<n> of another n than it declares as metrics
+// expect GPIPE_OTHER_METRICS_WITHOUT_DY: gpipe: the loss \(L\) returns a gpipe::LossValue<n> of another n than it declares as metrics
 // expect GPIPE_REFUSES_NONE: gpipe: the loss \(L\) declares accepts_none, but does not take gpipe::none for dy
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
@@ -53,6 +57,31 @@ struct Mistake {
 struct Mistake {
     using Target = ::Target;
     template <class C> Value operator()(C&, WriteView, ReadView, WriteView) const { return {}; }
+};
+#elif defined(GPIPE_ACCEPTS_NONE_IN_OBJECT)
+struct Mistake {
+    using Target = ::Target;
+    bool accepts_none = true;
+    Value operator()(auto&, auto, auto, auto) const { return {}; }
+};
+#elif defined(GPIPE_METRICS_IN_OBJECT)
+struct Mistake {
+    using Target = ::Target;
+    std::size_t metrics = 1;
+    gpipe::LossValue<1> operator()(auto&, auto, auto, auto) const { return {}; }
+};
+#elif defined(GPIPE_OTHER_METRICS)
+struct Mistake {
+    using Target = ::Target;
+    static constexpr std::size_t metrics = 3;
+    gpipe::LossValue<1> operator()(auto&, auto, auto, auto) const { return {}; }
+};
+#elif defined(GPIPE_OTHER_METRICS_WITHOUT_DY)
+struct Mistake {
+    using Target = ::Target;
+    static constexpr bool accepts_none = true;
+    gpipe::LossValue<1> operator()(auto&, auto, auto, WriteView) const { return {}; }
+    gpipe::LossValue<2> operator()(auto&, auto, auto, gpipe::None) const { return {}; }
 };
 #elif defined(GPIPE_REFUSES_NONE)
 struct Mistake {

@@ -28,6 +28,12 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "gpipe: layer Index (L) must name its output: using Output = "
                       "gpipe::Tensor<...> or gpipe::Tensors<...>, the shape of one sample");
 
+        static_assert(fault != LayerFault::numbers,
+                      "gpipe: what layer Index (L) says by frozen, accepts_none, only_evaluates, "
+                      "wants_gradient, recompute_is_cheap or backward_reads_pops is a static "
+                      "constexpr bool, by backward_reads a static constexpr gpipe::Reads, by cost "
+                      "a static constexpr number of 0 or more, by decay[] a static constexpr array "
+                      "of numbers");
         static_assert(fault != LayerFault::no_tensors,
                       "gpipe: what layer Index (L) calls Parameters, Buffers, Statistics, Saved, "
                       "Deferred, Scratch, Exchanged or ExchangedGradient must be a "
@@ -123,9 +129,6 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::decay_short,
                       "gpipe: decay[] of layer Index (L) has fewer entries than the layer has "
                       "parameter tensors: one each");
-        static_assert(fault != LayerFault::cheapness,
-                      "gpipe: recompute_is_cheap says of layer Index (L) whether it is: static "
-                      "constexpr bool recompute_is_cheap = true");
         static_assert(fault != LayerFault::skips,
                       "gpipe: what layer Index (L) stashes or pops must be a gpipe::Skip<Tag, "
                       "gpipe::Tensor<...>>, or gpipe::Skips<...> of several");

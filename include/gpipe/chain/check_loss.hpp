@@ -3,6 +3,7 @@
 #include <gpipe/chain/layer_fits.hpp>
 #include <gpipe/layer/loss.hpp>
 
+#include <cstddef>
 #include <type_traits>
 
 namespace gpipe {
@@ -34,8 +35,35 @@ template <class Loss, class Net, class DY> consteval bool measures() {
 }
 
 template <class Loss, class Net> consteval bool loss_fits() {
-    return measures<Loss, Net, OutputGradientOf<Net>>() &&
-           (!accepts_none<Loss> || measures<Loss, Net, None>());
+    if constexpr (!measures<Loss, Net, OutputGradientOf<Net>>())
+        return false;
+    else if constexpr (accepts_none<Loss>)
+        return measures<Loss, Net, None>();
+    else
+        return true;
+}
+// Whether what is declared are constants.
+template <class Loss> consteval bool loss_numbers_fit() {
+    if constexpr (requires { Loss::accepts_none; })
+        if constexpr (!requires { typename std::bool_constant<Loss::accepts_none>; }) return false;
+    if constexpr (requires { Loss::metrics; }) return requires {
+            typename std::enable_if_t<(Loss::metrics >= 0)>;
+        };
+    return true;
+}
+// How many metrics a loss returns; of one that returns nothing as many as it declares.
+template <class Result, class Loss>
+inline constexpr std::size_t metrics_of = declared_metrics<Loss>;
+template <std::size_t n, class Loss>
+inline constexpr std::size_t metrics_of<LossValue<n>, Loss> = n;
+template <class Loss, class Net> consteval bool metrics_fit() {
+    constexpr std::size_t n = metrics_of<LossResult<Loss, Net, OutputGradientOf<Net>>, Loss>;
+    if constexpr (requires { Loss::metrics; })
+        if (n != declared_metrics<Loss>) return false;
+    if constexpr (accepts_none<Loss>)
+        return metrics_of<LossResult<Loss, Net, None>, Loss> == n;
+    else
+        return true;
 }
 
 // Whether it can be called, const or not, whatever it returns.
@@ -45,14 +73,26 @@ concept CallsLoss = std::is_invocable_v < Loss&,
 &, OutputReadViews<Net>, BatchViews<typename Loss::Target, Access::read>, DY > ;
 
 // What is wrong with a loss: the first of these.
-enum class LossFault { none, no_target, not_const, returns, refuses_none, arguments, constants };
+enum class LossFault {
+    none,
+    no_target,
+    numbers,
+    metrics,
+    not_const,
+    returns,
+    refuses_none,
+    arguments,
+    constants
+};
 template <class Loss, class Net> consteval LossFault loss_fault() {
     if constexpr (!NamesTarget<Loss>)
         return LossFault::no_target;
+    else if constexpr (!loss_numbers_fit<Loss>())
+        return LossFault::numbers;
     else if constexpr (!constants_fit<Loss>())
         return LossFault::constants;
     else if constexpr (loss_fits<Loss, Net>())
-        return LossFault::none;
+        return metrics_fit<Loss, Net>() ? LossFault::none : LossFault::metrics;
     else if constexpr (measures<Loss, Net, OutputGradientOf<Net>>())
         return LossFault::refuses_none;
     else if constexpr (CallsLoss<Loss const, Net>)
@@ -73,6 +113,12 @@ template <class L, class Net, class Output = typename Net::Output> struct CheckL
         static_assert(fault != LossFault::no_target,
                       "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the "
                       "shape of one sample");
+        static_assert(fault != LossFault::numbers,
+                      "gpipe: what the loss (L) says by accepts_none is a static constexpr bool, "
+                      "by metrics a static constexpr std::size_t");
+        static_assert(fault != LossFault::metrics,
+                      "gpipe: the loss (L) returns a gpipe::LossValue<n> of another n than it "
+                      "declares as metrics, or without dy of another n than with it");
         static_assert(fault != LossFault::not_const,
                       "gpipe: the operator() of the loss (L) is not const: gpipe::LossValue<n> "
                       "operator()(auto& context, auto y, auto target, auto dy) const");

@@ -17,6 +17,7 @@ enum class LayerFault {
     is_final,
     no_input,
     no_output,
+    numbers,
     no_tensors,
     forward_missing,
     forward_not_const,
@@ -40,7 +41,6 @@ enum class LayerFault {
     exchange_gradient,
     parameters_without_gradient,
     decay_short,
-    cheapness,
     skips,
     ties,
     frozen,
@@ -50,8 +50,9 @@ enum class LayerFault {
 
 // Calls of a layer, const or not, whatever they return.
 struct CallForward {
-    template <class L, class... As>
-    auto operator()(L& layer, As&... arguments) const -> decltype(layer.forward(arguments...));
+    template <class L, class C, class... As>
+    auto operator()(L& layer, C& context, As... arguments) const
+        -> decltype(layer.forward(context, static_cast<As&&>(arguments)...));
 };
 struct CallBackward {
     template <class L, class... As>
@@ -113,6 +114,8 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::no_input;
     else if constexpr (!NamesOutput<L>)
         return LayerFault::no_output;
+    else if constexpr (!numbers_fit<L>())
+        return LayerFault::numbers;
     else if constexpr (!groups_are_tensors<L>())
         return LayerFault::no_tensors;
     else if constexpr (!WritesOutput<L>)
@@ -142,8 +145,6 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::parameters_without_gradient;
     else if constexpr (!decay_fits<L>())
         return LayerFault::decay_short;
-    else if constexpr (!cheapness_fits<L>())
-        return LayerFault::cheapness;
     else if constexpr (!skips_of<L>::fit)
         return LayerFault::skips;
     else if constexpr (!ties_fit<L>())
@@ -156,7 +157,8 @@ template <class L> consteval LayerFault layer_fault() {
         return LayerFault::sides;
 }
 template <class L> consteval Reads reads_of() {
-    if constexpr (std::is_class_v<L>) return declared_reads<L>;
+    if constexpr (std::is_class_v<L>)
+        if constexpr (numbers_fit<L>()) return declared_reads<L>;
     return Reads::input;
 }
 

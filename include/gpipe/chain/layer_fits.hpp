@@ -21,6 +21,27 @@ template <class L> using OutputReadViews = BatchViews<typename L::Output, Access
 template <class L> using InputGradientViews = GradientViews<typename L::Input, Access::write>;
 template <class L> using OutputGradientViews = GradientViews<typename L::Output, Access::read>;
 
+// Whether what a layer says by numbers are constants of their type: without `static` they would say
+// something else, or nothing.
+#define GPIPE_FITS(member, ...)                                                                    \
+    if constexpr (requires { L::member; })                                                         \
+        if constexpr (!requires { typename __VA_ARGS__; }) return false;
+template <class L> consteval bool numbers_fit() {
+    GPIPE_FITS(frozen, std::bool_constant<L::frozen>)
+    GPIPE_FITS(accepts_none, std::bool_constant<L::accepts_none>)
+    GPIPE_FITS(only_evaluates, std::bool_constant<L::only_evaluates>)
+    GPIPE_FITS(wants_gradient, std::bool_constant<L::wants_gradient>)
+    GPIPE_FITS(recompute_is_cheap, std::bool_constant<L::recompute_is_cheap>)
+    GPIPE_FITS(backward_reads_pops, std::bool_constant<L::backward_reads_pops>)
+    GPIPE_FITS(backward_reads, std::enable_if_t<(L::backward_reads <= Reads::both)>)
+    GPIPE_FITS(cost, std::enable_if_t<(L::cost >= 0)>)
+    // Not its values: clang 14 does not know those of an array in a class template.
+    GPIPE_FITS(decay,
+               std::enable_if_t<std::is_const_v<std::remove_reference_t<decltype(L::decay[0])>>>)
+    return true;
+}
+#undef GPIPE_FITS
+
 template <class L>
 concept WritesOutput = requires(L const layer, ForwardContextOf<L, AnyStream> context) {
     {
@@ -102,26 +123,31 @@ template <class L> consteval bool has_weight_gradient() {
 template <class L>
 inline constexpr bool has_boundaries = std::is_class_v<L>&& NamesInput<L>&& NamesOutput<L>;
 
+// A function is not asked about what it is never called with: where its type is deduced, the answer
+// is an error in its body.
 template <class L> consteval bool backward_fits() {
     if constexpr (only_evaluates<L> || (splits_backward<L> && !names_backward<L>))
         return true; // it has none, or its halves will do
-    else if constexpr (TensorGroup<typename L::Output>::carries_gradient)
-        return has_backward<L, InputGradientViews<L>>() &&
-               (!accepts_none<L> || has_backward<L, None>());
-    else
+    else if constexpr (!TensorGroup<typename L::Output>::carries_gradient)
         return true; // never called
+    else if constexpr (accepts_none<L>)
+        return has_backward<L, InputGradientViews<L>>() && has_backward<L, None>();
+    else
+        return has_backward<L, InputGradientViews<L>>();
 }
 template <class L> consteval bool halves_fit() {
-    if constexpr (splits_backward<L>)
-        return has_input_gradient<L, InputGradientViews<L>>() &&
-               (!accepts_none<L> || has_input_gradient<L, None>()) && has_weight_gradient<L>();
+    if constexpr (splits_backward<L> && accepts_none<L>)
+        return has_input_gradient<L, InputGradientViews<L>>() && has_input_gradient<L, None>() &&
+               has_weight_gradient<L>();
+    else if constexpr (splits_backward<L>)
+        return has_input_gradient<L, InputGradientViews<L>>() && has_weight_gradient<L>();
     else
         return TensorGroup<typename DeferredOf<L>::type>::count == 0;
 }
 // Whether there is anything to initialize.
 template <class L>
-inline constexpr bool initializes =
-    TensorGroup<typename LayerTraits<L>::Parameters>::count > 0 || has_buffers<L>;
+inline constexpr bool initializes = TensorGroup<typename LayerTraits<L>::Parameters>::count > 0 ||
+                                    TensorGroup<typename BuffersOf<L>::type>::count > 0;
 template <class L> consteval bool initialize_fits() {
     if constexpr (initializes<L>) return requires(L const l, InitializeContextOf<L> c) {
             { l.initialize(c) } -> std::same_as<void>;
@@ -182,12 +208,6 @@ template <class L> consteval bool decay_fits() {
     } else
         return true;
 }
-template <class L> consteval bool cheapness_fits() {
-    if constexpr (requires { L::recompute_is_cheap; })
-        return std::is_same_v<decltype(L::recompute_is_cheap), bool const>;
-    else
-        return true;
-}
 template <class L> consteval bool ties_fit() {
     if constexpr (ties_parameters<L>)
         return ties_of<L>::fit();
@@ -228,12 +248,12 @@ template <class L> consteval bool groups_are_tensors() {
 template <class L> consteval bool layer_fits() {
     if constexpr (!has_boundaries<L> || !std::is_copy_constructible_v<L> || std::is_final_v<L>)
         return false;
-    else if constexpr (!groups_are_tensors<L>())
+    else if constexpr (!numbers_fit<L>() || !groups_are_tensors<L>())
         return false;
     else
         return WritesOutput<L> && backward_fits<L>() && halves_fit<L>() && initialize_fits<L>() &&
-               parameters_learn<L>() && decay_fits<L>() && cheapness_fits<L>() &&
-               skips_of<L>::fit && ties_fit<L>() && rare_members_fit<L>();
+               parameters_learn<L>() && decay_fits<L>() && skips_of<L>::fit && ties_fit<L>() &&
+               rare_members_fit<L>();
 }
 
 } // namespace detail
