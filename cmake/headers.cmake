@@ -120,6 +120,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/given.hpp
     include/gpipe/layer/handles.hpp
     include/gpipe/layer/loss.hpp
+    include/gpipe/layer/none.hpp
     include/gpipe/layer/optional.hpp
     include/gpipe/layer/random.hpp
     include/gpipe/layer/shuffle.hpp

@@ -75,6 +75,8 @@
 // expect GPIPE_FORWARD_BY_REFERENCE: gpipe: the forward of layer Index \(L\) takes other arguments, or is private
 // expect GPIPE_CHEAP_IS_NO_CONSTANT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
+// expect GPIPE_REPEAT_IN_REPEAT: gpipe: layer Index \(L\) is a Repeat in a Repeat, or a Pipeline
+// expect GPIPE_PIPELINE_IN_PIPELINE: gpipe: layer Index \(L\) is a Repeat in a Repeat, or a Pipeline
 // expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4, L=Mistake)
 // expect GPIPE_INSIDE_REPEAT: gpipe: layer Index \(L\) has no forward
 #include <gpipe/pipeline.hpp>
@@ -440,6 +442,10 @@ struct Mistake : Whole {
 };
 #elif defined(GPIPE_FINAL)
 struct Mistake final : Four {};
+#elif defined(GPIPE_REPEAT_IN_REPEAT)
+using Mistake = gpipe::Repeat<2, Four, gpipe::Repeat<3, Four>>;
+#elif defined(GPIPE_PIPELINE_IN_PIPELINE)
+using Mistake = gpipe::Pipeline<Four>;
 #elif defined(GPIPE_INSIDE_REPEAT)
 struct Mistake : Parts {};
 #else

@@ -29,6 +29,10 @@
 // expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
 // expect GPIPE_NOT_ENDED: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_BEHIND_THE_LAST: gpipe: next_device\(\) has to stand behind the program of every device
+// expect GPIPE_NOT_CONSTEXPR: gpipe: programs\(K, M\) of the schedule is no constant: it must be constexpr, may throw nothing
+// expect GPIPE_THROWS: gpipe: programs\(K, M\) of the schedule is no constant
+// expect GPIPE_THROWS: CheckConstantSchedule<.*(, 2, 3>|K=2, M=3)
+// expect GPIPE_TOO_FEW_FOR_A_CONSTANT: gpipe: the schedule needs more micro-batches than there are: at least
 // expect GPIPE_PASS_DROPS: gpipe: an action is missing from the programs of Policy
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
 // expect GPIPE_TOO_LATE: gpipe: the programs of Policy hold, at this device and position, a recompute behind
@@ -52,6 +56,20 @@ struct Schedule {
     std::size_t n = 0;
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
         return gpipe::schedule::GPipe::programs(devices + n, micro_batches);
+    }
+#elif defined(GPIPE_NOT_CONSTEXPR)
+    static Programs programs(std::size_t devices, std::size_t micro_batches) {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
+    }
+#elif defined(GPIPE_THROWS)
+    static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+        if (micro_batches % 2 == 1) throw "odd";
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
+    }
+#elif defined(GPIPE_TOO_FEW_FOR_A_CONSTANT)
+    static constexpr std::size_t least_micro_batches = 4;
+    static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
     }
 #elif defined(GPIPE_ONE_DEVICE_LESS)
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {

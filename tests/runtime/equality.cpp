@@ -5,6 +5,7 @@
 #include <deque>
 #include <doctest/doctest.h>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -231,6 +232,8 @@ TEST_CASE("P1 constants and `dynamic` train the same") {
     // The plan that a user may static_assert on is the one that runs.
 
     for (std::size_t d = 0; d < 4; ++d) CHECK(Constant::peak_bytes(d, 3) == train.arena(d).size());
+    CHECK_THROWS_AS(Constant::peak_bytes(4, 3), std::out_of_range);
+    CHECK_THROWS_AS(Constant::peak_micro_batches(4), std::out_of_range);
 }
 
 TEST_CASE_TEMPLATE("P1 so do those of schedules with several cells on a device", Schedule,

@@ -184,6 +184,11 @@ TEST_CASE("a rate that is no number, and one out of its bounds, is refused befor
     using Clipped = gpipe::Hooked<gpipe::SGD, gpipe::ClipByValue>;
     refuses(Clipped{}, "hook.limit is -1, not 0 or more", [](auto& o) { o.hook.limit = -1; });
     refuses(Grouped<Clipped>{}, "hook.limit is nan", [&](auto& o) { o.hook.limit = no_number; });
+    refuses(gpipe::Hooked<Clipped, gpipe::ClipByValue>{}, "hook.limit is nan",
+            [&](auto& o) { static_cast<Clipped&>(o).hook.limit = no_number; });
+    using Groups = Grouped<gpipe::SGD>;
+    refuses(Grouped<Groups>{}, "groups[].decay is inf",
+            [&](auto& o) { static_cast<Groups&>(o).groups[1].decay = infinite; });
 }
 
 TEST_CASE(
@@ -232,6 +237,10 @@ TEST_CASE("a group of layers that the chain does not have is refused, with its l
                          "gpipe: groups[5] of the optimizer is of layers 4 to 3: there are none",
                          std::invalid_argument);
     CHECK_NOTHROW(construct(of(4, 4)));
+    Grouped<Grouped<gpipe::SGD>, 2> twice;
+    CHECK_NOTHROW(construct(twice));
+    static_cast<Grouped<gpipe::SGD>&>(twice) = of(11, 12);
+    CHECK_THROWS_AS(construct(twice), std::invalid_argument);
     CHECK_THROWS_AS(construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(of(11, 12))),
                     std::invalid_argument);
 }

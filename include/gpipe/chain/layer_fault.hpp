@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/item.hpp>
 #include <gpipe/chain/layer_fits.hpp>
 
 #include <concepts>
@@ -8,12 +9,15 @@
 
 namespace gpipe {
 
+template <class... Items> class Pipeline;
+
 namespace detail {
 
 // What is wrong with a layer: the first of these. Looked for only once layer_fits() says that
 // something is.
 enum class LayerFault {
     no_class,
+    is_several,
     is_final,
     no_input,
     no_output,
@@ -47,6 +51,10 @@ enum class LayerFault {
     constants,
     sides,
 };
+
+template <class> inline constexpr bool is_several = false;
+template <std::size_t n, class... Ls> inline constexpr bool is_several<Repeat<n, Ls...>> = true;
+template <class... Items> inline constexpr bool is_several<Pipeline<Items...>> = true;
 
 // Calls of a layer, const or not, whatever they return.
 struct CallForward {
@@ -108,6 +116,8 @@ template <class L> consteval LayerFault backward_fault() {
 template <class L> consteval LayerFault layer_fault() {
     if constexpr (!std::is_class_v<L> || !std::is_copy_constructible_v<L>)
         return LayerFault::no_class;
+    else if constexpr (is_several<L>)
+        return LayerFault::is_several;
     else if constexpr (std::is_final_v<L>)
         return LayerFault::is_final;
     else if constexpr (!NamesInput<L>)

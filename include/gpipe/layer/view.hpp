@@ -2,6 +2,7 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/layer/none.hpp>
 #include <gpipe/layer/optional.hpp>
 
 #include <array>
@@ -11,27 +12,6 @@
 #include <utility>
 
 namespace gpipe {
-
-/// The absence of a tensor: handed to a layer in place of a gradient that nobody wants, and what a
-/// context gives of tensors that its layer does not declare. A layer that can do without an
-/// argument writes `if constexpr (gpipe::is_none<decltype(dx)>)`.
-struct None {
-    /// @cond
-    // For their sentence alone, and nothing behind it.
-    template <class At> auto operator[](At at) const -> decltype(auto) { return (*this)(at); }
-    template <class... At> auto operator()(At...) const -> decltype(auto) {
-        constexpr bool there = sizeof...(At) == static_cast<std::size_t>(-1);
-        static_assert(there, "gpipe: there is no such tensor: the layer does not declare it "
-                             "(Parameters, Saved, Deferred, Scratch), or it is gpipe::none, which "
-                             "accepts_none takes in place of a dx that nobody wants");
-        float* const nowhere = nullptr;
-        return *nowhere;
-    }
-    /// @endcond
-};
-inline constexpr None none{}; ///< what is handed to the layer
-/// Whether an argument of type T is that, by value or reference.
-template <class T> inline constexpr bool is_none = std::is_same_v<std::remove_cvref_t<T>, None>;
 
 /// One tensor in memory, extents known, row-major: a parameter, or one sample of a BatchView.
 /// A range of its elements; does not own them.

@@ -15,7 +15,11 @@ inline constexpr double no_bound = std::numeric_limits<double>::infinity();
 // f(name, value, least, below) for each number that may be set: of an O, of a chosen one (see
 // optimizer::OneOf), and of what either has around that, groups and a hook.
 template <class O, class F> void each_rate(O const& optimizer, F f) {
-    if constexpr (requires { optimizer.chosen_states(); }) {
+    if constexpr (requires { typename O::grouped; }) {
+        each_rate(static_cast<typename O::grouped const&>(optimizer), f);
+    } else if constexpr (requires { typename O::hooked; }) {
+        each_rate(static_cast<typename O::hooked const&>(optimizer), f);
+    } else if constexpr (requires { optimizer.chosen_states(); }) {
         optimizer.visit([&](auto const& chosen) { each_rate(chosen, f); });
     } else {
         if constexpr (requires { double{optimizer.learning_rate}; })

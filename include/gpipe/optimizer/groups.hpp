@@ -60,11 +60,13 @@ namespace detail {
 /// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
 template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
+    using grouped = O;                               ///< whose tensors they are
     ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
     /// For a chain of L layers: throws std::invalid_argument if a group names any beyond, or
-    /// none.
+    /// none; and what that of O throws.
     void check_layers(std::size_t layers) const {
+        if constexpr (requires { O::check_layers(layers); }) O::check_layers(layers);
         for (std::size_t g = 0; g < most; ++g) detail::check_group(groups[g], g, layers);
     }
     /// What O is told of a tensor.

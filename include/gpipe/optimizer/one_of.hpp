@@ -67,6 +67,8 @@ namespace optimizer {
 /// peak_bytes() hold for the one with most), trains bit by bit as with that one, and cannot change
 /// to another. By name: see optimizers() in optimizer_catalogue.hpp.
 template <class... Os> class OneOf {
+    static_assert(sizeof...(Os) > 0,
+                  "gpipe: OneOf<...> chooses from optimizers: name at least one");
     static_assert((CheckOptimizer<Os>::ok() && ...));
     static_assert((std::default_initializable<Os> && ...),
                   "gpipe: optimizers that are chosen from need a default constructor");

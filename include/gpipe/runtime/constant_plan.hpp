@@ -8,6 +8,7 @@
 #include <gpipe/schedule/simulate.hpp>
 
 #include <cstddef>
+#include <stdexcept>
 #include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -69,6 +70,7 @@ template <class Net, class... Policies> class ConstantPlan {
     /// begin of the forward to the end of the backward.
     static constexpr std::size_t
     peak_micro_batches(std::size_t device) requires(Chosen::constant_schedule) {
+        check_device(device);
         return gpipe::peak_micro_batches(Chosen::schedule_programs(), device);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples, with
@@ -78,6 +80,7 @@ template <class Net, class... Policies> class ConstantPlan {
     static constexpr std::size_t
     peak_bytes(std::size_t device, std::size_t samples,
                Link link = Device::most_link) requires(is_constant&& knows_replicas) {
+        check_device(device);
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
@@ -88,6 +91,11 @@ template <class Net, class... Policies> class ConstantPlan {
     }
 
   private:
+    static constexpr void check_device(std::size_t device) {
+        if (device >= device_count)
+            throw std::out_of_range("gpipe: there is no such device: they are numbered from 0, and "
+                                    "there are Training::device_count");
+    }
     template <class Plan>
     static constexpr MemoryPlan plan_with(std::size_t samples, Plan plan, Link link,
                                           bool squares) requires is_constant {

@@ -25,6 +25,28 @@ template <class Schedule> struct CheckScheduleFunction {
     }
 };
 
+namespace detail {
+
+template <class Schedule> constexpr bool gives_programs(std::size_t devices, std::size_t m) {
+    Programs const programs = Schedule::programs(devices, m);
+    return programs.devices() > 0 || devices > 0;
+}
+
+} // namespace detail
+
+/// That the programs of a schedule for K devices and M micro-batches are a constant.
+template <class Schedule, std::size_t K, std::size_t M> struct CheckConstantSchedule {
+    static consteval bool ok() {
+        constexpr bool constant = requires {
+            typename std::bool_constant<detail::gives_programs<Schedule>(K, M)>;
+        };
+        static_assert(constant, "gpipe: programs(K, M) of the schedule is no constant: it must be "
+                                "constexpr, may throw nothing for these, and no cell that is "
+                                "given to a device is beyond the last");
+        return constant;
+    }
+};
+
 /// That there are enough micro-batches for a schedule.
 template <class Schedule, std::size_t devices, std::size_t micro_batches, std::size_t least>
 struct CheckMicroBatchesOf {
@@ -134,6 +156,8 @@ template <class Schedule, std::size_t K, std::size_t M> consteval bool check_sch
         return CheckMicroBatchesOf<Schedule, K, M, least>::ok();
     else if constexpr (!proven_as_constant<Schedule, K, M>)
         return true;
+    else if constexpr (!CheckConstantSchedule<Schedule, K, M>::ok())
+        return false;
     else
         return check_programs<Schedule, SchedulePrograms<Schedule, K, M>>();
 }

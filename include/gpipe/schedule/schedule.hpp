@@ -29,8 +29,8 @@ template <std::size_t M> struct MicroBatches {
 /// recomputation is put in by the checkpointing policy. It may also declare
 /// - `static constexpr std::size_t cells_per_device` (default 1): the chain is cut into so many
 ///   cells per device, and the programs say with Programs::place() where each of them is;
-/// - `static constexpr std::size_t least_micro_batches(std::size_t devices)` (default 1): for fewer
-///   it has no programs;
+/// - `static constexpr std::size_t least_micro_batches(std::size_t devices)`, or a constant
+///   (default 1): for fewer it has no programs;
 /// - `static constexpr std::string_view name`, for people.
 /// As with the extents of mdspan its numbers are constants, or `dynamic` and then members of an
 /// object: see ScheduleObject.
@@ -58,6 +58,8 @@ inline constexpr std::size_t cells_per_device<S> = S::cells_per_device;
 template <class S> constexpr std::size_t least_micro_batches(std::size_t devices) {
     if constexpr (requires { S::least_micro_batches(devices); })
         return S::least_micro_batches(devices);
+    else if constexpr (requires { std::integral_constant<std::size_t, S::least_micro_batches>{}; })
+        return S::least_micro_batches;
     else
         return 1;
 }
