@@ -4,6 +4,8 @@
 // expect GPIPE_OTHER_LOSS: CheckArguments<.*, Own, .*|.*F=Own
 // expect GPIPE_OTHER_OPTIMIZER: gpipe: what a Training is given third \(O\) is not the functor of the Optimizer<...> in its type, which without one is gpipe::SGD
 // expect GPIPE_OTHER_OPTIMIZER_BESIDE_BRACES: gpipe: what a Training is given third \(O\) is not the functor of the Optimizer<...>
+// expect GPIPE_OPTIMIZER_OF_OTHER_TYPES: gpipe: the optimizer \(O\) takes no parameters of this type \(T\), which the chain has
+// expect GPIPE_OPTIMIZER_OF_OTHER_TYPES: CheckOptimizerOf<(OfFloats, double>|.*O=OfFloats, T=double)
 // expect GPIPE_PARAMETERS_OF_NONE: gpipe: the chain has no layer of this number \(index\): they count from 0, those in a Repeat
 // expect GPIPE_GRADIENTS_OF_NONE: gpipe: the chain has no layer of this number
 // expect GPIPE_LAYER_OF_NONE: gpipe: the chain has no layer of this number
@@ -43,6 +45,21 @@ struct Careless : Plain {
     void forward(auto& ctx, auto, auto y) const { y(0, 0) = 2 * ctx.parameters()[0]; }
 #endif
 };
+struct OfFloats {
+    static constexpr std::size_t states = 0;
+    void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<float, 0>) const noexcept {}
+};
+struct Doubles : Plain {
+#ifdef GPIPE_OPTIMIZER_OF_OTHER_TYPES
+    using Parameters = gpipe::Tensor<double, 4>;
+#else
+    using Parameters = gpipe::Tensor<float, 4>;
+#endif
+    void initialize(auto&) const {}
+};
+using OnFloats = gpipe::Training<gpipe::Pipeline<Doubles>, gpipe::Loss<blank::Loss<4>>,
+                                 gpipe::Optimizer<OfFloats>>;
+
 using Net = gpipe::Pipeline<Own, gpipe::Repeat<2, Careless>>;
 using Train = gpipe::Training<Net, gpipe::Loss<blank::Loss<4>>>;
 
@@ -82,4 +99,5 @@ int main() {
     use(other);
 #endif
     use(train);
+    OnFloats of_floats{{}, loss, {}, {.samples = 4}};
 }

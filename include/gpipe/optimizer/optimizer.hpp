@@ -183,4 +183,20 @@ template <class O> struct CheckOptimizer {
     }
 };
 
+/// The same for parameters of a type T, which a chain has.
+template <class O, class T> struct CheckOptimizerOf {
+    static consteval bool ok() {
+        constexpr bool takes =
+            requires(O const optimizer, UpdateContext context, UpdateTensor<T, O::states> tensor) {
+            { optimizer(context, tensor) }
+            noexcept->std::same_as<void>;
+        };
+        static_assert(takes, "gpipe: the optimizer (O) takes no parameters of this type (T), which "
+                             "the chain has: template <class T> void "
+                             "operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) "
+                             "const noexcept");
+        return takes;
+    }
+};
+
 } // namespace gpipe

@@ -112,8 +112,9 @@ bool update_tensor(UpdateCall const& call, UpdateRow const& row) {
         for (std::size_t i = 0; i < row.elements; ++i)
             gradient[i] = scaled(gradient[i], mean.scale);
     if (!call.updates) return false;
-    (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
-                                                     row.tensor<T, Optimizer::states>());
+    if constexpr (CheckOptimizerOf<Optimizer, T>::ok())
+        (*static_cast<Optimizer const*>(call.optimizer))(row.context(call.state->step),
+                                                         row.tensor<T, Optimizer::states>());
     return true;
 }
 
