@@ -36,7 +36,7 @@ class LocalWire {
             error_ = std::move(why);
             left_.store(true, std::memory_order_release);
         }
-        bell_.ring();
+        ring_all();
     }
 
   private:
@@ -46,19 +46,24 @@ class LocalWire {
         std::atomic<std::uint64_t> received{0};
         std::byte const* from = nullptr;
         std::uint32_t word = 0;
+        std::uint32_t sender = 0, receiver = 0;
     };
     struct alignas(128) Given {
         std::atomic<std::uint64_t> rounds{0};
         std::uint64_t number[2] = {}; // of the round, and of the one before
         bool opened = false;
+        detail::Bell bell{detail::Bell::Many{}}; // for who waits on that rank
     };
 
-    template <class Ready> bool wait(Ready ready) noexcept {
-        bell_.wait([&] { return ready() || left_.load(std::memory_order_acquire); });
+    template <class Ready> bool wait(std::size_t rank, Ready ready) noexcept {
+        given_[rank].bell.wait([&] { return ready() || left_.load(std::memory_order_acquire); });
         return ready();
     }
+    void ring(std::size_t rank) noexcept { given_[rank].bell.ring(); }
+    void ring_all() noexcept {
+        for (Given& given : given_) given.bell.ring();
+    }
 
-    detail::Bell bell_{detail::Bell::Many{}};
     Array<Given> given_; // by rank
     std::unique_ptr<Way[]> ways_;
     std::once_flag opened_;
@@ -87,11 +92,12 @@ class LocalRanks {
         std::uint64_t const round = own.rounds.load(std::memory_order_relaxed);
         own.number[round % 2] = number;
         own.rounds.store(round + 1, std::memory_order_release);
-        wire_.bell_.ring();
+        wire_.ring_all();
         Array<std::uint64_t> all(ranks());
         for (std::size_t r = 0; r < ranks(); ++r) {
             LocalWire::Given const& given = wire_.given_[r];
-            if (!wire_.wait([&] { return given.rounds.load(std::memory_order_acquire) > round; }))
+            if (!wire_.wait(rank_,
+                            [&] { return given.rounds.load(std::memory_order_acquire) > round; }))
                 std::rethrow_exception(wire_.error_);
             all[r] = given.number[round % 2];
         }
@@ -100,8 +106,13 @@ class LocalRanks {
     void open(Array<Channel> const& channels) {
         if (std::exchange(wire_.given_[rank_].opened, true))
             throw std::logic_error("gpipe: a LocalWire joins the devices of one Training");
-        std::call_once(wire_.opened_,
-                       [&] { wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size()); });
+        std::call_once(wire_.opened_, [&] {
+            wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size());
+            for (std::size_t c = 0; c < channels.size(); ++c) {
+                wire_.ways_[c].sender = channels[c].from;
+                wire_.ways_[c].receiver = channels[c].to;
+            }
+        });
     }
     void send(std::size_t channel, std::byte const* from, std::size_t,
               std::uint32_t word) noexcept {
@@ -110,17 +121,18 @@ class LocalRanks {
         way.from = from;
         way.word = word;
         way.sent.store(next, std::memory_order_release);
-        wire_.bell_.ring();
-        wire_.wait([&] { return way.received.load(std::memory_order_acquire) >= next; });
+        wire_.ring(way.receiver);
+        wire_.wait(rank_, [&] { return way.received.load(std::memory_order_acquire) >= next; });
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         LocalWire::Way& way = wire_.ways_[channel];
         std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
-        if (!wire_.wait([&] { return way.sent.load(std::memory_order_acquire) >= next; })) return 0;
+        if (!wire_.wait(rank_, [&] { return way.sent.load(std::memory_order_acquire) >= next; }))
+            return 0;
         if (bytes > 0) std::memcpy(to, way.from, bytes);
         std::uint32_t const word = way.word;
         way.received.store(next, std::memory_order_release);
-        wire_.bell_.ring();
+        wire_.ring(way.sender);
         return word;
     }
     std::exception_ptr error() const {
