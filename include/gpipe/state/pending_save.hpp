@@ -19,7 +19,7 @@ class PendingSave {
     /// What who writes and who waits know of each other.
     struct Course {
         /// How long a rank waits for files of others, from the last that it saw of them.
-        std::atomic<std::chrono::seconds> patience{std::chrono::seconds(60)};
+        std::atomic<std::chrono::seconds> patience{std::chrono::seconds(300)};
         std::atomic<bool> failed{false}; ///< whether it has
     };
 

@@ -220,8 +220,9 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// standard error when the training goes.
 ///
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
-/// state. It sees that in the folder, and gives up where nothing has come of a part for a minute
-/// (when the training goes, five seconds). If that fails on one rank, all throw at the next save.
+/// state. It sees that in the folder, and gives up where nothing has come of a part for five
+/// minutes (when the training goes, five seconds). If that fails on one rank, all throw at the next
+/// save.
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,
                        StateMetadata const& metadata = {}) {

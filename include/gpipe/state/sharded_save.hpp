@@ -85,9 +85,7 @@ class Shards {
                                  ", which another rank is to write, has not come");
             pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
-        std::size_t const slash = path_.rfind('/');
-        File(slash == std::string::npos ? "." : path_.substr(0, slash + 1), O_RDONLY | O_DIRECTORY)
-            .sync();
+        File(folder_of(path_), O_RDONLY | O_DIRECTORY).sync();
     }
     // What else has such a name: a rest of a save that did not come to its end, or of one before.
     void remove_older() const { remove_others(path_, names_); }
@@ -122,6 +120,7 @@ class Shards {
     std::uintmax_t bytes_seen(std::string& missing) const {
         std::uintmax_t bytes = 0;
         std::error_code error;
+        File(folder_of(path_), O_RDONLY | O_DIRECTORY).close(); // NFS asks its server then
         for (std::string const& name : names_) {
             std::filesystem::path const file = folder_of(path_) / name;
             if (std::uintmax_t const size = std::filesystem::file_size(file, error); !error) {
