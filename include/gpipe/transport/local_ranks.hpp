@@ -105,7 +105,8 @@ class LocalRanks {
     }
     void open(Array<Channel> const& channels) {
         if (std::exchange(wire_.given_[rank_].opened, true))
-            throw std::logic_error("gpipe: a LocalWire joins the devices of one Training");
+            throw std::logic_error(
+                "gpipe: a LocalWire joins the devices of one Training, be it a refused one");
         std::call_once(wire_.opened_, [&] {
             wire_.ways_ = std::make_unique<LocalWire::Way[]>(channels.size());
             for (std::size_t c = 0; c < channels.size(); ++c) {

@@ -50,10 +50,9 @@ class MpiRanks {
         bool shares = true;    ///< whether processes of one host share memory
     };
 
-    /// All ranks make theirs at once; of several hosts or one, see Watch. Throws std::runtime_error
-    /// if MPI has ended, or was started for fewer threads, or if a rank does not come in time; and
-    /// std::invalid_argument for a deadline that is not positive, no message ahead, or more ranks
-    /// than can watch each other.
+    /// All ranks make theirs at once, see Watch. Throws std::runtime_error if MPI has ended, or was
+    /// started for fewer threads, or if a rank does not come in time; and std::invalid_argument for
+    /// a deadline that is not positive, no message ahead, or more ranks than Watch is for.
     MpiRanks() : MpiRanks(Options{}) {}
     /// The same, with what was chosen.
     explicit MpiRanks(Options const& options) : options_(checked(options)) {
@@ -108,7 +107,8 @@ class MpiRanks {
     }
     void open(Array<Channel> const& channels) {
         if (!own_->ways.empty())
-            throw std::logic_error("gpipe: an MpiRanks joins the devices of one Training");
+            throw std::logic_error(
+                "gpipe: an MpiRanks joins the devices of one Training, be it a refused one");
         void* limit = nullptr;
         int is_set = 0;
         {

@@ -116,7 +116,8 @@ class SocketRanks {
         {
             std::lock_guard const lock(mutex_);
             if (!ways_.empty())
-                throw std::logic_error("gpipe: a SocketRanks joins the devices of one Training");
+                throw std::logic_error("gpipe: a SocketRanks joins the devices of one Training, "
+                                       "be it a refused one");
             for (Channel const& channel : channels) ways_.push_back({channel, {}});
         }
         gather(channels.size()); // nobody sends before all know what there will be
