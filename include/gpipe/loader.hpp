@@ -74,15 +74,23 @@ std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch, std::uint6
     std::mutex mutex; // replicas of one process do this at once
     MachineAccess::together(train, [&](auto& machine, bool) {
         machine.begin_together(RankCall::reads);
-        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>)
-            compare(machine.device().transport(), what,
-                    "gpipe: rank %zu has a Loader of another source, or with other options, than "
-                    "rank 0: all have to load the same");
         Ranks const& ranks = machine.ranks();
         Programs const& programs = machine.programs();
         LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
                               ranks.own(programs.device_of(0)) || reads_sides(machine),
                               ranks.own(programs.device_of(programs.cells() - 1))};
+        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>) {
+            // Of those that read: the others need no source.
+            auto const all = machine.gather(part.inputs || part.targets ? what | 1 : 0);
+            std::size_t first = 0;
+            while (first + 1 < all.size() && !all[first]) ++first;
+            for (std::size_t r = first; r < all.size(); ++r)
+                if (all[r] && all[r] != all[first])
+                    throw_error<std::invalid_argument>(
+                        "gpipe: rank %zu has a Loader of another source, or with other options, "
+                        "than rank %zu: all have to load the same",
+                        r, first);
+        }
         std::lock_guard const lock(mutex);
         parts.push_back(part);
     });
@@ -216,8 +224,8 @@ template <class Train, class Source> class Loader {
     std::uint64_t number() const {
         std::uint64_t all = 0;
         for (std::uint64_t const part :
-             {std::uint64_t{samples_}, size_, options_.seed, std::uint64_t{options_.shuffled},
-              std::uint64_t{options_.parts}})
+             {std::uint64_t{samples_}, size_, options_.shuffled ? options_.seed : 0,
+              std::uint64_t{options_.shuffled}, std::uint64_t{options_.parts}})
             all = (all ^ part) * 0x100000001B3u;
         return all;
     }

@@ -82,9 +82,9 @@ void use(Train& train) {
 }
 
 int main() {
-    blank::Loss<4> const loss;
-    gpipe::SGD const sgd;
-    Train::Options const options{.samples = 4};
+    [[maybe_unused]] blank::Loss<4> const loss;
+    [[maybe_unused]] gpipe::SGD const sgd;
+    [[maybe_unused]] Train::Options const options{.samples = 4};
 #if defined(GPIPE_OTHER_NET)
     Train train{gpipe::Pipeline<Own>{}, loss, sgd, options};
 #elif defined(GPIPE_OTHER_LOSS)

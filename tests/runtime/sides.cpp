@@ -290,9 +290,11 @@ TEST_CASE("side inputs: a rank reads by a Loader what its devices need, in the m
         return std::make_unique<T>(Net{}, Loss{}, Adam{1e-2f}, of);
     });
     gpipe::Loader loader(one, Source{&all});
-    std::vector<std::unique_ptr<gpipe::Loader<T, Source>>> loaders;
-    for (std::size_t r = 0; r < crew.ranks(); ++r)
-        loaders.push_back(std::make_unique<gpipe::Loader<T, Source>>(crew[r], Source{&all}));
+    std::vector<std::unique_ptr<gpipe::Loader<T, Source>>> loaders(crew.ranks());
+    crew.each([&](std::size_t r) { // all at once
+        loaders[r] = std::make_unique<gpipe::Loader<T, Source>>(crew[r], Source{&all});
+    });
+    crew.rethrow();
     for (std::size_t i = 0; i < 4; ++i) {
         auto const next = loader.next();
         double const expected = one.step(next.inputs, next.targets).loss;

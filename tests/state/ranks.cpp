@@ -83,7 +83,8 @@ struct Any {
     virtual double step(toy::Data<float> const& data) = 0;
     virtual void save(std::string const& path) = 0;
     virtual void start_save(std::string const& path) = 0;
-    virtual void wait() = 0; // for that
+    virtual void wait() = 0;             // for that
+    virtual void give_up_and_wait() = 0; // likewise: throws what one throws
     virtual gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& options) = 0;
 };
 template <class Shard> struct InOne : Any {
@@ -100,6 +101,7 @@ template <class Shard> struct InOne : Any {
         pending = gpipe::start_save(train, path, {{"place", "7"}});
     }
     void wait() override { pending->wait(); }
+    void give_up_and_wait() override { pending->wait(); }
     gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
         return gpipe::load(train, path, o);
     }
@@ -145,6 +147,14 @@ template <class Shard> struct OnRanks : Any {
     }
     void wait() override {
         crew.each([&](std::size_t r) { pending[r]->wait(); });
+    }
+    void give_up_and_wait() override {
+        crew.each([&](std::size_t r) {
+            if (r == 0) pending[r]->give_up(); // it would wait for who has failed
+            pending[r]->wait();
+        });
+        for (auto const& error : crew.errors)
+            if (error) std::rethrow_exception(error);
     }
     gpipe::SavedState load(std::string const& path, gpipe::LoadOptions const& o) override {
         std::vector<gpipe::SavedState> states(crew.ranks());
@@ -338,6 +348,29 @@ TEST_CASE("what goes wrong in the background on one rank all hear of at the next
         }
     CHECK(failed > 20);
     CHECK(old > 10);
+}
+
+TEST_CASE("what wait() has said of a save in the background is not said again, and the next one "
+          "saves") {
+    for (Way const& way : {Way{1, false, {1, 1, 1}}, Way{1, false, {}, 2}}) {
+        Folder const folder;
+        auto const train = make(way);
+        train->save(folder / "state");
+        train->step(data_of(1));
+        bool said = false;
+        {
+            toy::SystemCalls const watch({"fsync", 1, toy::CallFault::fails, 28});
+            train->start_save(folder / "state");
+            try {
+                train->give_up_and_wait();
+            } catch (StateError const&) {
+                said = true;
+            }
+        }
+        CHECK(said);
+        CHECK_NOTHROW(train->save(folder / "state"));
+        CHECK(make(way)->load(folder / "state", {}).steps == 1);
+    }
 }
 
 TEST_CASE("all have room for what is saved in the background, or nobody begins") {

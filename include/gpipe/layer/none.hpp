@@ -9,7 +9,8 @@ namespace gpipe {
 
 /// The absence of a tensor: handed to a layer in place of a gradient that nobody wants, and what a
 /// context gives of tensors that its layer does not declare. A layer that can do without an
-/// argument writes `if constexpr (gpipe::is_none<decltype(dx)>)`.
+/// argument writes `if constexpr (gpipe::is_none<decltype(dx)>)`: to ask whether it can be indexed
+/// is an error.
 struct None {
     /// @cond
     // For their sentence alone, and nothing behind it.

@@ -11,8 +11,6 @@
 #include <gpipe/schedule/schedule.hpp>
 #include <gpipe/transport/local.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -65,24 +63,8 @@ template <class Net, class... Policies> struct InferencePolicies {
             return false;
         else if constexpr (!CheckCut<Cut, Net::size>::ok())
             return false;
-        else if constexpr (!CheckMicroBatches<micro_batch_count, device_count>::ok())
-            return false;
-        else if constexpr (device_count == dynamic)
-            return true;
         else
-            return check_constant_cut();
-    }
-    static consteval bool check_constant_cut() {
-        constexpr auto first = [] {
-            std::array<std::size_t, device_count + 1> result{};
-            Array<std::size_t> const found = cut(device_count, Net::costs());
-            std::copy(found.begin(), found.end(), result.begin());
-            return result;
-        }();
-        constexpr std::size_t wrong = first_wrong_cut(first.data(), device_count, Net::size);
-        return CheckFoundCut < Cut, wrong, wrong <= device_count ? first[wrong] : 0,
-               0 < wrong && wrong <= device_count ? first[wrong - 1] : 0, device_count,
-               Net::size > ::ok();
+            return CheckMicroBatches<micro_batch_count, device_count>::ok();
     }
 };
 

@@ -45,9 +45,10 @@ template <class Training> class Timed {
     ///
     /// It is called by all threads that walk lanes, for several devices at once, but for one device
     /// never twice at a time, and in the order of its program. What it throws fails the run as if a
-    /// layer had thrown it there, and an action that is failed has no end. Each replica in this
-    /// process has a copy of it. Without one nothing is asked: runs are walked by other code.
-    /// Waits for steps under way, and throws what was wrong with one that nobody listens to.
+    /// layer had thrown it there (so does a call of this object: std::logic_error), and an action
+    /// that is failed has no end. Each replica in this process has a copy of it. Without one
+    /// nothing is asked: runs are walked by other code. Waits for steps under way, and throws what
+    /// was wrong with one that nobody listens to.
     template <class F> void on_action(F f) {
         using Stream = typename std::remove_cvref_t<decltype(machine().device())>::Stream;
         if constexpr (CheckActionHook<F, Stream>::ok())

@@ -18,8 +18,9 @@ class PendingSave {
   public:
     /// What who writes and who waits know of each other.
     struct Course {
-        /// How long a rank waits for files of others, from the last that it saw of them.
-        std::atomic<std::chrono::seconds> patience{std::chrono::seconds(300)};
+        /// How long a rank waits for a file of another of which nothing is there; twelve times that
+        /// for one that is being written. From the last that it saw of them.
+        std::atomic<std::chrono::seconds> patience{std::chrono::seconds(60)};
         std::atomic<bool> failed{false}; ///< whether it has
     };
 

@@ -110,14 +110,15 @@ void begin_save(Machine<Device>& machine, std::string const& path, StateMetadata
     if constexpr (joins_ranks<Device>) {
         auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
         bool const first = machine.ranks().number() == 0; // which waits for the others
-        DoneTogether parts, state;
-        bool const lost = parts.failed(
-            gather, !first, [&] { before.wait(); }, before.failed());
-        if (lost) before.give_up();
-        if (state.failed(
-                gather, first, [&] { before.wait(); }, before.failed()) ||
-            lost)
-            (lost && parts.who() > 0 ? parts : state).fail(path, "what start_save() began");
+        DoneTogether waits;
+        if (!first) waits.attempt([&] { before.wait(); });
+        bool const lost = waits.any(gather(before.failed()));
+        if (lost) before.give_up(); // what it says then is not what was wrong
+        bool const own = before.failed();
+        if (first) waits.attempt([&] { before.wait(); });
+        if (first && lost && !own) waits.forget();
+        // What was heard of on its rank, by wait(), is not said again.
+        if (waits.any(gather(waits.failed_here()))) waits.fail(path, "what start_save() began");
     } else {
         before.wait();
     }
@@ -220,8 +221,9 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// standard error when the training goes.
 ///
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
-/// state. It sees that in the folder, and gives up where nothing has come of a part for five
-/// minutes (when the training goes, five seconds). If that fails on one rank, all throw at the next
+/// state. It sees that in the folder, and gives up where nothing has come of a part for a minute,
+/// or no more of one that is being written for twelve (five seconds, and one minute, when the
+/// training goes). If that fails on one rank, and its wait() has not said so, all throw at the next
 /// save.
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,

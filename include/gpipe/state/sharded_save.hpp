@@ -70,18 +70,21 @@ class Shards {
         return all;
     }
     // What others have written is to be there, on the disk, before the state is. Throws StateError
-    // where nothing has been seen of a file for longer than the patience.
+    // where nothing more has been seen of a file for longer than the patience.
     void await(std::atomic<std::chrono::seconds> const& patience) const {
         using Clock = std::chrono::steady_clock;
         auto pause = std::chrono::milliseconds(1);
         auto since = Clock::now();
-        for (std::uintmax_t before = 0;; std::this_thread::sleep_for(pause)) {
-            std::string missing;
-            std::uintmax_t const seen = bytes_seen(missing);
-            if (missing.empty()) break;
-            if (std::exchange(before, seen) != seen) since = Clock::now();
-            if (Clock::now() - since >= patience.load())
-                throw StateError("gpipe: " + path_ + ": it is not saved, for " + missing +
+        Seen before;
+        for (auto given = patience.load();; std::this_thread::sleep_for(pause)) {
+            Seen const seen = look();
+            if (seen.missing.empty()) break;
+            std::chrono::seconds const now = patience;
+            if (seen.bytes != before.bytes || now != given) since = Clock::now();
+            given = now;
+            before = seen;
+            if (Clock::now() - since >= (seen.is_written ? 12 * given : given))
+                throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
                                  ", which another rank is to write, has not come");
             pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
@@ -116,23 +119,30 @@ class Shards {
                       static_cast<unsigned long long>(save_), rank, ranks_);
         return text.data();
     }
-    // How much of all files is there, and the first that is not yet, if any.
-    std::uintmax_t bytes_seen(std::string& missing) const {
+    // How much of all files is there, the first that is not yet, if any, and whether one is being
+    // written (or was, by who has been killed).
+    struct Seen {
         std::uintmax_t bytes = 0;
-        std::error_code error;
+        std::string missing{};
+        bool is_written = false;
+    };
+    Seen look() const {
+        Seen seen;
         File(folder_of(path_), O_RDONLY | O_DIRECTORY).close(); // NFS asks its server then
         for (std::string const& name : names_) {
+            std::error_code error;
             std::filesystem::path const file = folder_of(path_) / name;
             if (std::uintmax_t const size = std::filesystem::file_size(file, error); !error) {
-                bytes += size + 1;
+                seen.bytes += size + 1;
                 continue;
             }
-            if (missing.empty()) missing = name;
-            std::uintmax_t const size =
-                std::filesystem::file_size(file.string() + ".partial", error);
-            if (!error) bytes += size;
+            if (seen.missing.empty()) seen.missing = name;
+            auto const size = std::filesystem::file_size(file.string() + ".partial", error);
+            if (error) continue;
+            seen.bytes += size;
+            seen.is_written = true;
         }
-        return bytes;
+        return seen;
     }
     // STEP-SAVE-RANK-of-RANKS, and what AtomicFile has before that.
     static bool is_suffix(std::string text) {
@@ -157,21 +167,26 @@ class Shards {
 // What ranks do one after another, and all hear of what is wrong.
 class DoneTogether {
   public:
-    // Does it on ranks that do; whether it went wrong anywhere, or had on one.
-    template <class Gather, class Do>
-    bool failed(Gather gather, bool does, Do it, bool had = false) {
+    // Does it on ranks that do; whether it went wrong anywhere.
+    template <class Gather, class Do> bool failed(Gather gather, bool does, Do it) {
+        if (does) attempt(it);
+        return any(gather(error_ != nullptr));
+    }
+    // Here, for any() of what all have of it.
+    template <class Do> void attempt(Do it) {
         try {
-            if (does) it();
+            it();
         } catch (...) {
             error_ = std::current_exception();
         }
-        Array<std::uint64_t> const wrong = gather(had || error_);
+    }
+    bool any(Array<std::uint64_t> const& wrong) {
         who_ = 0;
         while (who_ < wrong.size() && !wrong[who_]) ++who_;
         return who_ < wrong.size();
     }
     bool failed_here() const { return error_ != nullptr; }
-    std::size_t who() const { return who_; } // was the first with whom it went wrong
+    void forget() { error_ = nullptr; }
     [[noreturn]] void fail(std::string const& path, char const* what) const {
         if (error_) std::rethrow_exception(error_);
         throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
@@ -180,7 +195,7 @@ class DoneTogether {
 
   private:
     std::exception_ptr error_;
-    std::size_t who_ = 0;
+    std::size_t who_ = 0; // was the first with whom it went wrong
 };
 
 } // namespace detail
