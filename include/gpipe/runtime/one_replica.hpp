@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/core/version.hpp>
+#include <gpipe/runtime/one_caller.hpp>
 
 #include <cstddef>
 
@@ -31,10 +31,14 @@ struct OneReplica {
         }
         /// f(machine, whether that is the first).
         template <class Machine, class F> decltype(auto) together(Machine& machine, F f) {
+            detail::OneCaller::Call const call(caller_); // of several of the machine's
             return f(machine, true);
         }
         /// That somebody may write parameters of the first machine.
         void lend() {}
+
+      private:
+        detail::OneCaller caller_;
     };
 };
 
