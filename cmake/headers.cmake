@@ -77,6 +77,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
     include/gpipe/core/finite.hpp
+    include/gpipe/core/hash.hpp
     include/gpipe/core/host_device.hpp
     include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp
@@ -314,6 +315,7 @@ set(GPIPE_HEADERS
     include/gpipe/search/fit_budget.hpp
     include/gpipe/search/least_budget.hpp
     include/gpipe/search/reversal_choices.hpp
+    include/gpipe/state/done_together.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp
     include/gpipe/state/layer_state.hpp
@@ -321,7 +323,7 @@ set(GPIPE_HEADERS
     include/gpipe/state/pending_save.hpp
     include/gpipe/state/safetensors.hpp
     include/gpipe/state/save.hpp
-    include/gpipe/state/sharded_save.hpp
+    include/gpipe/state/shards.hpp
     include/gpipe/state/state.hpp
     include/gpipe/state/state_error.hpp
     include/gpipe/state/state_files.hpp

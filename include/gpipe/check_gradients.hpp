@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/hash.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/layer_check.hpp>
 #include <gpipe/runtime/rank_words.hpp>
@@ -165,7 +166,7 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
         for (std::uint64_t const number :
              {std::uint64_t{report.samples}, std::uint64_t{options.entries}, options.seed,
               std::bit_cast<std::uint64_t>(options.tolerance)})
-            told = told * 0x100000001B3u ^ number;
+            told = detail::mixed(told, number);
         compare(machine.device().transport(), told,
                 "gpipe: rank %zu is told to check gradients of another number of samples, or with "
                 "other options, than rank 0");

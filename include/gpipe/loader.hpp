@@ -2,6 +2,7 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/hash.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/shuffle.hpp>
 #include <gpipe/runtime/agreement.hpp>
@@ -226,7 +227,7 @@ template <class Train, class Source> class Loader {
         for (std::uint64_t const part :
              {std::uint64_t{samples_}, size_, options_.shuffled ? options_.seed : 0,
               std::uint64_t{options_.shuffled}, std::uint64_t{options_.parts}})
-            all = (all ^ part) * 0x100000001B3u;
+            all = detail::mixed(all, part);
         return all;
     }
     std::size_t place_of(std::uint64_t number) const {

@@ -4,6 +4,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/hash.hpp>
 
 #include <bit>
 #include <cstddef>
@@ -56,9 +57,7 @@ GPIPE_INLINE constexpr std::string_view name_without_arguments(std::string_view 
 /// order.
 GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::size_t size) {
     std::uint64_t number = type_number({});
-    auto const add = [&](std::uint64_t value) {
-        number = (std::rotl(number, 5) ^ value) * 1099511628211u;
-    };
+    auto const add = [&](std::uint64_t value) { number = detail::mixed(number, value); };
     add(size);
     for (std::size_t i = 0; i < size; ++i) {
         LayerInfo const& layer = layers[i];

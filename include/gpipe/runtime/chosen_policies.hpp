@@ -227,9 +227,10 @@ template <class Net, class... Policies> struct ChosenPolicies {
         if constexpr (constant_cut) {
             constexpr auto const& first = ConstantCut::value.first;
             constexpr std::size_t wrong = first_wrong_cut(first, cell_count, Net::size);
-            return CheckFoundCut < Cut, wrong, wrong <= cell_count ? first[wrong] : 0,
-                   0 < wrong && wrong <= cell_count ? first[wrong - 1] : 0, cell_count,
-                   Net::size > ::ok();
+            constexpr bool any = wrong <= cell_count;
+            constexpr std::size_t found = any ? first[wrong] : 0;
+            constexpr std::size_t before = any && wrong > 0 ? first[wrong - 1] : 0;
+            return CheckFoundCut<Cut, wrong, found, before, cell_count, Net::size>::ok();
         } else {
             return true;
         }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/hash.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/ranks.hpp>
@@ -20,7 +21,7 @@ namespace gpipe::detail {
 // where everything lies.
 [[gnu::cold]] GPIPE_INLINE std::uint64_t hash_of(StepTable const& all, MemoryPlan const& plan,
                                                  Edges const& edges, std::uint64_t hash) {
-    auto const add = [&](std::uint64_t number) { hash = (hash ^ number) * 0x100000001B3u; };
+    auto const add = [&](std::uint64_t number) { hash = mixed(hash, number); };
     for (Step const& step : all.steps)
         for (std::uint32_t const number : {static_cast<std::uint32_t>(step.kind), step.cell,
                                            step.micro_batch, step.stream, step.place, step.calls})
@@ -111,9 +112,7 @@ namespace gpipe::detail {
 template <class Device>
 StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
                    MachinePlan<Device> const& machine, std::uint64_t& hash) {
-    auto const add = [&](auto number) {
-        hash = (hash ^ std::bit_cast<std::uint64_t>(number)) * 0x100000001B3u;
-    };
+    auto const add = [&](auto number) { hash = mixed(hash, std::bit_cast<std::uint64_t>(number)); };
     hash = hash_of(all, machine.plan, lowered.edges, hash);
     for (LayerInfo const& layer : machine.model.infos) add(layer.unwanted());
     add(std::uint64_t{machine.samples});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/hash.hpp>
 #include <gpipe/optimizer/check_rates.hpp>
 
 #include <bit>
@@ -33,9 +34,7 @@ namespace detail {
 template <class O> ToldRates told_rates(void const* optimizer) {
     O const& own = *static_cast<O const*>(optimizer);
     ToldRates result;
-    auto const add = [&](std::uint64_t number) {
-        result.others = (std::rotl(result.others, 5) ^ number) * 0x100000001B3;
-    };
+    auto const add = [&](std::uint64_t number) { result.others = mixed(result.others, number); };
     add(type_number(chosen_name(own)));
     each_rate(own, [&](std::string_view name, double rate, double, double) {
         if (name == "learning_rate")

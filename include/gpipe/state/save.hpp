@@ -1,9 +1,10 @@
 #pragma once
 
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/state/done_together.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
-#include <gpipe/state/sharded_save.hpp>
+#include <gpipe/state/shards.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/safetensors.hpp>
-#include <gpipe/state/sharded_save.hpp>
+#include <gpipe/state/shards.hpp>
 
 #include <algorithm>
 #include <array>

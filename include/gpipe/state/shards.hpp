@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -162,40 +161,6 @@ class Shards {
     std::uint64_t save_ = 0;      // the number of this one
     std::set<std::string> names_; // of the files beside
     bool beside_ = false;
-};
-
-// What ranks do one after another, and all hear of what is wrong.
-class DoneTogether {
-  public:
-    // Does it on ranks that do; whether it went wrong anywhere.
-    template <class Gather, class Do> bool failed(Gather gather, bool does, Do it) {
-        if (does) attempt(it);
-        return any(gather(error_ != nullptr));
-    }
-    // Here, for any() of what all have of it.
-    template <class Do> void attempt(Do it) {
-        try {
-            it();
-        } catch (...) {
-            error_ = std::current_exception();
-        }
-    }
-    bool any(Array<std::uint64_t> const& wrong) {
-        who_ = 0;
-        while (who_ < wrong.size() && !wrong[who_]) ++who_;
-        return who_ < wrong.size();
-    }
-    bool failed_here() const { return error_ != nullptr; }
-    void forget() { error_ = nullptr; }
-    [[noreturn]] void fail(std::string const& path, char const* what) const {
-        if (error_) std::rethrow_exception(error_);
-        throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
-                         what);
-    }
-
-  private:
-    std::exception_ptr error_;
-    std::size_t who_ = 0; // was the first with whom it went wrong
 };
 
 } // namespace detail

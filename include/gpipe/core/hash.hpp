@@ -1,0 +1,15 @@
+#pragma once
+
+#include <gpipe/core/compiled.hpp>
+
+#include <bit>
+#include <cstdint>
+
+namespace gpipe::detail {
+
+// A hash with one number more: FNV-1a with words for bytes. Generated profiles hold such hashes.
+GPIPE_INLINE constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) {
+    return (std::rotl(hash, 5) ^ number) * 0x100000001B3u;
+}
+
+} // namespace gpipe::detail
