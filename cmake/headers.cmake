@@ -76,6 +76,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/compiled.hpp
     include/gpipe/core/dynamic.hpp
     include/gpipe/core/error.hpp
+    include/gpipe/core/exact_sum.hpp
     include/gpipe/core/finite.hpp
     include/gpipe/core/hash.hpp
     include/gpipe/core/host_device.hpp
@@ -274,6 +275,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/table.hpp
     include/gpipe/runtime/table_proof.hpp
     include/gpipe/runtime/tables.hpp
+    include/gpipe/runtime/tie_reduction.hpp
     include/gpipe/runtime/tied_parameters.hpp
     include/gpipe/runtime/timed.hpp
     include/gpipe/runtime/told_rates.hpp

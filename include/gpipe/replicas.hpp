@@ -247,9 +247,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
 /// A mini-batch is given whole, up to R times Options::samples, on every rank; a replica reads its
 /// part of it, Split(samples, R), and writes that part of what predict() puts out. Random numbers
 /// go by the place in the whole. The same bits for a fixed R, whatever is sharded, for any K and
-/// transport, but for the last bit of the norm of all gradients (and so what clip_norm clips),
-/// which is for the same cut; over R losses, gradients and parameters differ by rounding, for
-/// floats are added in another order.
+/// transport; over R losses, gradients and parameters differ by rounding, for floats are added in
+/// another order.
 template <std::size_t R, class Shard = shard::Nothing> struct Replicas {
     using policy_kind = policy::Replicas;
     static constexpr std::size_t count = R; ///< R, or dynamic

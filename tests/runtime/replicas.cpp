@@ -140,6 +140,20 @@ TEST_CASE("P1 H9 O8 skips and ties, too") {
 
 namespace {
 
+// Tensors of several slots, which parts begin and end in.
+using WideNet = gpipe::Pipeline<toy::Linear<Real, 5, 60>, toy::Tanh<Real, 60>,
+                                toy::Linear<Real, 60, 33>, toy::Linear<Real, 33, 3>>;
+
+} // namespace
+
+TEST_CASE("P1 what clip_norm clips is the same whatever the cut, the parts, and what is sharded") {
+    auto const make = [] { return WideNet{}; };
+    train_alike<WideNet, gpipe::shard::Nothing>(2, 17, make);
+    train_alike<WideNet, OptimizerState>(3, 17, make);
+}
+
+namespace {
+
 template <class Shard> using Watched = Train<toy::Net<Real>, Shard>;
 
 template <class Crew> std::vector<std::byte> parameters(Crew& crew, std::size_t replicas) {

@@ -331,7 +331,7 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         ranges.add(call.totals, call.count + (call.squares ? 1 : 0));
         if (call.state) ranges.add(call.state, 1);
         ranges.add(call.carried, call.continues || !call.last ? call.count : 0);
-        ranges.add(call.squares, call.squares ? call.tensors : 0);
+        ranges.add(call.squares, call.squares ? call.replicas * call.rows : 0);
         ranges.add(call.order, call.squares ? call.tensors : 0);
         ranges.add(call.signs, call.ranks);
         toy::enqueue(
@@ -372,6 +372,7 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         ranges.add(reinterpret_cast<T const*>(row.gradient), row.elements);
         ranges.add(call.result, 1);
         ranges.add(call.workspace, gpipe::squares_workspace);
+        ranges.add(call.exact, call.exact ? gpipe::exact_words : 0);
         toy::enqueue(
             *static_cast<Stream const*>(call.stream),
             [call, row] { gpipe::detail::sum_squares<T>(call, row); }, std::move(ranges),

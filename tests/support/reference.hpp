@@ -8,7 +8,9 @@
 #include <gpipe/layer/loss.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/pipeline.hpp>
+#include <support/exact_norm.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -94,6 +96,10 @@ class PlainLoop {
         double const loss = total(batches_, &MicroBatch::sum) / weight_;
         add_replicas();
         update_buffers();
+        scale_ = 1 / weight_;
+        if (clip_norm > 0)
+            if (norm_ = norm_of_replicas() * scale_; norm_ > clip_norm)
+                scale_ *= clip_norm / norm_;
         ++steps_;
         for (std::size_t i = 0; i < layers_.size(); ++i) update(i);
         batches_.clear();
@@ -168,6 +174,10 @@ class PlainLoop {
     }
     std::uint64_t steps() const { return steps_; }
 
+    double clip_norm = 0; ///< as Options has it; of several replicas
+    /// Of the last step's mean gradients, if these are clipped.
+    double gradient_norm() const { return norm_; }
+
   protected:
     struct Stream {};
     struct Row {
@@ -225,6 +235,7 @@ class PlainLoop {
     virtual void update(std::size_t layer) = 0;
     /// Elements are those of the net's output.
     virtual void add(std::byte* sum, std::byte const* other, std::size_t bytes) const = 0;
+    virtual void add_squares(ExactParts& sum, std::byte const* data, std::size_t bytes) const = 0;
 
     // Calls f(first, other) for each end of a tie but the first.
     template <class F> void each_tied(F f) const {
@@ -245,6 +256,8 @@ class PlainLoop {
     std::size_t replicas_;
     std::uint64_t steps_ = 0;
     double weight_ = 0;
+    double norm_ = 0;
+    double scale_ = 0; // from sums of gradients to what the optimizer is given
     Stream stream_;
     gpipe::StepFrame shared_;
     gpipe::StepState state_; // no loss scale
@@ -416,6 +429,23 @@ class PlainLoop {
                 add(own_[0].gradients[i].data(), own_[r].gradients[i].data(),
                     own_[0].gradients[i].size());
     }
+    // Of a tied tensor one end counts.
+    double norm_of_replicas() const {
+        ExactParts sum;
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            auto const& sizes = layers_[i].info->parameters;
+            for (std::size_t t = 0; t < sizes.count; ++t) {
+                bool repeats = false;
+                each_tied([&](gpipe::TiedTensor const&, gpipe::TiedTensor const& other) {
+                    repeats = repeats || (other.layer == i && other.tensor == t);
+                });
+                if (!repeats)
+                    add_squares(sum, own_[0].gradients[i].data() + place_of(sizes, t),
+                                sizes.bytes[t]);
+            }
+        }
+        return std::sqrt(sum.value());
+    }
     // By the statistics of all replicas, merged in their order.
     void update_buffers() {
         for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -510,6 +540,15 @@ template <class Net, class Loss, class Optimizer> class Reference : public Plain
     void add(std::byte* sum, std::byte const* other, std::size_t bytes) const override {
         add_elements(gpipe::detail::as_tensors<Output>{}, sum, other, bytes);
     }
+    void add_squares(ExactParts& sum, std::byte const* data, std::size_t bytes) const override {
+        square_elements(gpipe::detail::as_tensors<Output>{}, sum, data, bytes);
+    }
+    template <class T, class... Ts>
+    static void square_elements(gpipe::Tensors<T, Ts...>, ExactParts& sum, std::byte const* data,
+                                std::size_t bytes) {
+        using Element = typename T::Element;
+        toy::add_squares(sum, reinterpret_cast<Element const*>(data), bytes / sizeof(Element));
+    }
     template <class T, class... Ts>
     static void add_elements(gpipe::Tensors<T, Ts...>, std::byte* sum, std::byte const* other,
                              std::size_t bytes) {
@@ -544,7 +583,7 @@ template <class Net, class Loss, class Optimizer> class Reference : public Plain
     void update_tensor(std::size_t layer, gpipe::UpdateContext& context, std::size_t size,
                        std::size_t& at) {
         auto* const gradient = reinterpret_cast<Element*>(own_[0].gradients[layer].data() + at);
-        for (std::size_t i = 0; i < size; ++i) gradient[i] *= static_cast<Element>(1 / weight_);
+        for (std::size_t i = 0; i < size; ++i) gradient[i] *= static_cast<Element>(scale_);
         gpipe::UpdateTensor<Element, Optimizer::states> tensor{
             reinterpret_cast<Element*>(parameters_[layer].data() + at), gradient, {}, size};
         std::size_t const slot = (size * sizeof(Element) + 255) / 256 * 256;

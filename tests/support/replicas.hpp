@@ -122,6 +122,7 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
                 o.schedule = schedule;
                 o.checkpointing = checkpointing.policy;
                 o.debug = trained % 4 == 0;
+                o.clip_norm = trained % 3 == 1 ? 0.05 : 0;
                 INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
                      ", K = ", k, " on ", devices.size());
                 auto all = crew<T>(replicas, devices, point % 2 == 0, 1 + point % 3, o, make);
@@ -129,6 +130,7 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
                     make(), {}, Adam{1e-2f}, 7, 4,
                     schedule.name() == "GPipe" ? Backward::descending : Backward::ascending,
                     replicas);
+                plain.clip_norm = o.clip_norm;
                 // All that there is room for; not as many everywhere; none in the last replica.
                 for (std::size_t const size : {most, most - replicas - 1, replicas - 1, most}) {
                     toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
@@ -137,8 +139,9 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
                         plain.accumulate(data.inputs, data.targets);
                         continue;
                     }
-                    CHECK(all.step(data.inputs, data.targets).loss ==
-                          plain.step(data.inputs, data.targets));
+                    auto const step = all.step(data.inputs, data.targets);
+                    CHECK(step.loss == plain.step(data.inputs, data.targets));
+                    if (o.clip_norm > 0) CHECK(step.gradient_norm == plain.gradient_norm());
                     CHECK(all.evaluate(data.inputs, data.targets).loss ==
                           plain.evaluate(data.inputs, data.targets));
                     CHECK(differs(all, plain, replicas, shards) == "");

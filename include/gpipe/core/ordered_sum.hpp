@@ -60,14 +60,14 @@ GPIPE_HOST_DEVICE double thread_sum(T const* data, std::size_t count, std::size_
 
 // What one block adds: the kernel, all threads at once, for elements that lie side by side are
 // theirs. Those without an element have 0, which changes no sum.
-template <class Add, class T>
+template <class Add, std::size_t threads = sum_threads, class T>
 double block_sum(T const* data, std::size_t count, std::size_t block, std::size_t blocks) {
-    double sums[sum_threads] = {};
-    std::size_t const first = block * sum_threads;
+    double sums[threads] = {};
+    std::size_t const first = block * threads;
     std::size_t const left = count > first ? count - first : 1;
-    std::size_t const used = left < sum_threads ? std::bit_ceil(left) : sum_threads;
-    for (std::size_t row = first; row < count; row += blocks * sum_threads) {
-        std::size_t const here = count - row < sum_threads ? count - row : sum_threads;
+    std::size_t const used = left < threads ? std::bit_ceil(left) : threads;
+    for (std::size_t row = first; row < count; row += blocks * threads) {
+        std::size_t const here = count - row < threads ? count - row : threads;
         for (std::size_t t = 0; t < here; ++t)
             sums[t] = Add{}(sums[t], static_cast<SumElement<T>>(data[row + t]));
     }

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/core/ordered_sum.hpp>
 #include <gpipe/cuda/launch.cuh>
 
 #include <cstddef>
+#include <cstdint>
 
 #include <cuda_runtime.h>
 
@@ -37,6 +39,33 @@ void ordered_sum(cudaStream_t stream, T const* data, std::size_t count, double* 
            blocks, result);
 }
 
+// Slots by warps. Integers, so that it does not matter who adds when.
+template <class T>
+__global__ void exact_squares_kernel(T const* data, std::size_t count, std::uint64_t* words) {
+    using Word = unsigned long long; // as atomicAdd has it
+    __shared__ Word sums[exact_words];
+    constexpr std::size_t slot = gpipe::detail::slot_elements<T>;
+    constexpr std::size_t lanes = gpipe::detail::slot_threads;
+    std::size_t const lane = threadIdx.x % lanes, warps = blockDim.x / lanes;
+    for (std::size_t i = threadIdx.x; i < exact_words; i += blockDim.x) sums[i] = 0;
+    __syncthreads();
+    for (std::size_t s = blockIdx.x * warps + threadIdx.x / lanes; s * slot < count;
+         s += gridDim.x * warps) {
+        std::size_t const left = count - s * slot;
+        double sum = gpipe::detail::thread_sum<gpipe::detail::AddSquare>(
+            data + s * slot, left < slot ? left : slot, lane, lanes);
+        for (unsigned half = lanes / 2; half > 0; half /= 2)
+            sum += __shfl_down_sync(~0u, sum, half);
+        if (lane > 0) continue;
+        gpipe::detail::ExactDigits const digits = gpipe::detail::exact_digits(sum);
+        for (std::size_t d = 0; d < 3; ++d)
+            atomicAdd(&sums[digits.at + d], static_cast<Word>(digits.digit[d]));
+    }
+    __syncthreads();
+    for (std::size_t i = threadIdx.x; i < exact_words; i += blockDim.x)
+        if (sums[i] > 0) atomicAdd(reinterpret_cast<Word*>(words) + i, sums[i]);
+}
+
 } // namespace detail
 
 /// Bytes of the workspace that a reduction of this many elements needs.
@@ -56,6 +85,13 @@ template <class T>
 void sum_of_squares(cudaStream_t stream, T const* data, std::size_t count, double* result,
                     void* workspace) {
     detail::ordered_sum<gpipe::detail::AddSquare>(stream, data, count, result, workspace);
+}
+/// Enqueues what add_squares_exactly() does: `words` lie in the device's memory. Throws Error.
+template <class T>
+void add_squares_exactly(cudaStream_t stream, std::uint64_t* words, T const* data,
+                         std::size_t count) {
+    if (auto const blocks = static_cast<unsigned>(sum_blocks(count)); blocks > 0)
+        launch(stream, blocks, sum_threads, 0, detail::exact_squares_kernel<T>, data, count, words);
 }
 
 } // namespace gpipe::cuda

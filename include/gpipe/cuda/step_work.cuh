@@ -102,8 +102,8 @@ template <class T, class Optimizer> struct PrepareUpdate {
 
 } // namespace detail
 
-/// Commit and updates as kernels. Sums are added in one order, and no two threads add to one
-/// number: results do not depend on timing.
+/// Commit and updates as kernels. Sums are added in one order, and no two threads add to one number
+/// but to integers: results do not depend on timing.
 template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>> {
     /// As StepWork says.
     ///@{
@@ -122,8 +122,11 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
         cuda::for_each_index(stream(call.stream), call.elements, detail::PrepareScale<T>{call});
     }
     template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
-        cuda::sum_of_squares(stream(call.stream), reinterpret_cast<T const*>(row.gradient),
-                             row.elements, call.result, call.workspace);
+        auto const* const gradient = reinterpret_cast<T const*>(row.gradient);
+        cuda::sum_of_squares(stream(call.stream), gradient, row.elements, call.result,
+                             call.workspace);
+        if (call.exact)
+            cuda::add_squares_exactly(stream(call.stream), call.exact, gradient, row.elements);
     }
     template <class T> static void add(AddCall const& call, UpdateRow const& row) {
         cuda::for_each_index(stream(call.stream), row.elements,

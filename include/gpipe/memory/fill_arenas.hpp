@@ -2,6 +2,7 @@
 
 #include <gpipe/balance/cell_of.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 
 #include <algorithm>
@@ -190,11 +191,14 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
                 tensors += count(i);
             }
             for (std::size_t i = 0; i < chain.size; ++i) all += count(i);
+            std::size_t const exact = request.replication.count > 1 ? exact_words : 0;
             if (updates)
-                stage(begin.squares, staging.squares + slot_bytes(tensors * sizeof(double)));
+                stage(begin.squares,
+                      staging.squares + slot_bytes((tensors + exact) * sizeof(double)));
             if (last) {
                 stage(plan.all_squares_at,
-                      slot_bytes(request.replication.count * all * sizeof(double)));
+                      slot_bytes(request.replication.count * (all + exact * plan.devices.size()) *
+                                 sizeof(double)));
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/runtime/work.hpp>
@@ -108,6 +109,12 @@ template <DeviceMemory Device> class Mailboxes {
         std::byte* const there =
             reinterpret_cast<std::byte*>(tables_->devices[device].state) + sign_of(n);
         return {&sign(slot), reinterpret_cast<std::uint64_t*>(there)};
+    }
+    /// Of several replicas, where work of the device has the words of exact_value() of all of them.
+    std::uint64_t* exact_squares(std::size_t slot, std::size_t device) const {
+        Mailbox<double> const own = squares(slot, device);
+        return reinterpret_cast<std::uint64_t*>(
+            apart() ? own.there + own.count : squares(slot) + tables_->squares_exactly(device));
     }
     ///@}
     /// The same of the last device: of all gradients, behind which is room for those of other

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/runtime/device_work.hpp>
 #include <gpipe/runtime/mailboxes.hpp>
 #include <gpipe/runtime/run.hpp>
@@ -41,6 +42,7 @@ template <class End, class Device> class RankCommit {
         each_square(squares, tables_.ranks.self, [&](std::size_t d) {
             Mailbox<double> const own = mail_.squares(slot_, d);
             send(up, own.there, own.count);
+            if (tables_.replicas.any()) send(up, mail_.exact_squares(slot_, d), exact_words);
         });
         Mailbox<std::uint64_t> const sign = own_sign(0);
         sign.put(device_, step_.stream);
@@ -53,9 +55,9 @@ template <class End, class Device> class RankCommit {
         double* const all = mail_.all_squares(slot_).there;
         each_square(squares, tables_.ranks.self, [&](std::size_t d) {
             Mailbox<double> const own = mail_.squares(slot_, d);
-            if (double* const to = all + tables_.updates_at[d]; to != own.there)
-                device_.copy(step_.stream, bytes_of(to), bytes_of(own.there),
-                             own.count * sizeof(double));
+            bring(all + tables_.updates_at[d], own.there, own.count);
+            if (tables_.replicas.any())
+                bring(all + tables_.squares_exactly(d), mail_.exact_squares(slot_, d), exact_words);
         });
         own_sign(tables_.ranks.number()).put(device_, step_.stream);
         each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
@@ -63,7 +65,10 @@ template <class End, class Device> class RankCommit {
                 receive(channel, tables_.loss_sums + replica * losses_, losses_);
             each_square(squares, rank, [&](std::size_t d) {
                 std::size_t const first = tables_.updates_at[d], last = tables_.updates_at[d + 1];
-                receive(channel, all + replica * tables_.updates.size() + first, last - first);
+                double* const at = all + replica * tables_.squares();
+                receive(channel, at + first, last - first);
+                if (tables_.replicas.any())
+                    receive(channel, at + tables_.squares_exactly(d), exact_words);
             });
             receive(channel, own_sign(tables_.ranks.number(replica, rank)).there, signs);
         });
@@ -80,8 +85,13 @@ template <class End, class Device> class RankCommit {
     }
     // Whether the losses are here.
     bool ends() const { return tables_.ranks.self == tables_.decider(); }
-    template <class T> static std::byte* bytes_of(T* at) {
-        return reinterpret_cast<std::byte*>(at);
+    template <class T> static auto bytes_of(T* at) {
+        return reinterpret_cast<
+            std::conditional_t<std::is_const_v<T>, std::byte const*, std::byte*>>(at);
+    }
+    template <class T> void bring(double* to, T const* from, std::size_t count) {
+        if (bytes_of(to) != bytes_of(from))
+            device_.copy(step_.stream, bytes_of(to), bytes_of(from), count * sizeof(T));
     }
     template <class T> void send(std::uint32_t channel, T const* from, std::size_t count) {
         end_.send(run_, step_.stream, channel, from, count * sizeof(T));

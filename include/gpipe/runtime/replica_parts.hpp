@@ -50,12 +50,13 @@ struct ReplicaParts {
 
 namespace detail {
 
-// `updates`, `updates_at`: as Tables has them.
+// `updates`, `updates_at`, `order`: as Tables has them.
 [[gnu::cold]] GPIPE_INLINE ReplicaParts replica_parts(Model const& model, MemoryPlan const& plan,
                                                       Array<std::byte*> const& arenas,
                                                       Ranks const& ranks,
                                                       Array<UpdateRow> const& updates,
-                                                      Array<std::size_t> const& updates_at) {
+                                                      Array<std::size_t> const& updates_at,
+                                                      Array<std::uint32_t> const& order) {
     ReplicaParts parts;
     parts.replication = plan.replication;
     if (!parts.any()) return parts;
@@ -67,6 +68,9 @@ namespace detail {
     parts.room = Array<std::byte*>(devices);
     parts.element = Array<std::size_t>(updates.size());
     parts.rows = updates;
+    // Of a tied tensor one end counts.
+    for (UpdateRow& part : parts.rows) part.squares = nullptr;
+    for (std::uint32_t const row : order) parts.rows[row].squares = updates[row].squares;
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes const& bytes = plan.devices[d];
         parts.message[d] = parts.replication.message(bytes.parameters);

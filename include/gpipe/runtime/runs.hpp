@@ -41,7 +41,7 @@ template <DeviceRuntime Device> class Runs {
                         sizeof(double))),
           mail_(device, tables_,
                 {tables_.sums + 1,
-                 checks.squares() ? tables_.ranks.replicas * tables_.updates.size() : 0,
+                 checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
                  tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0,
                  tables_.constants.table ? tables_.constants.table->bytes() : 0, batch_bytes}),
           end_(device, tables_, mail_, checks, immediate) {

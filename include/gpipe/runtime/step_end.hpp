@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/buffers.hpp>
 #include <gpipe/runtime/device_work.hpp>
@@ -8,6 +9,7 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_faults.hpp>
 #include <gpipe/runtime/table.hpp>
+#include <gpipe/runtime/tie_reduction.hpp>
 #include <gpipe/transport/local.hpp>
 
 #include <algorithm>
@@ -59,7 +61,7 @@ template <DeviceRuntime Device> class StepEnd {
             return;
         switch (step.kind) {
         case Kind::reduce:
-            return reduce(run, step);
+            return TieReduction<StepEnd, Device>(*this, device_, tables_, run, step).reduce();
         case Kind::reduce_scatter:
         case Kind::all_gather:
             return share(run, step);
@@ -110,7 +112,12 @@ template <DeviceRuntime Device> class StepEnd {
         if (norm) {
             call.squares = squares.there;
             call.replicas = tables_.ranks.replicas;
-            call.rows = tables_.updates.size();
+            call.rows = tables_.squares();
+            if (tables_.replicas.any()) {
+                call.exact =
+                    reinterpret_cast<std::uint64_t const*>(squares.there + tables_.updates.size());
+                call.devices = tables_.learners(tables_.devices.size());
+            }
             call.order = mail_.order().there;
             call.tensors = tables_.order.size();
         }
@@ -214,55 +221,21 @@ template <DeviceRuntime Device> class StepEnd {
         return checks.squares() && !immediate && run.arguments.last;
     }
 
-    // Adds the gradients of a tie to that of its first end, in order, and copies the sum to all. Of
-    // an end on another rank its gradient comes, and the sum goes, as a message.
-    void reduce(Run& run, Step const& step) {
-        Tables::Tie const& tie = tables_.ties[step.calls];
-        std::uint32_t const first = tables_.tied[tie.first];
-        std::byte* const here = tables_.devices[step.device].tied; // null where all can read all
-        [[maybe_unused]] std::byte* const sum = tables_.updates[first].gradient;
-        for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
-            std::byte* other = tables_.updates[tables_.tied[i]].gradient;
-            if constexpr (joins_ranks<Device>)
-                if (!sum) { // is elsewhere
-                    if (other) send(run, step.stream, tables_.channel_of_end(i), other, tie.bytes);
-                    continue;
-                }
-            if (here && !tables_.has_row(step.device, tables_.tied[i])) {
-                bring(run, step.stream, i, here, other, tie.bytes);
-                other = here;
-            }
-            launch_rows(run, step.stream, FailureOf::gradient, tables_.updates, first, first + 1,
-                        [call = AddCall{other, &device_.stream(step.stream)}](
-                            UpdateRow const& row, std::size_t) { row.add(call, row); });
-        }
-        for (std::size_t i = tie.first + 1; i < tie.last; ++i) {
-            std::byte* const other = tables_.updates[tables_.tied[i]].gradient;
-            if constexpr (joins_ranks<Device>) {
-                std::size_t const back = tables_.channel_of_end(i) + 1;
-                if (sum && !other) send(run, step.stream, back, sum, tie.bytes);
-                if (other && !sum) receive(run, step.stream, back, other, tie.bytes);
-                if (!sum || !other) continue;
-            }
-            device_.copy(step.stream, other, sum, tie.bytes);
-        }
-    }
-    // From this end of a tie, which may be elsewhere.
-    void bring(Run& run, std::size_t stream, std::size_t end, std::byte* to, std::byte const* from,
-               std::size_t bytes) {
-        if constexpr (joins_ranks<Device>)
-            if (!from) return receive(run, stream, tables_.channel_of_end(end), to, bytes);
-        device_.copy(stream, to, from, bytes);
-    }
-
     // For the norm of all gradients: the squares of a device's.
     void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
         Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
+        SquaresCall call{squares.there, mail_.workspace(d), &device_.stream(stream)};
+        if (tables_.replicas.any()) {
+            call.exact = mail_.exact_squares(run.arguments.slot, d);
+            device_.fill(stream, reinterpret_cast<std::byte*>(call.exact),
+                         exact_words * sizeof(std::uint64_t));
+        }
         launch_rows(run, stream, FailureOf::gradient, rows(true), first, first + squares.count,
-                    [first, results = squares.there, workspace = mail_.workspace(d),
-                     on = &device_.stream(stream)](UpdateRow const& row, std::size_t i) {
-                        row.squares({results + (i - first), workspace, on}, row);
+                    [call, first](UpdateRow const& row, std::size_t i) {
+                        SquaresCall own = call;
+                        own.result += i - first;
+                        if (row.squares) row.squares(own, row);
                     });
         squares.get(device_, stream);
     }

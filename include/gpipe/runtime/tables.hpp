@@ -3,6 +3,7 @@
 #include <gpipe/call/handle_set.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/buffer_rows.hpp>
 #include <gpipe/runtime/calls.hpp>
@@ -113,6 +114,21 @@ struct Tables {
     }
     /// Whether a tie is of parameters that are trained.
     bool learns(Tie const& tie) const { return tied[tie.first] != no_row; }
+    /// The numbers that a replica has for the norm of all gradients: the sums of the squares of
+    /// each, or of its parts, and of several replicas then, by device with parameters, the words of
+    /// exact_value() of all of them.
+    ///@{
+    std::size_t squares() const { return squares_exactly(devices.size()); }
+    std::size_t squares_exactly(std::size_t device) const {
+        return updates.size() + (replicas.any() ? learners(device) * exact_words : 0);
+    }
+    ///@}
+    /// How many devices before this one have parameters.
+    std::size_t learners(std::size_t device) const {
+        std::size_t count = 0;
+        for (std::size_t d = 0; d < device; ++d) count += has_updates(d);
+        return count;
+    }
     /// Whether a device has parameters.
     bool has_updates(std::size_t device) const {
         return updates_at[device] < updates_at[device + 1];

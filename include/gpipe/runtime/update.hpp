@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/runtime/work.hpp>
 
@@ -90,7 +91,9 @@ template <class T> void scale_gradient(ScaleCall const& call) {
 }
 
 template <class T> void sum_squares(SquaresCall const& call, UpdateRow const& row) {
-    *call.result = ordered_sum_of_squares(reinterpret_cast<T const*>(row.gradient), row.elements);
+    T const* const gradient = reinterpret_cast<T const*>(row.gradient);
+    *call.result = call.exact ? add_squares_exactly(call.exact, gradient, row.elements)
+                              : ordered_sum_of_squares(gradient, row.elements);
 }
 
 template <class T> void add_gradient(AddCall const& call, UpdateRow const& row) {

@@ -4,6 +4,7 @@
 #include <gpipe/call/step_state.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/core/finite.hpp>
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/ordered_sum.hpp>
@@ -84,8 +85,11 @@ struct CommitCall {
     LossScale scale{};             ///< see Options::loss_scale
     /// The gradients' sums of squares: [replica][tensor], each of a part; null where nobody asks.
     double const* squares = nullptr;
-    std::size_t replicas = 1;             ///< how many have told theirs
-    std::size_t rows = 0;                 ///< of each
+    std::size_t replicas = 1; ///< how many have told theirs
+    std::size_t rows = 0;     ///< of each, with the words of `exact`
+    /// Where these are parts: [replica][device with parameters], see exact_value(), in `rows`.
+    std::uint64_t const* exact = nullptr;
+    std::size_t devices = 0;              ///< of these
     std::uint32_t const* order = nullptr; ///< the tensors in the order of the chain
     std::size_t tensors = 0;              ///< how many
     bool fails = true; ///< whether what is not finite keeps the step from being committed
@@ -118,6 +122,8 @@ struct SquaresCall {
     double* result = nullptr;       ///< one number, of the device
     std::byte* workspace = nullptr; ///< squares_workspace bytes, of the device
     void const* stream = nullptr;   ///< the device's
+    /// Of a part of a gradient: words to which they are added, too, see exact_value().
+    std::uint64_t* exact = nullptr;
 };
 
 /// The sum of a gradient and another.
@@ -206,6 +212,11 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
         };
         double sum = 0;
         for (std::size_t t = 0; t < call.tensors; ++t) sum += squares(t);
+        if (call.exact)
+            if (double const exact =
+                    exact_value(call.exact, call.replicas, call.rows, call.devices);
+                is_finite(exact) || is_finite(sum))
+                sum = exact;
         double const norm = std::sqrt(sum) * state.unscale * scale;
         call.totals[call.count] = norm;
         if (!is_finite(norm)) {
