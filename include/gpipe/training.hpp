@@ -10,6 +10,7 @@
 #include <gpipe/runtime/inspectable.hpp>
 #include <gpipe/runtime/loss_scaling.hpp>
 #include <gpipe/runtime/machine_of.hpp>
+#include <gpipe/runtime/made_together.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 
 #include <array>
@@ -66,8 +67,10 @@ class Training : public ConstantPlan<Net, Policies...>,
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           team_(net_, loss_, optimizer_, this->constants(), options),
-          machine_(detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
-                                                 options, team_.device(options))) {}
+          machine_(detail::made_together<Device>(team_.device(options), [&](auto device) {
+              return detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
+                                                   options, std::move(device));
+          })) {}
     /// @cond
     // For its sentences alone.
     template <class N = Net, class F = LossFunctor, class O = OptimizerFunctor>

@@ -21,6 +21,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -463,6 +464,85 @@ TEST_CASE(
         }
 }
 
+namespace {
+
+// One that may not begin.
+struct Reluctant : toy::Linear<Real, 3, 3> {
+    bool throws = false;
+    void initialize(auto& ctx) const {
+        if (throws) throw std::runtime_error("a layer's own words");
+        toy::Linear<Real, 3, 3>::initialize(ctx);
+    }
+};
+
+} // namespace
+
+TEST_CASE("what a constructor throws on some ranks all hear of at once, in the words of the first; "
+          "unless they were joined, they can be made all the same then") {
+    using Net = gpipe::Pipeline<Reluctant, Reluctant, Reluctant>;
+    using T =
+        gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                        gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, toy::Wired>;
+    // What is thrown before a rank has devices, with them, and with channels between them.
+    struct Way {
+        std::size_t samples;
+        bool begins;
+        char const* words;
+    };
+    for (Way const way : {Way{0, true, "memory is planned for, is zero"},
+                          Way{~std::size_t{0} / 4, true, "more bytes than memory has addresses"},
+                          Way{N, false, "a layer's own words"}})
+        for (std::size_t const first : Sizes{0, 1, 2})
+            for (std::size_t const second : Sizes{first, (first + 1) % 3}) {
+                INFO(way.words, ", ranks ", first, " and ", second);
+                auto const wire = std::make_shared<toy::Wire>(3, true);
+                std::vector<std::unique_ptr<toy::Station>> stations;
+                for (std::size_t r = 0; r < 3; ++r)
+                    stations.push_back(std::make_unique<toy::Station>(wire, r));
+                std::vector<std::unique_ptr<T>> all(3);
+                std::vector<std::string> words(3);
+                auto const make = [&](std::size_t r, bool fails) {
+                    auto o = options<T>(3, 4);
+                    Reluctant layer;
+                    if (fails) {
+                        o.samples = way.samples;
+                        layer.throws = !way.begins;
+                    }
+                    o.device = toy::Rank::Options{{1}, stations[r].get(), 1};
+                    all[r] = std::make_unique<T>(Net{layer, layer, layer}, Loss{}, Adam{}, o);
+                };
+                auto const each = [&](auto f) {
+                    std::vector<std::thread> threads;
+                    for (std::size_t r = 0; r < 3; ++r) threads.emplace_back([&, r] { f(r); });
+                    for (std::thread& thread : threads) thread.join();
+                };
+                each([&](std::size_t r) {
+                    try {
+                        make(r, r == first || r == second);
+                    } catch (gpipe::RankError const& error) {
+                        words[r] = std::string("told: ") + error.what();
+                    } catch (std::exception const& error) {
+                        words[r] = error.what();
+                    }
+                });
+                std::string const told = "told: gpipe: on rank " +
+                                         std::to_string(std::min(first, second)) +
+                                         ", in a constructor: ";
+                for (std::size_t r = 0; r < 3; ++r) {
+                    INFO("rank ", r, ": ", words[r]);
+                    CHECK(!all[r]);
+                    bool const own = r == first || r == second;
+                    CHECK(words[r].find(way.words) != std::string::npos);
+                    CHECK((words[r].find("told: ") == 0) == (!own && way.begins));
+                    if (!own && way.begins) CHECK(words[r].find(told) == 0);
+                    if (!own && !way.begins) CHECK(words[r].find(" could not be made: ") == 6);
+                }
+                if (!way.begins) continue;
+                each([&](std::size_t r) { make(r, false); });
+                for (auto const& train : all) CHECK(train->steps() == 0);
+            }
+}
+
 TEST_CASE("ranks that are told different things are refused on all, before anything is done") {
     toy::Data<Real> const data(N), other(N - 1), two(2 * N);
     toy::Watch watch;
@@ -806,7 +886,8 @@ TEST_CASE(
         for (std::string const& words : both)
             CHECK(words.find("gpipe: rank 1 has made another plan than rank 0") == 0);
     CHECK(told({1, 2}, 7, true) ==
-          std::vector<std::string>{"rank 1 is gone",
+          std::vector<std::string>{"gpipe: on rank 1, in a constructor: gpipe: Options::frozen "
+                                   "names layer 99: the layers of the pipeline are 0 to 9",
                                    "gpipe: Options::frozen names layer 99: the layers of the "
                                    "pipeline are 0 to 9"});
 

@@ -46,12 +46,12 @@ class Wire {
             if (!way.waiting.empty()) return "a message that nobody has received";
         return "";
     }
-    /// That a rank is gone.
-    void leave(std::size_t rank) {
+    /// That a rank is gone, in other words perhaps.
+    void leave(std::size_t rank, std::string const& words = "is gone") {
         std::lock_guard const lock(mutex_);
         if (error_) return;
         error_ = std::make_exception_ptr(
-            std::runtime_error("rank " + std::to_string(rank) + " is gone"));
+            std::runtime_error("rank " + std::to_string(rank) + " " + words));
         changed_.notify_all();
     }
 
@@ -142,6 +142,7 @@ class Station {
         std::lock_guard const lock(wire_->mutex_);
         return wire_->error_;
     }
+    void give_up(char const* words) { wire_->leave(rank_, words); }
 
   private:
     std::shared_ptr<Wire> wire_;

@@ -6,6 +6,7 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/tables.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -17,8 +18,8 @@
 
 namespace gpipe {
 
-/// What step() throws on other ranks than the one where something threw: which one that is, the
-/// place, and what was said there.
+/// What step(), or a constructor, throws on other ranks than the one where something threw: which
+/// one that is, the place, and what was said there.
 class RankError : public std::runtime_error {
   public:
     /// Of these words.
@@ -100,6 +101,30 @@ template <class Transport> void compare_plans(Transport& transport, std::uint64_
     compare(transport, hash,
             "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how many "
             "devices and threads, with which options and seed has to be the same on all ranks");
+}
+
+// How others hear of what a rank throws while it makes its machine: in agree_made(), to which they
+// come; by throwing that, too, for all do what they do together; or by the transport, while they
+// wait for messages.
+enum class Making { alone, together, joined };
+
+// Each rank comes here, with what it has thrown since it was last together with the others; unless
+// all are sound, throws: what it has thrown itself, and where nothing was what the first has.
+template <class Transport>
+void agree_made(Transport& transport, std::exception_ptr const& own = nullptr) {
+    Array<std::uint64_t> const all = transport.gather(own ? 1 : 0);
+    auto const first = static_cast<std::size_t>(std::find(all.begin(), all.end(), 1) - all.begin());
+    if (first == all.size()) return;
+    char words[256] = {};
+    if (first == transport.rank()) std::snprintf(words, sizeof words, "%s", what_of(own).c_str());
+    for (std::size_t at = 0; at < sizeof words; at += sizeof(std::uint64_t)) {
+        std::uint64_t word;
+        std::memcpy(&word, words + at, sizeof word);
+        word = transport.gather(word)[first];
+        std::memcpy(words + at, &word, sizeof word);
+    }
+    if (own) std::rethrow_exception(own);
+    throw RankError("gpipe: on rank " + std::to_string(first) + ", in a constructor: " + words);
 }
 
 // Where ranks wait for each other in any case: throws std::invalid_argument on all of them unless

@@ -86,7 +86,8 @@ namespace detail {
 // fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
 MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
-                                     InferenceOptions<Device> const& options) {
+                                     InferenceOptions<Device> const& options,
+                                     typename Device::Options device) {
     using Cut = typename Chosen::Cut;
     std::size_t const entries = options.balance.size();
     if (entries > 0 && Chosen::device_count != dynamic)
@@ -113,7 +114,6 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     work.debug = options.debug;
     // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
     work.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
-    typename Device::Options device = options.device;
     tell_device<Chosen, Device>(device, work, devices);
     return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
             options.seed,     StepChecks{},     false,           std::move(device)};

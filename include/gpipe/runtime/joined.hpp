@@ -48,14 +48,17 @@ class Joined : public Inner {
         std::size_t devices = 1;          ///< how many it has; they stand in the order of the ranks
         std::size_t replicas = 1;  ///< R, which a Training sets: the first ranks are of the first
         std::uint64_t program = 0; ///< likewise: a number of its types and of this version
+        detail::Making* making = nullptr; ///< likewise
     };
 
     /// Throws std::invalid_argument, on all ranks, unless all are of one program and have so many
     /// devices, as all say, for each replica, those of one as many as those of another, each.
     Joined(Options options, std::size_t devices)
         : Inner(options.device, std::max<std::size_t>(options.devices, 1)),
-          transport_(given(options.transport)), replicas_(options.replicas),
-          first_(transport_->ranks() / replicas_ + 1), lanes_(first_.size() - 1) {
+          transport_(given(options.transport)), making_(options.making),
+          replicas_(options.replicas), first_(transport_->ranks() / replicas_ + 1),
+          lanes_(first_.size() - 1) {
+        all_made(detail::Making::together);
         detail::compare(*transport_, options.program,
                         "gpipe: rank %zu trains another type than rank 0, with other policies, or "
                         "was compiled with another version of gpipe");
@@ -100,6 +103,16 @@ class Joined : public Inner {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
         }
+        if (making_) *making_ = detail::Making::alone; // the plan, and memory
+    }
+    /// Once, when this rank has planned its part and has memory for it: throws on all ranks what
+    /// any has thrown.
+    void all_planned() { all_made(detail::Making::joined); }
+    /// The last of what ranks do while they are made: throws std::invalid_argument on all of them
+    /// unless they have made one plan.
+    void compare_plans(std::uint64_t hash) {
+        if (making_) *making_ = detail::Making::together;
+        detail::compare_plans(*transport_, hash);
     }
 
     /// Who has which devices; points here.
@@ -178,6 +191,12 @@ class Joined : public Inner {
     ///@}
 
   private:
+    // Then what is thrown is told as it says.
+    void all_made(detail::Making then) {
+        if (making_) *making_ = detail::Making::together;
+        detail::agree_made(*transport_);
+        if (making_) *making_ = then;
+    }
     static Carrier* given(Carrier* transport) {
         if (!transport)
             throw std::invalid_argument("gpipe: Options::device.transport is null: it has to name "
@@ -194,6 +213,7 @@ class Joined : public Inner {
     }
 
     Carrier* transport_;
+    detail::Making* making_; // until then
     std::size_t replicas_;
     Array<std::size_t> first_; // device of each rank, and the end
     Array<std::size_t> lanes_; // of each rank

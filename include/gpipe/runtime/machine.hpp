@@ -144,6 +144,11 @@ template <DeviceRuntime Device> class Machine {
     }
 
   private:
+    // When all ranks have their plans and memory.
+    Device& planned_device() {
+        if constexpr (joins_ranks<Device>) device_.all_planned();
+        return device_;
+    }
     // In the order in which the plan has them.
     [[gnu::cold]] void make_handles() {
         Programs const& all = programs();
@@ -225,12 +230,12 @@ Machine<Device>::Machine(MachineParts<Device> parts)
                parts.samples, parts.checks),
       arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
-      handles_(programs().devices()),
-      engine_(device_, planned_, arenas_, host_begin(), handles_, parts.immediate, parts.seed) {
+      handles_(programs().devices()), engine_(planned_device(), planned_, arenas_, host_begin(),
+                                              handles_, parts.immediate, parts.seed) {
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
-        detail::compare_plans(device_.transport(), engine_.plan_hash() + 31 * parts.seed);
+        device_.compare_plans(engine_.plan_hash() + 31 * parts.seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);
