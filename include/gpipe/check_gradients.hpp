@@ -202,8 +202,8 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
 /// Changes nothing of the training, and allocates what it needs. With several ranks all call it,
 /// each looks at its own layers (of several replicas those of the first do), and all have the
 /// report. The arrays are in the host's memory. Throws what a layer throws, and
-/// std::invalid_argument for batches that do not fit. A forward takes time for each entry and
-/// width, some 4 x (entries + 4) per tensor.
+/// std::invalid_argument for batches that do not fit. It takes some 8 x (entries + 4) forwards per
+/// tensor; of floats, where rounding asks for more widths, up to five times as many.
 template <class Net, class... Policies>
 GradientReport check_gradients(Training<Net, Policies...>& train,
                                Batch<typename Training<Net, Policies...>::Input> inputs,

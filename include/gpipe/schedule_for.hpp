@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/offload.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/memory/offload_times.hpp>
 #include <gpipe/plan/edge_costs.hpp>
@@ -109,9 +110,10 @@ template <class Net, class... Policies> class ScheduleFinder {
             search.most_cells_per_device > schedule::most_cells_per_device)
             throw std::invalid_argument(
                 "gpipe: the catalogue has schedules for 1 to 8 cells per device");
-        if (!(search.latency >= 0 && search.bandwidth > 0 && search.host_bandwidth >= 0))
-            throw std::invalid_argument("gpipe: a latency is not negative, and a bandwidth is "
-                                        "positive");
+        if (!(is_finite(search.latency) && search.latency >= 0 && search.bandwidth > 0 &&
+              search.host_bandwidth >= 0))
+            throw std::invalid_argument("gpipe: a latency is finite and not negative, and a "
+                                        "bandwidth is positive");
     }
 
     FoundSchedules find() {
@@ -182,7 +184,7 @@ template <class Net, class... Policies> class ScheduleFinder {
                 leanest_ = FoundSchedule{schedule, checkpointing}.name();
             }
         } catch (std::invalid_argument const&) {
-            refused_ = std::current_exception();
+            if (!refused_) refused_ = std::current_exception();
         }
         return nullptr;
     }
@@ -214,7 +216,7 @@ template <class Net, class... Policies> class ScheduleFinder {
     Options const& options_;
     ScheduleSearch const& search_;
     std::vector<FoundSchedule> found_;
-    std::exception_ptr refused_; // the last options that did not go together
+    std::exception_ptr refused_; // with one cell per device: later ones are for another reason
     std::size_t least_ = std::numeric_limits<std::size_t>::max(); // of budgets that are too small
     std::string leanest_;                                         // with what that is
 };

@@ -348,9 +348,10 @@ TEST_CASE_TEMPLATE(
         if (which == 3) train.accumulate(data.inputs, data.targets);
         if (which == 4) train.time_actions();
         if (which == 5) train.on_action(nullptr);
+        if (which == 6) (void)train.timeline();
     };
     for (std::size_t const threads : {1u, 2u})
-        for (std::size_t which = 0; which < 6; ++which)
+        for (std::size_t which = 0; which < 7; ++which)
             for (bool const elsewhere : {false, true}) {
                 CAPTURE(threads);
                 CAPTURE(which);

@@ -360,5 +360,10 @@ TEST_CASE("a loss scale that is none is refused") {
     CHECK(refused(LossScale::dynamic(1024, 2, 0), false) != "");
     CHECK(refused(LossScale::fixed(-1), false) != "");
     CHECK(refused(LossScale::fixed(std::numeric_limits<double>::quiet_NaN()), false) != "");
+    for (double LossScale::*const number : {&LossScale::most, &LossScale::growth}) {
+        auto scale = LossScale::dynamic();
+        scale.*number = HUGE_VAL;
+        CHECK(refused(scale, false).find("finite") != std::string::npos);
+    }
     CHECK(refused(LossScale::dynamic(), true).find("update::Immediate") != std::string::npos);
 }

@@ -154,12 +154,30 @@ TEST_CASE("options that no schedule goes with, and numbers that are none, are re
     none.samples = 0;
     CHECK_THROWS_WITH_AS(best_schedule_for<Train>(none), doctest::Contains("Options::samples"),
                          std::invalid_argument);
+    // Not that two cells on each device were too many.
+    auto negative = options(L);
+    negative.clip_norm = -1;
+    CHECK_THROWS_WITH_AS(best_schedule_for<Train>(negative),
+                         doctest::Contains("Options::clip_norm"), std::invalid_argument);
     double const nan = std::numeric_limits<double>::quiet_NaN();
     for (ScheduleSearch const& search :
          {ScheduleSearch{.most_cells_per_device = 0}, ScheduleSearch{.most_cells_per_device = 9},
           ScheduleSearch{.latency = -1}, ScheduleSearch{.latency = nan},
-          ScheduleSearch{.bandwidth = 0}, ScheduleSearch{.host_bandwidth = -1}})
+          ScheduleSearch{.latency = HUGE_VAL}, ScheduleSearch{.bandwidth = 0},
+          ScheduleSearch{.host_bandwidth = -1}})
         CHECK_THROWS_AS(best_schedule_for<Train>(options(2), search), std::invalid_argument);
+    for (double const wrong : {nan, -1.0, HUGE_VAL})
+        for (int which = 0; which < 4; ++which) {
+            gpipe::LayerTimes times{gpipe::Array<double>(L), gpipe::Array<double>(L),
+                                    gpipe::Array<double>(L), 0};
+            (which == 0   ? times.forward[1]
+             : which == 1 ? times.backward[L - 1]
+             : which == 2 ? times.weight_gradient[0]
+                          : times.loss) = wrong;
+            CHECK_THROWS_WITH_AS(best_schedule_for<Train>(options(2), {.times = &times}),
+                                 doctest::Contains("finite and not negative"),
+                                 std::invalid_argument);
+        }
     // One cell on each device at the most: the others are left out.
     auto const tight = best_schedule_for<Train>(options(L, 2 * L));
     REQUIRE(tight);

@@ -258,6 +258,11 @@ TEST_CASE("a file does not depend on how the training that wrote it runs") {
         files[i++] = folder.content("s");
     }
     CHECK(files[0] == files[1]);
+    Trainer<float> other(1, 4, 9);
+    CHECK_THROWS_WITH_AS(gpipe::save(*other, folder / "s", {{"position", "\xff"}}),
+                         "gpipe: cannot save this state: a name or the metadata are not UTF-8 text",
+                         gpipe::StateError);
+    CHECK(folder.content("s") == files[1]);
     CHECK(has(files[0], "layer.0000.0"));
     auto const state = gpipe::saved_state(folder / "s");
     CHECK(state.seed == 9);

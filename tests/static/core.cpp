@@ -28,6 +28,7 @@ using gpipe::ratio;
 // Ratios.
 static_assert(ratio(3, 35) == gpipe::Ratio{3, 35} && ratio(6, 70) == ratio(3, 35));
 static_assert(ratio(-2, 4) == gpipe::Ratio{-1, 2} && ratio(2, -4) == ratio(-1, 2));
+static_assert(ratio(1, 2) < ratio(INT64_MAX, 3) && !(ratio(INT64_MAX, 3) < ratio(1, 2)));
 static_assert(ratio(0, 7) == gpipe::Ratio{0, 1} && ratio(5, 0) == gpipe::Ratio{});
 static_assert(ratio(1, 3) < ratio(1, 2) && !(ratio(2, 4) < ratio(1, 2)));
 static_assert(static_cast<double>(ratio(1, 4)) == 0.25);

@@ -151,6 +151,26 @@ TEST_CASE_TEMPLATE("AdamW corrects its bias, and decays apart from the gradient"
                          ReferenceAdam{rate, 0.875, 0.96875, 0x1p-20, decay, true}, tolerance);
 }
 
+TEST_CASE("the decay of doubles is theirs, however small it is") {
+    for (float const size : {1e-3f, 1e-6f}) {
+        gpipe::AdamW const adamw{.learning_rate = size, .weight_decay = 0.125f};
+        double p = 1, first = 0, second = 0;
+        for (std::uint64_t step = 1; step <= 1000; ++step)
+            adamw.rule<double>({step})(p, 0, first, second);
+        CHECK(p == doctest::Approx(std::pow(1 - double(size) * 0.125, 1000)).epsilon(1e-13));
+    }
+}
+
+TEST_CASE_TEMPLATE("what no momentum keeps does not come back, infinite or not", T, float, double) {
+    T const infinite = std::numeric_limits<T>::infinity();
+    T p = 1, square = 0, step = 0;
+    gpipe::SGD{.learning_rate = 0.5f}.rule<T>({1})(p, 0.25, step = infinite);
+    CHECK(p == T(0.875));
+    gpipe::RMSProp{.learning_rate = 0.5f, .alpha = 0, .epsilon = 0}.rule<T>({1})(p, 0.25, square,
+                                                                                 step = infinite);
+    CHECK(p == T(0.375));
+}
+
 TEST_CASE("a tensor takes its share of the weight decay") {
     check_against<double>(SGD{.learning_rate = 0x1p-6f, .weight_decay = 0.25f},
                           ReferenceSGD{rate, 0, 0.125}, 1e-11, 0.5f);

@@ -216,6 +216,9 @@ TEST_CASE("a profile of another chain, or other micro-batches, is refused with a
     CHECK_THROWS_WITH_AS((gpipe::checked_profile<gpipe::Pipeline<Keeper<1>, OtherKeeper>>(view, 2)),
                          other, std::invalid_argument);
     CHECK_THROWS_AS(quick<Net>({}, 0), std::invalid_argument);
+    for (std::size_t const samples : {~std::size_t{0}, ~std::size_t{0} / 2})
+        CHECK_THROWS_WITH_AS(quick<Net>({}, samples),
+                             doctest::Contains("than memory has addresses"), std::invalid_argument);
 }
 
 TEST_CASE("a profile reads as a table, and as a header of constants") {

@@ -85,6 +85,15 @@ constexpr Named<gpipe::schedule::Dynamic> mine[] = {
      {{"N", 0, 64}}}};
 // At compile time, too.
 constexpr auto warm_up_5 = gpipe::schedule::schedules().with(mine).find("WarmUp1F1B-5");
+// As a number, too, of the object or of its type.
+struct Needs : WarmUp1F1B {
+    std::size_t least_micro_batches = 7;
+};
+struct NeedsSeven : WarmUp1F1B {
+    static constexpr std::size_t least_micro_batches = 7;
+};
+static_assert(gpipe::schedule::Dynamic(Needs{{1}, 9}).least_micro_batches(3) == 9);
+static_assert(gpipe::schedule::Dynamic(NeedsSeven{{1}}).least_micro_batches(3) == 7);
 static_assert(warm_up_5.name() == "WarmUp1F1B" && warm_up_5.least_micro_batches(3) == 8);
 static_assert(gpipe::verify(warm_up_5.programs(3, 8)));
 

@@ -311,6 +311,7 @@ TEST_CASE("the catalogue holds every schedule by its name, in loops of 1 to 8 ce
         if (!has_loops) CHECK_THROWS_AS(find_schedule("BreadthFirst", v), std::invalid_argument);
         CHECK(static_cast<bool>(find_schedule("VHalf", v)));
         CHECK_THROWS_AS(find_schedule("", v), std::invalid_argument);
+        CHECK_THROWS_AS(find_schedule("DualPipeV", v).programs(4, 7), std::invalid_argument);
         CHECK_THROWS_AS(find_schedule("gpipe", v), std::invalid_argument);
     }
 }

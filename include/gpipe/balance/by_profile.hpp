@@ -53,8 +53,8 @@ GPIPE_INLINE std::vector<std::size_t> by_time(ProfileView const& profile, std::s
 
 /// How by_size() weighs.
 struct SizeOptions {
-    /// How many times its bytes a parameter takes, with its gradient and optimizer state: 2 for SGD
-    /// (3 with momentum), 4 for Adam.
+    /// How many times its bytes a parameter takes, with its gradient and optimizer state: 3 for
+    /// SGD, 4 for RMSProp, Adam and AdamW; 2, as torchgpipe has it, for an optimizer without state.
     double param_scale = 2;
 };
 /// The same by the bytes of each layer: its output and what it saves, of a micro-batch, and its

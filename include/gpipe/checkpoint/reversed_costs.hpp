@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/balance/validate.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/checkpoint/weight_halves.hpp>
 #include <gpipe/core/compiled.hpp>
@@ -111,12 +112,17 @@ GPIPE_INLINE constexpr Reversal const* reversal_of(Array<Reversal> const& revers
 /// layer, unless it saves something, and a forward right before its backward, if that reads nothing
 /// of it. (A last layer that has to write again what was sent to another device counts as left
 /// out.) Nothing is sent: output_bytes and gradient_bytes are the caller's to add. Throws
-/// std::invalid_argument unless `times` are of the chain's layers.
+/// std::invalid_argument unless `times` are of the chain's layers, finite and not negative.
 GPIPE_INLINE constexpr ChainCosts<double>
 reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> const& reversals) {
     if (times.forward.size() != chain.size || times.backward.size() != chain.size ||
         (!times.weight_gradient.empty() && times.weight_gradient.size() != chain.size))
         throw std::invalid_argument("gpipe: the times of layers are not of this chain");
+    check_costs(times.forward.data(), times.forward.size());
+    check_costs(times.backward.data(), times.backward.size());
+    check_costs(times.weight_gradient.data(), times.weight_gradient.size());
+    if (first_invalid_cost(&times.loss, 1) == 0)
+        throw std::invalid_argument("gpipe: what a loss takes is finite and not negative");
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
     ChainCosts<double> costs{Array<CellCosts<double>>(detail::cell_count(chain))};
     for (std::size_t c = 0; c < costs.cells.size(); ++c) {

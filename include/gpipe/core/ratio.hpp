@@ -14,11 +14,13 @@ struct Ratio {
     std::int64_t numerator = 0;   ///< signed, so that differences can be written
     std::int64_t denominator = 1; ///< positive
 
+    __extension__ using Wide = __int128; ///< what has room for a product
+
     /// Member by member.
     friend constexpr bool operator==(Ratio const&, Ratio const&) = default;
     /// By cross multiplication: exact.
     friend constexpr bool operator<(Ratio const& a, Ratio const& b) {
-        return a.numerator * b.denominator < b.numerator * a.denominator;
+        return Wide{a.numerator} * b.denominator < Wide{b.numerator} * a.denominator;
     }
     /// The nearest double.
     constexpr explicit operator double() const {

@@ -118,7 +118,7 @@ class InitialRandom {
         return words_[next_++ % 4];
     }
 
-    /// Uniform in [low, high).
+    /// Uniform in [low, high), but for rounding: 2^32 values, of which the last as a float is high.
     constexpr double uniform(double low = 0, double high = 1) {
         return low + (high - low) * ((*this)() * 0x1p-32);
     }

@@ -68,7 +68,8 @@ struct AdamW {
     template <class T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(
             *this, context,
-            static_cast<T>(1 - learning_rate * context.rate * weight_decay * context.decay), T{0});
+            static_cast<T>(1 - double{learning_rate * context.rate} * weight_decay * context.decay),
+            T{0});
     }
     /// Updates one tensor.
     template <class T>

@@ -55,8 +55,7 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
         throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, not %g or more%s",
                                            name, rate, least,
                                            below < no_bound ? ", and less than 1" : "");
-    throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and would be all that "
-                                       "is left of the parameters",
+    throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and has to be finite",
                                        name, rate);
 }
 // Throws std::invalid_argument where one is not finite, or not within its bounds.

@@ -28,7 +28,8 @@ struct RMSProp {
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& square, T& step) const {
             T const g = gradient + decay * p;
             square = keep * square + (T{1} - keep) * g * g;
-            step = momentum * step + g / (std::sqrt(square) + epsilon);
+            T const own = g / (std::sqrt(square) + epsilon);
+            step = momentum == 0 ? own : momentum * step + own; // 0 times infinite is not 0
             p = rate == 0 ? p : p - rate * step;
         }
     };

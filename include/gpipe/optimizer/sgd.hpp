@@ -21,7 +21,7 @@ struct SGD {
         /// Writes the parameter and its state.
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& velocity) const {
             T const g = gradient + decay * p;
-            velocity = momentum * velocity + g;
+            velocity = momentum == 0 ? g : momentum * velocity + g; // 0 times infinite is not 0
             p = rate == 0 ? p : p - rate * velocity;
         }
     };

@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/schedule.hpp>
@@ -94,11 +95,13 @@ GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
             "gpipe: Options::loss_scale skips steps whose gradients are not finite, but with "
             "update::Immediate devices update their parameters before all gradients are known");
     if (!(scale.least > 0 && scale.least <= scale.initial && scale.initial <= scale.most &&
-          scale.backoff > 0 && scale.backoff <= 1 && scale.growth >= 1))
+          detail::is_finite(scale.most) && scale.backoff > 0 && scale.backoff <= 1 &&
+          scale.growth >= 1 && detail::is_finite(scale.growth)))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::loss_scale begins at %g, within %g and %g, grows by %g and falls by "
-            "%g: a scale, and both of its bounds, are positive, it grows by a factor of 1 or more, "
-            "and falls by one between 0 and 1",
+            "%g: a scale, and both of its bounds, are positive and finite, it grows by a factor of "
+            "1 "
+            "or more, and falls by one between 0 and 1",
             scale.initial, scale.least, scale.most, scale.growth, scale.backoff);
 }
 

@@ -151,7 +151,10 @@ template <DeviceRuntime Device> class Engine {
             std::max(planned_.plan.lowered.programs.size(), planned_.evaluation.programs.size()));
     }
     /// That run.
-    Run const& last_run() const { return runs_.last(); }
+    Run const& last_run() const {
+        detail::OneCaller::Call const call(caller_); // it may be half of one
+        return runs_.last();
+    }
 
   private:
     static constexpr std::size_t slots = Device::depth;
@@ -259,7 +262,7 @@ template <DeviceRuntime Device> class Engine {
     }
 
     Device& device_;
-    detail::OneCaller caller_;
+    mutable detail::OneCaller caller_;
     MachinePlan<Device> const& planned_;
     MiniBatch batches_[slots]; ///< made by prepared(), before runs_
     Runs<Device> runs_;

@@ -18,7 +18,8 @@ struct GradientCheckOptions {
     /// How many samples of the mini-batch, the first, are run through the layers; at least 3. Where
     /// there are fewer they are taken again.
     std::size_t samples = 3;
-    /// How many entries of each tensor are looked at, beside two sums over all of them.
+    /// How many entries of each tensor are looked at, at least one, beside the two with the largest
+    /// gradients and two sums over all of them.
     std::size_t entries = 16;
     /// The largest relative error; 0: 16 times the root of the elements' precision, which is 2e-7
     /// for double and 6e-3 for float, and never more than 0.25.
@@ -31,7 +32,7 @@ struct GradientRow {
     std::size_t layer = 0;   ///< in the chain; L: the loss
     std::string_view name;   ///< its type
     std::string tensor;      ///< "input 0", "parameter 1"
-    std::size_t checked = 0; ///< entries
+    std::size_t checked = 0; ///< entries, and sums over all
     /// Entries at which the function has a kink, or whose slope is lost in rounding.
     std::size_t left_out = 0;
     /// Of the entries that were checked, or of the wrong ones, the one that is farthest off. An

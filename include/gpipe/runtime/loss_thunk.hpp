@@ -15,8 +15,8 @@ namespace gpipe {
 template <std::size_t metrics> struct StepResult {
     double loss = 0;   ///< the mean over the mini-batch
     double weight = 0; ///< total over the mini-batch
-    /// Of the mean gradients, as they were; 0 unless Options::clip_norm or finite_gradients asks,
-    /// and with update::Immediate, where it is not known in time.
+    /// Of the mean gradients, as they were; 0 unless Options::clip_norm, finite_gradients or
+    /// loss_scale asks, and with update::Immediate, where it is not known in time.
     double gradient_norm = 0;
     /// What the loss gives beside its sum, as means.
     std::array<double, metrics> metric{};

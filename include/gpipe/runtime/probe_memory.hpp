@@ -1,9 +1,12 @@
 #pragma once
 
 #include <gpipe/chain/element.hpp>
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/error.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -73,8 +76,16 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
         std::size_t total = 0;
         for (std::size_t t = 0; t < tensor; ++t)
             if (TensorType const& type = types.first[t]; !gradients || type.element.get)
-                total += slot_bytes(type.element.bytes * type.count * samples);
+                total = checked_sum(
+                    total, padded(checked_product({type.element.bytes, type.count, samples})));
+        if (total > most_bytes)
+            throw_error<std::invalid_argument>("gpipe: the tensors of %zu samples have more bytes "
+                                               "than memory has addresses",
+                                               samples);
         return total;
+    }
+    static std::size_t padded(std::size_t bytes) {
+        return bytes > most_bytes ? too_large : slot_bytes(bytes);
     }
 
     TensorTypes types_;

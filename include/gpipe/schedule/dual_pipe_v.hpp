@@ -4,6 +4,7 @@
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
+#include <stdexcept>
 #include <string_view>
 
 namespace gpipe::schedule {
@@ -58,8 +59,11 @@ struct DualPipeV {
     /// Two for each device.
     static constexpr std::size_t least_micro_batches(std::size_t devices) { return 2 * devices; }
 
-    /// One for each of K devices.
+    /// One for each of K devices. Throws std::invalid_argument for less than 2 K micro-batches.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
+        if (micro_batches < least_micro_batches(devices))
+            throw std::invalid_argument(
+                "gpipe: DualPipeV is for 2 K micro-batches at least on K devices");
         Programs result(devices, 2 * devices, micro_batches, 6 * devices * micro_batches);
         result.place_in_v();
         for (std::size_t k = 0; k < devices; ++k) {

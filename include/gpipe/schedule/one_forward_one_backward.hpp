@@ -18,8 +18,8 @@ namespace gpipe::schedule {
 ///
 /// Bubble (K - 1) / (M + K - 1) as for GPipe; device k holds at most min(M, n + 1) micro-batches,
 /// which is min(M, K - k) for d = 1 and min(M, 2 (K - k) - 1) for d = 2. At a latency of c between
-/// devices d = 2 pays 2 c (K - 1) in all, as GPipe does; d = 1 pays 2 c ((K - 1) M / K + K - 2),
-/// more with every micro-batch.
+/// devices, 2 c no more than a forward and a backward, d = 2 pays 2 c (K - 1) in all, as GPipe
+/// does; d = 1 pays 2 c ((K - 1) M / K + K - 2) where K divides M: more with every micro-batch.
 template <std::size_t d> struct OneForwardOneBackwardAhead {
     using policy_kind = policy::Schedule;
     /// What it is found by.

@@ -134,6 +134,8 @@ class Dynamic {
             return gpipe::least_micro_batches<S>(devices);
         else if constexpr (requires(S const s) { s.least_micro_batches(devices); })
             return object<S>(from).least_micro_batches(devices);
+        else if constexpr (requires(S const s) { std::size_t{s.least_micro_batches}; })
+            return object<S>(from).least_micro_batches;
         else
             return 1;
     }

@@ -54,7 +54,7 @@ template <std::size_t h> struct ZeroBubbleAhead {
 
 /// ZB-H1: at most K micro-batches on a device, as 1F1B's first one has.
 using ZeroBubbleH1 = ZeroBubbleAhead<1>;
-/// ZB-H2: 2 K - 1, and slower than ZB-H1 for M < 2 K - 2.
+/// ZB-H2: 2 K - 1, and slower than ZB-H1 for 2 < M < 2 K - 2.
 using ZeroBubbleH2 = ZeroBubbleAhead<2>;
 
 } // namespace gpipe::schedule

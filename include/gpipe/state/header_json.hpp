@@ -220,7 +220,7 @@ inline std::string header_text(std::vector<Entry> const& tensors,
                                                  {"data_offsets", {entry.begin, entry.end}}});
         return nlohmann::ordered_json(std::move(members)).dump();
     } catch (nlohmann::json::type_error const&) {
-        throw StateError("gpipe: a name or the metadata of what is to be saved are not UTF-8 text");
+        throw StateError("a name or the metadata are not UTF-8 text");
     }
 }
 

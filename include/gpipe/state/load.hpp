@@ -24,7 +24,8 @@ namespace gpipe {
 struct LoadOptions {
     std::vector<std::string> only{};   ///< if any, no other tensors
     std::vector<std::string> except{}; ///< not these
-    /// Whether a layer whose type has another name is an error, and another optimizer.
+    /// Whether a layer whose type has another name is an error, and another optimizer: where
+    /// nothing is left out by `only` or `except`.
     bool types = true;
     /// Whether step number, seed and loss scale are loaded, too, where `only` or `except` leave
     /// anything out: what Adam has of its moments is for that step, and so is a rate's curve.

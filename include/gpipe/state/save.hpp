@@ -46,7 +46,11 @@ inline std::string file_begin(TrainingState const& state,
     }
     std::string& layers = metadata["gpipe.layers"];
     for (std::string const& layer : state.layers) layers += layer + '\n';
-    return safetensors::file_begin(tensors, metadata);
+    try {
+        return safetensors::file_begin(tensors, metadata);
+    } catch (StateError const& error) {
+        throw StateError(std::string("gpipe: cannot save this state: ") + error.what());
+    }
 }
 // What is here and nobody else saves, in the order in which a file has it. Of a tensor of which
 // there is a part this is one of its own, NAME@FIRST, in one dimension.

@@ -14,7 +14,7 @@ namespace gpipe::trace {
 struct TextOptions {
     double unit = 0;         ///< time of a column; 0: the shortest action's duration
     std::size_t columns = 0; ///< characters per unit of time; 0: as many as a label needs
-    std::size_t width = 0;   ///< the most characters in a line; 0: no limit
+    std::size_t width = 0;   ///< the most characters of a row behind its head; 0: 16,384
 };
 
 namespace detail {

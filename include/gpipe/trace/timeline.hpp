@@ -40,7 +40,8 @@ class Timeline {
     }
 
     /// Throws std::length_error beyond the capacity, std::invalid_argument for a device, cell or
-    /// micro-batch that is not there, and for a time that is negative, infinite or runs backwards.
+    /// micro-batch that is not there, and for a time that is negative, beyond 1e15, or runs
+    /// backwards.
     constexpr void add(TimelineEntry const& entry) {
         if (size_ == entries_.size())
             throw std::length_error("gpipe: a timeline holds more entries than its capacity");
@@ -50,7 +51,7 @@ class Timeline {
                                         "micro-batch that it has not");
         if (!(0 <= entry.start && entry.start <= entry.end && entry.end <= longest))
             throw std::invalid_argument("gpipe: an entry of a timeline ends before it starts, or "
-                                        "its times are no times");
+                                        "its times are not within 0 and 1e15");
         entries_[size_++] = entry;
         device_of_[entry.action.cell] = entry.device;
         if (makespan_ < entry.end) makespan_ = entry.end;
