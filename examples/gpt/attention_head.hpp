@@ -105,7 +105,7 @@ struct AttentionHead {
         T const most = most_of(p, whole);
         for (std::size_t j = 0; j < whole; ++j) p[j] = exponential(p[j] - most);
         T const sum = sum_over(whole, detail::ValueAt<T>{p});
-        T const factor = T{1} / sum;
+        T const factor = T{1} / sum + (most - most); // of no number none, see exponential()
         for (std::size_t j = 0; j < whole; ++j) p[j] *= factor;
         for (std::size_t j = n; j < columns; ++j) p[j] = 0;
         return most + std::log(sum);

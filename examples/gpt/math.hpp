@@ -77,15 +77,17 @@ template <class F> GPIPE_HOST_DEVICE inline auto sum_over(std::size_t n, F f) {
     return lane[0] + lane[1];
 }
 
-/// The greatest of n numbers, n > 0. Compared as integers of the same order, which vectorises as a
-/// comparison of numbers, with its care for what is none, does not.
+/// The greatest of n numbers, n > 0; if one is none, it is none. Compared as integers of the same
+/// order, which vectorises as a comparison of numbers, with its care for what is none, does not.
 template <class T> GPIPE_HOST_DEVICE inline T most_of(T const* values, std::size_t n) {
     using Key = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
     constexpr auto sign = static_cast<Key>(sizeof(T) == 4 ? INT32_MIN : INT64_MIN);
+    constexpr Key infinite = static_cast<Key>(sizeof(T) == 4 ? 0x7F800000 : 0x7FF0000000000000);
     auto const flip = [](Key key) { return key < 0 ? key ^ ~sign : key; };
     Key most = sign;
     for (std::size_t i = 0; i < n; ++i) {
-        Key key = flip(__builtin_bit_cast(Key, values[i]));
+        Key const bits = __builtin_bit_cast(Key, values[i]), size = bits & ~sign;
+        Key const key = size > infinite ? size : flip(bits);
         most = key > most ? key : most;
     }
     return __builtin_bit_cast(T, flip(most));

@@ -93,15 +93,16 @@ TEST_CASE("SyncBatchNorm with one replica is BatchNorm, in every bit") {
           make<Sync<RunningStatistics::micro_batch>>(1, 9));
 }
 
-TEST_CASE("replicas with SyncBatchNorm train as one whose micro-batches are those of all") {
-    using gpipe::RunningStatistics;
+namespace {
+
+template <gpipe::RunningStatistics running> void check_synchronised() {
     constexpr std::size_t micro_batches = 3, samples = 2; // of a micro-batch in a replica
     for (std::size_t const replicas : {2, 3, 4}) {
         CAPTURE(replicas);
         std::size_t const all = replicas * micro_batches * samples;
-        auto sync = make<Sync<RunningStatistics::mini_batch>>(replicas, all / replicas);
-        auto plain = make<Plain<RunningStatistics::mini_batch>>(1, all);
-        auto apart = make<Plain<RunningStatistics::mini_batch>>(replicas, all / replicas);
+        auto sync = make<Sync<running>>(replicas, all / replicas);
+        auto plain = make<Plain<running>>(1, all);
+        auto apart = make<Plain<running>>(replicas, all / replicas);
         double most = 0, most_apart = 0;
         for (std::uint32_t step = 0; step < 3; ++step) {
             toy::Data<double> const data(all, 5 + step);
@@ -127,6 +128,13 @@ TEST_CASE("replicas with SyncBatchNorm train as one whose micro-batches are thos
         CHECK(most < 1e-12);
         CHECK(most_apart > 1e-3); // normalised apart they do not
     }
+}
+
+} // namespace
+
+TEST_CASE("replicas with SyncBatchNorm train as one whose micro-batches are those of all") {
+    check_synchronised<gpipe::RunningStatistics::mini_batch>();
+    check_synchronised<gpipe::RunningStatistics::micro_batch>();
 }
 
 TEST_CASE("the gradients of layers that tell each other something are those of differences") {

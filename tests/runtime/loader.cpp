@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -104,6 +105,16 @@ TEST_CASE("a shuffle has every number once, another order for each seed and numb
     for (std::uint64_t i = 0; i + 1 < size; ++i)
         distance += std::abs(double(shuffles[0][i]) - double(shuffles[0][i + 1])) / double(size);
     CHECK(distance / double(size) == doctest::Approx(1.0 / 3).epsilon(0.1));
+    // Of few, too, each stands at each place equally often, but for five standard deviations.
+    constexpr double times = 1000;
+    for (std::uint64_t const few : {2u, 3u, 5u, 7u, 10u, 17u}) {
+        CAPTURE(few);
+        std::vector<double> counts(few * few);
+        for (std::uint64_t epoch = 0; epoch < few * static_cast<std::uint64_t>(times); ++epoch)
+            for (std::uint64_t place = 0; place < few; ++place)
+                ++counts[place * few + Shuffle(few, 1, epoch)[place]];
+        for (double const count : counts) CHECK(std::abs(count - times) < 5 * std::sqrt(times));
+    }
     Shuffle const large(std::uint64_t{1} << 62, 1, 1);
     CHECK(large[0] != large[1]);
     static_assert(Shuffle(1, 0, 0)[0] == 0);

@@ -318,6 +318,15 @@ TEST_CASE("attention with scores in memory gives what it gives by strips") {
         CHECK(groups[i] == doctest::Approx(strips[i]).epsilon(1e-9));
 }
 
+TEST_CASE("what is no number among queries is none in what their attention puts out") {
+    Driven<gpt::Attention<float, 5, 16, 2>> driven{{}, 1};
+    stir_parameters(driven);
+    fill_normal(driven.x, 1);
+    driven.x[2 * 16] = -std::numeric_limits<float>::quiet_NaN(); // of the third token
+    driven.forward();
+    for (std::size_t i = 2 * 16; i < driven.y.size(); ++i) CHECK(std::isnan(driven.y[i]));
+}
+
 TEST_CASE("rows scattered by teams have the bits of a loop") {
     std::size_t const rows = 40;
     std::size_t const width = 3;

@@ -80,6 +80,12 @@ TEST_CASE_TEMPLATE("the greatest number is found wherever it is, and whatever it
     CHECK(gpt::most_of(values, 3) == T{-1});
     CHECK(gpt::most_of(values, 4) == infinite);
     CHECK(gpt::most_of(values + 1, 1) == -infinite);
+    // Of either sign: x86 makes those with one.
+    T const none = std::numeric_limits<T>::quiet_NaN();
+    for (T const no_number : {none, std::copysign(none, T{-1})}) {
+        T const with[] = {T{-1}, no_number, infinite};
+        CHECK(std::isnan(gpt::most_of(with, 3)));
+    }
 }
 
 // A product of float, checked against plain loops in double.

@@ -30,7 +30,9 @@ class Shuffle {
     constexpr std::uint64_t mixed(std::uint64_t place) const {
         std::uint64_t const mask = (std::uint64_t{1} << bits_) - 1;
         std::uint64_t left = place >> bits_, right = place & mask;
-        for (std::uint32_t round = 0; round < 4; ++round) {
+        // Halves of few bits are far from random functions in four rounds.
+        std::uint32_t const rounds = bits_ < 4 ? 12 : 4;
+        for (std::uint32_t round = 0; round < rounds; ++round) {
             RandomWords const words = philox({static_cast<std::uint32_t>(right), round,
                                               static_cast<std::uint32_t>(number_),
                                               static_cast<std::uint32_t>(number_ >> 32)},

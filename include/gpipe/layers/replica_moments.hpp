@@ -49,6 +49,16 @@ struct CopyMoments {
     StatisticsRows to, from;
     GPIPE_HOST_DEVICE void operator()(std::size_t c) const { to.set(c, from.moments(c)); }
 };
+// Of all replicas; where nothing is to be left, a move of nothing.
+struct MomentsOfAll {
+    StatisticsRows to;
+    MomentsOfReplicas of;
+    bool leaves;
+    GPIPE_HOST_DEVICE void operator()(std::size_t c) const {
+        if (leaves) return to.set(c, of.all(c));
+        for (std::size_t row = 0; row < 4; ++row) to(row, c) = 0;
+    }
+};
 template <class T> struct AddGradients {
     StatisticsRows sums;
     T* dscale;

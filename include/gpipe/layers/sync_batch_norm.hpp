@@ -9,7 +9,7 @@ namespace gpipe {
 
 /// A BatchNorm that in training normalises by the moments of a micro-batch in all replicas (GPipe,
 /// section 2.2; PyTorch's SyncBatchNorm): as if their parts of it were one. Running statistics move
-/// as those of a BatchNorm; with one replica all is as there, in every bit.
+/// as those of a BatchNorm of all of it; with one replica all is as there, in every bit.
 ///
 /// Replicas wait for each other once in each forward and once in each backward, and tell 3 and 2
 /// doubles per channel. Of a layer of your own that does such a thing see LayerTraits::Exchanged.
@@ -37,8 +37,14 @@ struct SyncBatchNorm : BatchNorm<Sample, running> {
         work.normalize(shape(x), x.data(), y.data(), scale.data(), shift.data(), moments);
         if (!context.gathering()) return;
         detail::StatisticsRows const part = Plain::rows(context.statistics());
-        work.each(channels, detail::CopyMoments{part, moments.of.rows(context.replica())});
-        Plain::leave(work, part);
+        if constexpr (running == RunningStatistics::micro_batch) {
+            // One move by all of them, which the first has.
+            bool const first = context.replica() == 0;
+            work.each(channels, detail::MomentsOfAll{part, moments, first});
+            if (first) Plain::leave(work, part);
+        } else {
+            work.each(channels, detail::CopyMoments{part, moments.of.rows(context.replica())});
+        }
     }
     void exchange_gradient(auto& context, auto x, auto dy, auto part) const {
         detail::norm_work(context.stream())
