@@ -1,5 +1,9 @@
 #pragma once
 
+#if !defined __CUDACC__ && !defined GPIPE_EMULATES_KERNELS
+#error gpipe: gpipe.cuh has kernels, and is for nvcc: name the source .cu, or include gpipe.hpp
+#endif
+
 // Everything for pipelines on GPUs, through nvcc: gpipe.hpp, device::Cuda and its kernels.
 #include <gpipe/cuda/half.cuh>
 #include <gpipe/cuda/launch.cuh>

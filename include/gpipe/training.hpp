@@ -171,6 +171,16 @@ class Training : public ConstantPlan<Net, Policies...>,
         auto const at = parameter_at<T>(not_frozen(this->settled(), layer, tensor), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
+    /// @cond
+    // For the sentence of those of parameters.
+    template <std::size_t index> void gradients() requires(!HostReadable<Device>) {
+        this->template parameters<index>();
+    }
+    template <class T>
+    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(!HostReadable<Device>) {
+        return this->template parameter<T>(layer, tensor);
+    }
+    /// @endcond
     /// The same by copies: see read_parameter().
     template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto const at =

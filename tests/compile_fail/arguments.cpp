@@ -12,6 +12,10 @@
 // expect GPIPE_CHANGES_NONE: gpipe: the chain has no layer of this number
 // expect GPIPE_SAVES_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_SCRATCH_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_SCRATCH_DATA_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_SAVED_SIZE_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
+// expect GPIPE_WRONG_TRAINING_IN_BRACES: gpipe: the forward of layer Index .L. takes other arguments
+// expect GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES: gpipe: the optimizer \(O\) takes no parameters of this type \(T\), which the chain has \(the library's calculate in float and double
 // expect GPIPE_PARAMETERS_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_NONE_IS_WRITTEN: gpipe: there is no such tensor: .* or it is gpipe::none, which accepts_none takes
 #include <gpipe/gpipe.hpp>
@@ -41,6 +45,10 @@ struct Careless : Plain {
     void forward(auto& ctx, auto, auto) const { ctx.saved()(0, 0) = 1; }
 #elif defined(GPIPE_SCRATCH_UNDECLARED)
     void forward(auto& ctx, auto, auto) const { ctx.scratch()[0] = 1; }
+#elif defined(GPIPE_SCRATCH_DATA_UNDECLARED)
+    void forward(auto& ctx, auto, auto) const { *ctx.scratch().data() = 1; }
+#elif defined(GPIPE_SAVED_SIZE_UNDECLARED)
+    void forward(auto& ctx, auto, auto y) const { y(0, 0) = float(ctx.saved().size()); }
 #elif defined(GPIPE_PARAMETERS_UNDECLARED)
     void forward(auto& ctx, auto, auto y) const { y(0, 0) = 2 * ctx.parameters()[0]; }
 #endif
@@ -59,6 +67,33 @@ struct Doubles : Plain {
 };
 using OnFloats = gpipe::Training<gpipe::Pipeline<Doubles>, gpipe::Loss<blank::Loss<4>>,
                                  gpipe::Optimizer<OfFloats>>;
+
+// As types of 16 bits are: there is a way to float, and nothing else.
+struct Short {
+    Short() = default;
+    explicit Short(float) {}
+    explicit operator float() const { return 0; }
+    Short& operator+=(Short) { return *this; }
+};
+template <> struct gpipe::CarriesGradient<Short> : std::true_type {};
+struct Shorts : Plain {
+#ifdef GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES
+    using Parameters = gpipe::Tensor<Short, 4>;
+#else
+    using Parameters = gpipe::Tensor<float, 4>;
+#endif
+    void initialize(auto&) const {}
+};
+using OnShorts = gpipe::Training<gpipe::Pipeline<Shorts>, gpipe::Loss<blank::Loss<4>>,
+                                 gpipe::Optimizer<gpipe::Grouped<gpipe::AdamW>>>;
+
+struct Different : Plain {
+#ifdef GPIPE_WRONG_TRAINING_IN_BRACES
+    void forward() const {}
+#endif
+};
+using Wrong = gpipe::Training<gpipe::Pipeline<Different>, gpipe::Loss<blank::Loss<4>>,
+                              gpipe::Optimizer<gpipe::Adam>>;
 
 using Net = gpipe::Pipeline<Own, gpipe::Repeat<2, Careless>>;
 using Train = gpipe::Training<Net, gpipe::Loss<blank::Loss<4>>>;
@@ -100,4 +135,9 @@ int main() {
 #endif
     use(train);
     OnFloats of_floats{{}, loss, {}, {.samples = 4}};
+    OnShorts of_shorts{{}, loss, {}, {.samples = 4}};
+    Wrong wrong{{}, {}, {.learning_rate = 0.5f}, {.samples = 4, .device = {.threads = 1}}};
+    float const one[4] = {};
+    wrong.step(one, one);
+    wrong.step({one}, {one});
 }

@@ -187,7 +187,8 @@ TEST_CASE("without a driver, without a GPU, or with too few, one sentence says s
     CHECK(gpipe::cuda::device_count() == 3);
     gpipe::cuda::require_devices(3);
     CHECK(what_of<gpipe::cuda::TooFewDevices>([] { gpipe::cuda::require_devices(4); }) ==
-          "gpipe: 4 GPUs are needed, but CUDA sees only 3");
+          "gpipe: 4 GPUs are needed, but CUDA sees only 3: Options::device.gpus may name one for "
+          "several devices");
     cuda_double::fail_call(0, cudaErrorInitializationError);
     CHECK(what_of<gpipe::cuda::Error>(gpipe::cuda::device_count).find("initialization error") !=
           std::string::npos);

@@ -1,5 +1,6 @@
 // Elements of 16 bits, a user's own: they and their gradients cross boundaries, and what is trained
 // is bitwise the same wherever the chain is cut.
+#include <gpipe/layers/batch_norm.hpp>
 #include <support/brief.hpp>
 #include <support/net.hpp>
 
@@ -64,8 +65,9 @@ struct Squares {
         return {sum, static_cast<double>(y.samples())};
     }
 };
-using Net =
-    gpipe::Pipeline<Dense<float, 5, 7>, Dense<Brief, 7, 7>, Dense<Brief, 7, 9>, Dense<Brief, 9, 3>>;
+using Net = gpipe::Pipeline<Dense<float, 5, 7>, Dense<Brief, 7, 7>,
+                            gpipe::BatchNorm<gpipe::Tensor<Brief, 7>>, Dense<Brief, 7, 9>,
+                            Dense<Brief, 9, 3>>;
 
 constexpr std::size_t samples = 11;
 

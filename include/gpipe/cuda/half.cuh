@@ -10,7 +10,8 @@ struct __half;
 struct __nv_bfloat16;
 
 /// Tensors of CUDA's floating-point types of 16 bits carry gradients, of their own type. Parameters
-/// are better float: what an optimizer adds to one is often less than 16 bits can tell.
+/// are float, in which the library's optimizers calculate: what one adds to a parameter is often
+/// less than 16 bits can tell.
 template <> struct gpipe::CarriesGradient<__half> : std::true_type {};
 /// Likewise.
 template <> struct gpipe::CarriesGradient<__nv_bfloat16> : std::true_type {};

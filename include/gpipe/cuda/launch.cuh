@@ -23,4 +23,14 @@ void launch(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared,
     check("a kernel launch", status);
 }
 
+/// @cond
+// For their sentence alone.
+template <class... Any> void launch(int, Any const&...) {
+    constexpr bool is_a_stream = sizeof...(Any) == static_cast<std::size_t>(-1);
+    static_assert(is_a_stream, "gpipe: this would be the default stream, which nobody waits for: "
+                               "work goes on context.stream()");
+}
+template <class... Any> void launch(std::nullptr_t, Any const&... any) { launch(0, any...); }
+/// @endcond
+
 } // namespace gpipe::cuda

@@ -47,8 +47,8 @@ template <class T> __global__ void moments_kernel(Channels shape, T const* x, St
     if (threadIdx.x == 0) to.set(blockIdx.x, moments);
 }
 // Several blocks for each channel.
-template <class T, class F>
-__global__ void normalize_kernel(Channels shape, T const* x, T* y, T const* scale, T const* shift,
+template <class T, class P, class F>
+__global__ void normalize_kernel(Channels shape, T const* x, T* y, P const* scale, P const* shift,
                                  F normal_of_channel) {
     std::size_t const c = blockIdx.x;
     Normal const normal = normal_of_channel(c);
@@ -57,20 +57,20 @@ __global__ void normalize_kernel(Channels shape, T const* x, T* y, T const* scal
     for (std::size_t i = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x; i < shape.elements();
          i += stride) {
         std::size_t const at = shape.at(c, i);
-        y[at] = static_cast<T>(normal(static_cast<double>(x[at])) * factor + offset);
+        y[at] = element_of<T>(normal(static_cast<double>(x[at])) * factor + offset);
     }
 }
 // A block for each channel.
-template <class T>
-__global__ void norm_backward_kernel(Channels shape, T const* x, T const* dy, T* dx, T const* scale,
-                                     T* dscale, T* dshift, double epsilon) {
+template <class T, class P>
+__global__ void norm_backward_kernel(Channels shape, T const* x, T const* dy, T* dx, P const* scale,
+                                     P* dscale, P* dshift, double epsilon) {
     std::size_t const c = blockIdx.x;
     auto const count = static_cast<double>(shape.elements());
     Normal const normal = normal_of(moments_of_block(shape, x, c), epsilon);
     TwoSums const sums = sum_of_block(shape, c, SumGradients<T>{x, dy, normal});
     if (threadIdx.x == 0) {
-        dshift[c] += static_cast<T>(sums.a);
-        dscale[c] += static_cast<T>(sums.b);
+        dshift[c] += static_cast<P>(sums.a);
+        dscale[c] += static_cast<P>(sums.b);
     }
     if (!dx) return;
     auto const gradient = input_gradient(x, dy, dx, scale[c], normal, sums, count);
@@ -88,9 +88,9 @@ __global__ void gradient_sums_kernel(Channels shape, T const* x, T const* dy, F 
     to(0, c) = sums.a;
     to(1, c) = sums.b;
 }
-template <class T, class M, class S>
+template <class T, class P, class M, class S>
 __global__ void input_gradients_kernel(Channels shape, T const* x, T const* dy, T* dx,
-                                       T const* scale, M moments, S sums_of_channel) {
+                                       P const* scale, M moments, S sums_of_channel) {
     std::size_t const c = blockIdx.x;
     auto const gradient =
         input_gradient(x, dy, dx, scale[c], moments(c), sums_of_channel(c), moments.all(c).count);
@@ -119,17 +119,17 @@ template <> struct NormWork<device::Cuda::Stream> {
         cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0, moments_kernel<T>,
                      shape, x, to);
     }
-    template <class T, class F>
-    void normalize(Channels const& shape, T const* x, T* y, T const* scale, T const* shift,
+    template <class T, class P, class F>
+    void normalize(Channels const& shape, T const* x, T* y, P const* scale, P const* shift,
                    F normal_of_channel) const {
-        cuda::launch(stream, blocks(shape), threads, 0, normalize_kernel<T, F>, shape, x, y, scale,
-                     shift, normal_of_channel);
+        cuda::launch(stream, blocks(shape), threads, 0, normalize_kernel<T, P, F>, shape, x, y,
+                     scale, shift, normal_of_channel);
     }
-    template <class T>
-    void backward(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale, T* dscale,
-                  T* dshift, double epsilon) const {
+    template <class T, class P>
+    void backward(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale, P* dscale,
+                  P* dshift, double epsilon) const {
         cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0,
-                     norm_backward_kernel<T>, shape, x, dy, dx, scale, dscale, dshift, epsilon);
+                     norm_backward_kernel<T, P>, shape, x, dy, dx, scale, dscale, dshift, epsilon);
     }
     template <class T, class F>
     void gradient_sums(Channels const& shape, T const* x, T const* dy, F normal_of_channel,
@@ -137,11 +137,11 @@ template <> struct NormWork<device::Cuda::Stream> {
         cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0,
                      gradient_sums_kernel<T, F>, shape, x, dy, normal_of_channel, to);
     }
-    template <class T, class M, class S>
-    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale,
+    template <class T, class P, class M, class S>
+    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale,
                          M moments, S sums_of_channel) const {
-        cuda::launch(stream, blocks(shape), threads, 0, input_gradients_kernel<T, M, S>, shape, x,
-                     dy, dx, scale, moments, sums_of_channel);
+        cuda::launch(stream, blocks(shape), threads, 0, input_gradients_kernel<T, P, M, S>, shape,
+                     x, dy, dx, scale, moments, sums_of_channel);
     }
 
   private:

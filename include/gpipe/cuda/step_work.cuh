@@ -135,12 +135,15 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
     }
     template <class T, class Optimizer>
     static bool update(UpdateCall const& call, UpdateRow const& row) {
-        static_assert(HasRule<Optimizer, T>,
-                      "gpipe: on this device an optimizer needs: template <class T> "
-                      "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns a "
-                      "functor (T& parameter, T gradient, T& state...)");
-        cuda::for_each_index(stream(call.stream), row.elements,
-                             detail::PrepareUpdate<T, Optimizer>{call, row});
+        if constexpr (CheckOptimizerOf<Optimizer, T>::ok()) {
+            static_assert(HasRule<Optimizer, T>,
+                          "gpipe: on this device an optimizer needs: template <class T> "
+                          "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns "
+                          "a functor (T& parameter, T gradient, T& state...)");
+            if constexpr (HasRule<Optimizer, T>)
+                cuda::for_each_index(stream(call.stream), row.elements,
+                                     detail::PrepareUpdate<T, Optimizer>{call, row});
+        }
         return call.updates;
     }
     static void fill_poison(StepFrame const& shared, PoisonedBytes const& bytes) {

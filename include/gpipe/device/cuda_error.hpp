@@ -40,7 +40,8 @@ class TooFewDevices : public std::runtime_error {
     /// GPUs.
     TooFewDevices(int needed, int present)
         : std::runtime_error("gpipe: " + std::to_string(needed) +
-                             " GPUs are needed, but CUDA sees only " + std::to_string(present)),
+                             " GPUs are needed, but CUDA sees only " + std::to_string(present) +
+                             ": Options::device.gpus may name one for several devices"),
           needed_(needed), present_(present) {}
     /// GPUs that were asked for.
     int needed() const noexcept { return needed_; }

@@ -52,10 +52,14 @@ class Links {
   private:
     static std::vector<int> chosen(std::vector<int> gpus, std::size_t devices) {
         int const present = device_count();
-        if (gpus.empty())
+        if (gpus.empty()) {
             for (int gpu = 0; gpu < present; ++gpu) gpus.push_back(gpu);
+            if (gpus.size() < devices) throw TooFewDevices(static_cast<int>(devices), present);
+        }
         if (gpus.size() < devices)
-            throw TooFewDevices(static_cast<int>(devices), static_cast<int>(gpus.size()));
+            throw std::invalid_argument(
+                "gpipe: Options::device.gpus names " + std::to_string(gpus.size()) + " GPUs for " +
+                std::to_string(devices) + " devices: one for each, and one may be there twice");
         gpus.resize(devices);
         for (int const gpu : gpus)
             if (gpu < 0 || gpu >= present)

@@ -23,6 +23,9 @@ struct None {
         float* const nowhere = nullptr;
         return *nowhere;
     }
+    template <class... At> auto data(At... at) const -> decltype(auto) { return &(*this)(at...); }
+    template <class... At> std::size_t size(At... at) const { return (*this)(at...), 0; }
+    template <class... At> std::size_t samples(At... at) const { return (*this)(at...), 0; }
     /// @endcond
 };
 inline constexpr None none{}; ///< what is handed to the layer

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace gpipe {
 
@@ -39,8 +40,10 @@ struct BatchNorm {
 
     using Input = Sample;  ///< as it comes
     using Output = Sample; ///< normalised, then scaled and shifted
+    /// Of scale and shift: of elements of 16 bits float, as optimizers want parameters.
+    using Parameter = std::conditional_t<(sizeof(Element) < sizeof(float)), float, Element>;
     /// Scale and shift of each channel, 1 and 0 at first.
-    using Parameters = Tensors<Tensor<Element, channels>, Tensor<Element, channels>>;
+    using Parameters = Tensors<Tensor<Parameter, channels>, Tensor<Parameter, channels>>;
     /// Running mean and variance, 0 and 1 at first, and how often they have moved.
     using Buffers =
         Tensors<Tensor<double, channels>, Tensor<double, channels>, Tensor<std::int64_t>>;
@@ -63,8 +66,8 @@ struct BatchNorm {
         auto [scale, shift] = context.parameters();
         auto [mean, variance, moves] = context.buffers();
         for (std::size_t c = 0; c < channels; ++c) {
-            scale[c] = Element(1);
-            shift[c] = Element(0);
+            scale[c] = Parameter(1);
+            shift[c] = Parameter(0);
             mean[c] = 0;
             variance[c] = 1;
         }

@@ -12,6 +12,8 @@ namespace detail {
 
 // What a tap does, as loops; for a stream that work is enqueued on it is to be specialised.
 template <class Stream> struct TapWork {
+    static_assert(!replays<Stream>, "gpipe: on this device GradientTap has kernels: #include "
+                                    "<gpipe/cuda/tap_work.cuh>");
     explicit TapWork(Stream const&) {}
 
     template <class T> void copy(T const* from, T* to, std::size_t count) const {

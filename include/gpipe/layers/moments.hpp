@@ -8,6 +8,14 @@
 
 namespace gpipe::detail {
 
+// To elements of 16 bits by float: they need not know doubles.
+template <class T> GPIPE_HOST_DEVICE T element_of(double value) {
+    if constexpr (sizeof(T) < sizeof(float))
+        return static_cast<T>(static_cast<float>(value));
+    else
+        return static_cast<T>(value);
+}
+
 // Samples of channels of positions, as a layer finds them.
 struct Channels {
     std::size_t samples = 0;
@@ -109,14 +117,14 @@ template <class T> struct InputGradient {
 
     GPIPE_HOST_DEVICE T of(T input, T gradient) const {
         double const own = normal(static_cast<double>(input)) * means.b;
-        return static_cast<T>(factor * ((static_cast<double>(gradient) - means.a) - own));
+        return element_of<T>(factor * ((static_cast<double>(gradient) - means.a) - own));
     }
     GPIPE_HOST_DEVICE void operator()(std::size_t at, std::size_t) const {
         dx[at] = of(x[at], dy[at]);
     }
 };
-template <class T>
-GPIPE_HOST_DEVICE InputGradient<T> input_gradient(T const* x, T const* dy, T* dx, T scale,
+template <class T, class P>
+GPIPE_HOST_DEVICE InputGradient<T> input_gradient(T const* x, T const* dy, T* dx, P scale,
                                                   Normal const& normal, TwoSums const& sums,
                                                   double count) {
     return {x,

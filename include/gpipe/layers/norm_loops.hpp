@@ -21,28 +21,28 @@ struct NormLoops {
         for (std::size_t c = 0; c < shape.channels; ++c) to.set(c, moments_of_channel(shape, x, c));
     }
     // `normal_of_channel(c)`: a Normal.
-    template <class T, class F>
-    void normalize(Channels const& shape, T const* x, T* y, T const* scale, T const* shift,
+    template <class T, class P, class F>
+    void normalize(Channels const& shape, T const* x, T* y, P const* scale, P const* shift,
                    F normal_of_channel) const {
         for (std::size_t c = 0; c < shape.channels; ++c) {
             Normal const normal = normal_of_channel(c);
             double const factor = static_cast<double>(scale[c]);
             double const offset = static_cast<double>(shift[c]);
             each_element(shape, c, x, x, y, [=](T value, T) {
-                return static_cast<T>(normal(static_cast<double>(value)) * factor + offset);
+                return element_of<T>(normal(static_cast<double>(value)) * factor + offset);
             });
         }
     }
     // dx: null where nobody wants it.
-    template <class T>
-    void backward(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale, T* dscale,
-                  T* dshift, double epsilon) const {
+    template <class T, class P>
+    void backward(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale, P* dscale,
+                  P* dshift, double epsilon) const {
         auto const count = static_cast<double>(shape.elements());
         for (std::size_t c = 0; c < shape.channels; ++c) {
             Normal const normal = normal_of(moments_of_channel(shape, x, c), epsilon);
             TwoSums const sums = sum<true>(shape, c, x, dy, SumGradients<T>{x, dy, normal});
-            dshift[c] += static_cast<T>(sums.a);
-            dscale[c] += static_cast<T>(sums.b);
+            dshift[c] += static_cast<P>(sums.a);
+            dscale[c] += static_cast<P>(sums.b);
             if (!dx) continue;
             auto const gradient = input_gradient(x, dy, dx, scale[c], normal, sums, count);
             each_element(shape, c, x, dy, dx,
@@ -63,8 +63,8 @@ struct NormLoops {
         }
     }
     // `sums_of_channel(c)`: TwoSums, over moments.all(c).count elements.
-    template <class T, class M, class S>
-    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, T const* scale,
+    template <class T, class P, class M, class S>
+    void input_gradients(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale,
                          M moments, S sums_of_channel) const {
         for (std::size_t c = 0; c < shape.channels; ++c) {
             auto const gradient = input_gradient(x, dy, dx, scale[c], moments(c),

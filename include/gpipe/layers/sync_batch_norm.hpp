@@ -56,8 +56,8 @@ struct SyncBatchNorm : BatchNorm<Sample, running> {
         auto [dscale, dshift] = context.gradients();
         detail::SumsOfReplicas const sums{
             told<ExchangedGradient>(context, context.exchanged_gradient(0))};
-        work.each(channels, detail::AddGradients<Element>{sums.of.rows(context.replica()),
-                                                          dscale.data(), dshift.data()});
+        work.each(channels, detail::AddGradients<typename Plain::Parameter>{
+                                sums.of.rows(context.replica()), dscale.data(), dshift.data()});
         if constexpr (!is_none<decltype(dx)>)
             work.input_gradients(shape(x), x.data(), dy.data(), dx.data(), scale.data(),
                                  moments_of(context), sums);

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <string>
 #include <type_traits>
 
+GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {
 
 /// Parameter tensors that take a share of the learning rate and of the weight decay. As it is, all
@@ -61,7 +63,7 @@ namespace detail {
 template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
     using grouped = O;                               ///< whose tensors they are
-    ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
+    ParameterGroup groups[most]; ///< those not named have all tensors, with all of both
 
     /// For a chain of L layers: throws std::invalid_argument if a group names any beyond, or
     /// none; and what that of O throws.
@@ -85,9 +87,11 @@ template <class O, std::size_t most = 8> struct Grouped : O {
     }
     /// Updates one tensor.
     template <class T>
-    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
+    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept
+        requires(detail::Updates<O, T>) {
         O::operator()(shared(context), tensor);
     }
 };
 
 } // namespace gpipe
+GPIPE_CALLS_USERS_END

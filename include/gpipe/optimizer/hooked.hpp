@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 
 #include <concepts>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -109,7 +111,8 @@ template <class O, class F> struct Hooked : O {
     }
     /// Updates one tensor.
     template <class T>
-    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
+    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept
+        requires(detail::Updates<O, T>) {
         if constexpr (HasRule<Hooked, T>)
             apply_to_all(*this, context, tensor);
         else {
@@ -140,3 +143,4 @@ struct ClipByValue {
 };
 
 } // namespace gpipe
+GPIPE_CALLS_USERS_END

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/host_device.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/optimizer/adam.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
@@ -13,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {
 
 namespace detail {
@@ -118,7 +120,8 @@ template <class... Os> class OneOf {
     }
     /// Updates one tensor.
     template <class T>
-    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
+    void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept
+        requires(detail::Updates<Os, T>&&...) {
         visit([&]<class O>(O const& chosen) { chosen(context, first_states<O::states>(tensor)); });
     }
 
@@ -144,3 +147,4 @@ using Dynamic = OneOf<SGD, RMSProp, Adam, AdamW>;
 
 } // namespace optimizer
 } // namespace gpipe
+GPIPE_CALLS_USERS_END

@@ -3,6 +3,7 @@
 #include <gpipe/core/host_device.hpp>
 #include <gpipe/core/type_name.hpp>
 
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {
 
 namespace policy {
@@ -83,6 +85,22 @@ template <class O, class T>
 concept HasRule = requires(O const optimizer, UpdateContext context) {
     optimizer.template rule<T>(context);
 };
+
+/// Whether the library's optimizers calculate in T.
+template <class T>
+concept OptimizerNumber = requires(T x) {
+    { x* x - x / x == 0 } -> std::convertible_to<bool>;
+    { std::sqrt(x) } -> std::convertible_to<T>;
+};
+
+namespace detail {
+template <class O, class T>
+concept Updates = requires(O const optimizer, UpdateContext context,
+                           UpdateTensor<T, O::states> tensor) {
+    { optimizer(context, tensor) }
+    noexcept->std::same_as<void>;
+};
+} // namespace detail
 
 /// The rule on all elements, one after the other.
 template <class O, class T, std::size_t states>
@@ -186,13 +204,10 @@ template <class O> struct CheckOptimizer {
 /// The same for parameters of a type T, which a chain has.
 template <class O, class T> struct CheckOptimizerOf {
     static consteval bool ok() {
-        constexpr bool takes =
-            requires(O const optimizer, UpdateContext context, UpdateTensor<T, O::states> tensor) {
-            { optimizer(context, tensor) }
-            noexcept->std::same_as<void>;
-        };
+        constexpr bool takes = detail::Updates<O, T>;
         static_assert(takes, "gpipe: the optimizer (O) takes no parameters of this type (T), which "
-                             "the chain has: template <class T> void "
+                             "the chain has (the library's calculate in float and double, so make "
+                             "those of 16 bits float): template <class T> void "
                              "operator()(gpipe::UpdateContext, gpipe::UpdateTensor<T, states>) "
                              "const noexcept");
         return takes;
@@ -200,3 +215,4 @@ template <class O, class T> struct CheckOptimizerOf {
 };
 
 } // namespace gpipe
+GPIPE_CALLS_USERS_END

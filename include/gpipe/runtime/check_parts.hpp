@@ -68,9 +68,10 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         constexpr bool loss_enqueues = !calls_enqueue<Device> || !returns_value<Loss, Net>;
         constexpr bool is_copied = Device::staged([] { return true; });
         constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
-        static_assert(loss_enqueues,
-                      "gpipe: on this device a loss returns nothing: its work writes sum, weight "
-                      "and metrics to context.value()");
+        static_assert(
+            loss_enqueues,
+            "gpipe: on this device a loss returns nothing, whatever its stream is: its "
+            "work writes sum, weight and metrics to context.value(), as it may on others");
         static_assert(!is_copied || trivial,
                       "gpipe: an optimizer must be trivially copyable to be copied to this device");
         static_assert(is_copied || !Update::immediate || trivial,

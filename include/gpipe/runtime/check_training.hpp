@@ -2,6 +2,7 @@
 
 #include <gpipe/chain/check_chain.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
+#include <gpipe/runtime/training_options.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -60,6 +61,17 @@ struct Anything {
     friend constexpr bool operator>(Anything, auto const&) { return true; }
     friend constexpr bool operator>=(Anything, auto const&) { return true; }
 };
+// What is made of everything, in braces, too.
+struct AnyBatch {
+    template <class... From> AnyBatch(From&&...) {}
+};
+// The Options of a Training that joins these, if it could.
+template <class Device, class Transport, class Else> struct OptionsFor { using type = Else; };
+template <class Device, class Transport, class Else>
+    requires requires { typename Transport::template Of<Device>::Options; }
+struct OptionsFor<Device, Transport, Else> {
+    using type = TrainingOptions<typename Transport::template Of<Device>>;
+};
 // A Training in which nothing is wrong: of a parameter, so that it is made only where it is wanted.
 template <class> struct AnyTraining { using type = Training<Pipeline<AnyLayer>, Loss<AnyLoss>>; };
 
@@ -74,7 +86,10 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
     using Base = typename detail::AnyTraining<Net>::type;
     using Anything = detail::Anything;
     template <class Kind, class Default>
-    using Functor = typename detail::policy_or<Kind, Default, Policies...>::functor;
+    using Chosen = detail::policy_or<Kind, Default, Policies...>;
+    template <class Kind, class Default> using Functor = typename Chosen<Kind, Default>::functor;
+    using LossFunctor = Functor<policy::Loss, Loss<detail::AnyLoss>>;
+    using OptimizerFunctor = Functor<policy::Optimizer, Optimizer<SGD>>;
 
   public:
     static constexpr Anything layer_count{}, device_count{}, cell_count{}, micro_batch_count{};
@@ -84,17 +99,20 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
     static constexpr Anything peak_micro_batches(std::size_t) { return {}; }
     static constexpr Anything peak_bytes(std::size_t, std::size_t) { return {}; }
 
-    using typename Base::Options;
+    using Options = typename detail::OptionsFor<Chosen<policy::Device, device::Host>,
+                                                Chosen<policy::Transport, transport::Local>,
+                                                typename Base::Options>::type;
     using typename Base::Pending;
     using typename Base::Result;
 
-    Training(auto&&, auto&&, auto&&, Options);
+    template <class N = Net, class F = LossFunctor, class O = OptimizerFunctor>
+    Training(N const&, F const&, O const&, Options const&);
     ~Training();
-    Result step(auto const&, auto const&);
-    Pending start(auto const&, auto const&, auto const&...);
-    Result evaluate(auto const&, auto const&);
-    void predict(auto const&, auto const&);
-    Functor<policy::Optimizer, Optimizer<SGD>>& optimizer();
+    Result step(detail::AnyBatch, detail::AnyBatch);
+    Pending start(detail::AnyBatch, detail::AnyBatch, auto const&...);
+    Result evaluate(detail::AnyBatch, detail::AnyBatch);
+    void predict(detail::AnyBatch, detail::AnyBatch);
+    OptimizerFunctor& optimizer();
     template <std::size_t> Anything parameters();
     template <std::size_t> Anything gradients();
 };

@@ -49,6 +49,15 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
         lent(layer);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
+    /// @cond
+    // For their sentence alone.
+    template <std::size_t> void parameters() requires(!HostReadable<Device>) { refuse_views(); }
+    template <class T>
+    std::span<T> parameter(std::size_t, std::size_t) requires(!HostReadable<Device>) {
+        refuse_views();
+        return {};
+    }
+    /// @endcond
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
     /// the sizes differ.
     template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
@@ -115,6 +124,11 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     }
 
   private:
+    static constexpr void refuse_views() {
+        static_assert(HostReadable<Device>, "gpipe: the host cannot read what is in this device's "
+                                            "memory: read_parameter(layer, tensor, span), "
+                                            "write_parameter() and read_gradient() copy it");
+    }
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
 

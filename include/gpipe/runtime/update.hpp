@@ -46,9 +46,10 @@ struct UpdateRow {
     GPIPE_HOST_DEVICE UpdateTensor<T, states> tensor() const {
         UpdateTensor<T, states> result{
             reinterpret_cast<T*>(parameter), reinterpret_cast<T*>(gradient), {}, elements};
-        for (std::size_t s = 0; s < states; ++s)
-            result.state[s] = reinterpret_cast<T*>(
-                s < this->states ? state + s * slot_bytes(elements * sizeof(T)) : gradient);
+        if constexpr (states > 0)
+            for (std::size_t s = 0; s < states; ++s)
+                result.state[s] = reinterpret_cast<T*>(
+                    s < this->states ? state + s * slot_bytes(elements * sizeof(T)) : gradient);
         return result;
     }
 };
