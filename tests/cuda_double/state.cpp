@@ -106,3 +106,27 @@ TEST_CASE("P1 steps on the host, then on GPUs, then on the host again are steps 
             CHECK(folder.content("b") == folder.content("c"));
         }
 }
+
+TEST_CASE("an optimizer state that is loaded without its step is as old on GPUs, also where steps "
+          "are kept as graphs") {
+    toy::Folder const folder;
+    auto const first = on_host(3, 1);
+    steps(*first, 0, 4);
+    gpipe::save(*first, folder / "s");
+    auto const after = [&](auto& train) {
+        steps(train, 0, 20);
+        auto options = any_types();
+        options.only = {"optimizer."};
+        gpipe::load(train, folder / "s", options);
+        return steps(train, 0, 4);
+    };
+    auto const host = on_host(5, 1);
+    std::vector<double> const expected = after(*host);
+    for (bool const graphs : {false, true})
+        for (std::size_t const cells : {1u, 2u}) {
+            INFO("graphs ", graphs, ", K = ", cells);
+            cuda_double::Session const doubles({.devices = 2});
+            auto const cuda = on_cuda(5, cells, graphs);
+            CHECK(after(*cuda) == expected);
+        }
+}

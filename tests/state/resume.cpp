@@ -6,6 +6,7 @@
 #include "support/system_calls.hpp"
 
 #include <gpipe/optimizer/one_of.hpp>
+#include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 
 #include <doctest/doctest.h>
@@ -641,4 +642,90 @@ TEST_CASE("P1 a loss scale goes on as it would have, steps that are skipped incl
         std::ofstream(folder / "bad", std::ios::binary) << text;
         CHECK_THROWS_AS(gpipe::load(first, folder / "bad"), StateError);
     }
+}
+
+namespace {
+
+// Two layers, of which one may be frozen.
+using Two = gpipe::Pipeline<toy::Linear<float, 5, 6>, toy::Linear<float, 6, 3>>;
+template <class Shard>
+using TwoTrain =
+    gpipe::Training<Two, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<2>,
+                    gpipe::Loss<toy::MeanSquare<float, 3>>, gpipe::Optimizer<gpipe::Adam>,
+                    gpipe::Replicas<gpipe::dynamic, Shard>>;
+template <class Shard>
+std::unique_ptr<TwoTrain<Shard>> two(std::size_t cells, std::size_t replicas, bool frozen) {
+    typename TwoTrain<Shard>::Options o;
+    o.samples = 8;
+    o.cells = cells;
+    o.replicas = replicas;
+    if (frozen) o.frozen = {0};
+    return std::make_unique<TwoTrain<Shard>>(
+        Two{}, toy::MeanSquare<float, 3>{},
+        gpipe::Adam{.learning_rate = 0x1p-10f, .epsilon = 1e-12f}, o);
+}
+template <class Train> void steps(Train& train, int count) {
+    toy::Data<float> const data(8, 3);
+    for (int step = 0; step < count; ++step) train.step(data.inputs, data.targets);
+}
+template <class Train> std::vector<float> values(Train& train, std::size_t layer) {
+    auto const own = train.template parameter<float>(layer, 0);
+    return {own.begin(), own.end()};
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("a tensor's steps are those that its optimizer state has seen", Shard,
+                   gpipe::shard::Nothing, gpipe::shard::OptimizerState) {
+    Folder const folder;
+    for (std::size_t const replicas : {1u, 2u}) {
+        CAPTURE(replicas);
+        auto const frozen = two<Shard>(1, replicas, true);
+        steps(*frozen, 60);
+        gpipe::save(*frozen, folder / "frozen");
+        // What learns again begins with Adam's first step, as long as the learning rate.
+        auto const thawed = two<Shard>(2, replicas, false);
+        gpipe::load(*thawed, folder / "frozen",
+                    {.except = {"optimizer.?.layer.0000.*"}, .steps = true});
+        CHECK(thawed->steps() == 60);
+        auto const before = values(*thawed, 0), above = values(*thawed, 1);
+        steps(*frozen, 1);
+        steps(*thawed, 1);
+        auto const after = values(*thawed, 0);
+        for (std::size_t i = 0; i < before.size(); ++i)
+            CHECK(std::abs(after[i] - before[i]) == doctest::Approx(0x1p-10).epsilon(1e-3));
+        CHECK(values(*thawed, 1) == values(*frozen, 1)); // the others go on
+        CHECK(values(*thawed, 1) != above);
+
+        // It is saved, and goes on as it was; so do states that are loaded without their step.
+        gpipe::save(*thawed, folder / "thawed");
+        steps(*thawed, 3);
+        for (bool const all : {true, false}) {
+            auto const again = two<Shard>(1, replicas, false);
+            steps(*again, all ? 7 : 0);
+            gpipe::load(*again, folder / "thawed",
+                        all ? gpipe::LoadOptions{} : gpipe::LoadOptions{.only = {"*"}});
+            CHECK(again->steps() == (all ? 61 : 0));
+            steps(*again, 3);
+            for (std::size_t const layer : {0u, 1u})
+                CHECK(values(*again, layer) == values(*thawed, layer));
+        }
+    }
+}
+
+TEST_CASE("steps of a state that are none are refused") {
+    Folder const folder;
+    auto const thawed = two<gpipe::shard::Nothing>(1, 1, false);
+    gpipe::save(*thawed, folder / "s");
+    gpipe::load(*thawed, folder / "s", {.except = {"optimizer.?.layer.0000.*"}, .steps = true});
+    steps(*thawed, 2);
+    gpipe::load(*thawed, folder / "s", {.only = {"optimizer.?.layer.0000.*"}});
+    gpipe::save(*thawed, folder / "s");
+    std::string content = folder.content("s");
+    std::size_t const at = content.find("gpipe.begun\":\"layer.0000.0 2\\nlayer.0000.1 2\\n\"");
+    REQUIRE(at != std::string::npos);
+    content[content.find(" 2", at) + 1] = 'x';
+    std::ofstream(folder / "s", std::ios::binary) << content;
+    CHECK(has(error_of([&] { gpipe::load(*thawed, folder / "s"); }),
+              ": its gpipe.begun is \"x\", no number"));
 }

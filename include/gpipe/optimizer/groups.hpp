@@ -63,7 +63,7 @@ namespace detail {
 template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
     using grouped = O;                               ///< whose tensors they are
-    ParameterGroup groups[most]; ///< those not named have all tensors, with all of both
+    ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
 
     /// For a chain of L layers: throws std::invalid_argument if a group names any beyond, or
     /// none; and what that of O throws.

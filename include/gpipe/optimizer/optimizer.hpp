@@ -27,8 +27,10 @@ template <class Functor> struct Optimizer {
 
 /// What an optimizer is told with each tensor.
 struct UpdateContext {
-    std::uint64_t step = 1; ///< of this update, counted from 1: the t of Adam's bias correction
-    float decay = 1;        ///< this tensor's share of the weight decay (the layer's `decay[t]`)
+    /// Of this update, counted from 1: the t of Adam's bias correction. Of the training, unless
+    /// load() has left out the tensor's state, or brought that alone: of what that has seen.
+    std::uint64_t step = 1;
+    float decay = 1; ///< this tensor's share of the weight decay (the layer's `decay[t]`)
     /// Its share of the learning rate: 1, unless a ParameterGroup says otherwise. With a rate of 0
     /// the parameter is to stay as it is, bit for bit, while the state goes on.
     float rate = 1;

@@ -176,6 +176,14 @@ template <DeviceRuntime Device> class Runs {
         if (scales()) scale_ = scale;
     }
     ///@}
+    /// Of a row of Tables::updates, see UpdateRow::begun; may be set where no step is under way.
+    ///@{
+    std::uint64_t begun(std::size_t row) const { return tables_.updates[row].begun; }
+    void set_begun(std::size_t row, std::uint64_t steps) {
+        tables_.updates[row].begun = steps;
+        if (tables_.replicas.any()) tables_.replicas.rows[row].begun = steps;
+    }
+    ///@}
     /// Why the last step was skipped, if it was.
     std::optional<Failure> skipped() const {
         if (!skipped_.skipped) return {};

@@ -35,10 +35,11 @@ struct UpdateRow {
     std::uint32_t number = 0;          ///< among the layer's parameter tensors
     std::uint64_t type = 0;            ///< type_id of the layer
     std::uint32_t states = ~0u;        ///< arrays planned: a chosen optimizer's, at most all
+    std::uint64_t begun = 0;           ///< how many steps there were before its state began
 
-    /// What the optimizer is told; `step` counts from 1.
+    /// What the optimizer is told; `step`, of the training, counts from 1.
     GPIPE_HOST_DEVICE UpdateContext context(std::uint64_t step) const {
-        return {step, decay, 1, layer, number, type};
+        return {step - begun, decay, 1, layer, number, type};
     }
     /// As the optimizer sees it. The gradient stands for arrays that are not planned, so that
     /// whoever looks at what he does not use looks at memory of this tensor.

@@ -12,6 +12,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,8 @@ struct LoadOptions {
     /// nothing is left out by `only` or `except`.
     bool types = true;
     /// Whether step number, seed and loss scale are loaded, too, where `only` or `except` leave
-    /// anything out: what Adam has of its moments is for that step, and so is a rate's curve.
+    /// anything out. An optimizer counts each tensor's own steps (UpdateContext::step), those that
+    /// its state has seen, whatever is loaded.
     bool steps = false;
 };
 
@@ -44,6 +46,8 @@ struct ReadPlan {
     };
     std::vector<Range> ranges;
     std::uint64_t bytes = 0;
+    // By TrainingState::learned, whose optimizer state is read: the steps that it has seen.
+    std::vector<std::optional<std::uint64_t>> ages{};
 
     // Of elements that lie in pieces, one behind the other.
     void add(OwnPart const& own, std::vector<SavedPiece> const& pieces) {
@@ -82,8 +86,9 @@ inline std::string misfit(safetensors::Entry const& here, std::vector<SavedPiece
                : "the parts of " + here.name + " are" + wanted;
 }
 
+// `steps`: of the saved state.
 inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
-                          LoadOptions const& options) {
+                          LoadOptions const& options, std::uint64_t steps) {
     StateFile const& saved = files.first();
     NameFilter filter(options.only, options.except);
     ReadPlan plan;
@@ -109,6 +114,15 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
     }
     for (OwnPart const& own : state.own)
         if (found[own.tensor]) plan.add(own, *found[own.tensor]);
+    auto const begun = saved.begun();
+    for (LearnedTensor const& one : state.learned) {
+        auto const first = found.begin() + static_cast<std::ptrdiff_t>(one.tensor) + 1;
+        auto const last = first + static_cast<std::ptrdiff_t>(one.states);
+        auto const of = begun.find(state.tensors[one.tensor].name);
+        plan.ages.emplace_back();
+        if (first != last && std::find(first, last, nullptr) == last)
+            plan.ages.back() = steps - (of == begun.end() ? 0 : of->second);
+    }
     for (auto const& [name, pieces] : there)
         problems += "\n  unexpected: " + in_quotes(name) + ' ' +
                     described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape);
@@ -148,6 +162,21 @@ inline std::uint64_t number_of(LoadOptions const& options) {
     return std::hash<std::string>{}(words);
 }
 
+// That the training has so many steps now. What is read keeps its age, and what stays its own.
+template <class Device>
+void age(Machine<Device>& machine, TrainingState const& state,
+         std::vector<std::optional<std::uint64_t>> const& ages, std::uint64_t steps) {
+    bool changes = false;
+    for (std::size_t i = 0; i < state.learned.size(); ++i) {
+        LearnedTensor const& one = state.learned[i];
+        if (one.states == 0) continue;
+        std::uint64_t const begun = steps - ages[i].value_or(state.steps - one.begun);
+        changes = changes || begun != one.begun;
+        for (std::uint32_t const row : one.rows) machine.engine().runs().set_begun(row, begun);
+    }
+    if (changes) machine.engine().forget_steps(); // those that are kept have rows of their own
+}
+
 template <class Device>
 SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                 LoadOptions const& options) {
@@ -171,7 +200,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         result = all || options.steps || saved.header.metadata.count("gpipe.format")
                      ? saved.saved()
                      : SavedState{0, 0, 0, 0, saved.header.metadata};
-        plan = read_plan(files, state, options);
+        plan = read_plan(files, state, options, result.steps);
         values = std::vector<std::byte>(plan.bytes);
         std::byte* at = values.data();
         for (ReadPlan::Range const& range : plan.ranges) {
@@ -197,7 +226,9 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         at += range.bytes;
     }
     machine.engine().forget_accumulated();
-    if (!all && !options.steps) return result;
+    bool const goes_on = all || options.steps;
+    age(machine, state, plan.ages, goes_on ? result.steps : machine.engine().steps());
+    if (!goes_on) return result;
     LossScaleState scale = machine.engine().runs().scale();
     if (result.loss_scale > 0) scale = {result.loss_scale, result.good_steps};
     machine.engine().go_on(result.seed, result.steps, scale);

@@ -44,6 +44,10 @@ inline std::string file_begin(TrainingState const& state,
         metadata["gpipe.loss_scale"] = factor;
         metadata["gpipe.good_steps"] = std::to_string(state.scale.good_steps);
     }
+    for (LearnedTensor const& one : state.learned)
+        if (one.begun != 0)
+            metadata["gpipe.begun"] +=
+                state.tensors[one.tensor].name + ' ' + std::to_string(one.begun) + '\n';
     std::string& layers = metadata["gpipe.layers"];
     for (std::string const& layer : state.layers) layers += layer + '\n';
     try {

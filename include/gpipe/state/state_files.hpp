@@ -62,13 +62,28 @@ struct StateFile {
                    "be loaded by name: LoadOptions::only");
         return found->second;
     }
-    template <class T> T number(std::string const& key) const {
-        std::string const& text = own(key);
+    template <class T> T number(std::string const& key) const { return number<T>(key, own(key)); }
+    template <class T> T number(std::string const& key, std::string_view text) const {
         T value = 0;
         auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc{} || end != text.data() + text.size() || text.empty())
             refuse(": its " + key + " is " + in_quotes(text) + ", no number");
         return value;
+    }
+    // By tensor, where it is not 0: see UpdateRow::begun.
+    std::map<std::string, std::uint64_t> begun() const {
+        std::map<std::string, std::uint64_t> result;
+        auto const found = header.metadata.find("gpipe.begun");
+        if (found == header.metadata.end()) return result;
+        std::string_view left = found->second;
+        while (!left.empty()) {
+            std::string_view const line = left.substr(0, left.find('\n'));
+            left.remove_prefix(std::min(line.size() + 1, left.size()));
+            std::size_t const space = std::min(line.rfind(' '), line.size());
+            result[std::string(line.substr(0, space))] =
+                number<std::uint64_t>("gpipe.begun", line.substr(std::min(space + 1, line.size())));
+        }
+        return result;
     }
     SavedState saved() const {
         if (own("gpipe.format") != "1")

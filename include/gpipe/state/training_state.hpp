@@ -25,12 +25,22 @@ struct OwnPart {
     bool saves = false;          ///< whether nobody else saves them
 };
 
+/// A parameter tensor that learns: `tensor` of TrainingState::tensors, with its optimizer state
+/// behind it.
+struct LearnedTensor {
+    std::size_t tensor = 0;          ///< which
+    std::size_t states = 0;          ///< how many arrays that is
+    std::vector<std::uint32_t> rows; ///< of Tables::updates: several of a tied one
+    std::uint64_t begun = 0;         ///< see UpdateRow
+};
+
 /// All that a step may change, and what says whose it is; as values. Nothing in it but what is own
 /// depends on where layers are cut, on M, on schedule or checkpointing, on ranks and replicas, or
 /// on the kind of device.
 struct TrainingState {
     std::vector<safetensors::Entry> tensors; ///< of all ranks, in the order of the chain
     std::vector<OwnPart> own;                ///< what of them is here
+    std::vector<LearnedTensor> learned;      ///< likewise in the order of the chain
     std::vector<std::string> layers;         ///< in words, by layer
     std::string optimizer;                   ///< its type
     std::uint64_t seed = 0;                  ///< see Options::seed
@@ -131,14 +141,13 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
             auto const add = [&](std::uint32_t end) {
                 add_own(state, tables, end, tensor, states, type.element.bytes, end == row);
             };
-            bool tied = false;
+            LearnedTensor learned{tensor, states, {row}, machine.engine().runs().begun(row)};
             for (Tables::Tie const& tie : tables.ties)
-                for (std::size_t e = tie.first; e < tie.last && tables.tied[tie.first] == row;
-                     ++e) {
-                    add(tables.tied[e]);
-                    tied = true;
-                }
-            if (!tied) add(row);
+                if (tables.tied[tie.first] == row)
+                    learned.rows.assign(tables.tied.begin() + tie.first,
+                                        tables.tied.begin() + tie.last);
+            for (std::uint32_t const end : learned.rows) add(end);
+            state.learned.push_back(std::move(learned));
             safetensors::Entry entry{tensor_name(i, layer, t),
                                      type.dtype,
                                      {type.extents, type.extents + type.rank},
