@@ -135,7 +135,7 @@ int main() {
 #endif
     use(train);
     OnFloats of_floats{{}, loss, {}, {.samples = 4}};
-    OnShorts of_shorts{{}, loss, {}, {.samples = 4}};
+    OnShorts of_shorts{{}, loss, gpipe::Grouped<gpipe::AdamW>{}, {.samples = 4}};
     Wrong wrong{{}, {}, {.learning_rate = 0.5f}, {.samples = 4, .device = {.threads = 1}}};
     float const one[4] = {};
     wrong.step(one, one);

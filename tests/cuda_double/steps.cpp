@@ -208,7 +208,7 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
     using Chained = toy::Training<Chain, Loss, Adam, Cuda>;
     std::vector<Real> const x(8 * 3, Real(0.5)), t(8 * 3);
     auto const losses = [&](std::function<void(cudaStream_t)> mistake, std::size_t graphs,
-                            auto check) {
+                            auto check, bool debug = false) {
         std::function<void(cudaStream_t)> act;
         Chained::Options o;
         o.samples = 8;
@@ -216,6 +216,7 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
         o.micro_batches = 3;
         o.device.gpus = gpipe::gpus(0, 1);
         o.device.graphs = graphs;
+        o.debug = debug;
         Chained train(Chain{{}, Careless{&act}}, {}, Adam{1e-2f}, o);
         std::vector<double> result;
         for (std::size_t i = 0; i < 6; ++i) {
@@ -258,6 +259,16 @@ TEST_CASE("a layer that does what no graph can hold is named, and the object tra
                      [&](Chained& train) {
                          CHECK_THROWS_AS(train.step(x, t), std::length_error);
                      }) == expected);
+    // Whatever comes behind it on this GPU would fail, and be blamed for that.
+    for (std::size_t graphs : {0, 1})
+        CHECK(losses([](cudaStream_t) { static_cast<void>(cudaSetDevice(0)); }, graphs,
+                     [&](Chained& train) {
+                         CHECK_THROWS_WITH_AS(train.step(x, t),
+                                              "gpipe: a layer on GPU 1 has left GPU 0 current: see "
+                                              "cuda::DeviceGuard",
+                                              std::logic_error);
+                     },
+                     true) == expected);
     // What is refused without spoiling the capture would be missing in the graph.
     CHECK(losses(
               [](cudaStream_t stream) {

@@ -477,8 +477,8 @@ struct Reluctant : toy::Linear<Real, 3, 3> {
 
 } // namespace
 
-TEST_CASE("what a constructor throws on some ranks all hear of at once, in the words of the first; "
-          "unless they were joined, they can be made all the same then") {
+TEST_CASE("what a constructor throws on some ranks all hear of at once, in the words of the first, "
+          "and they can be made all the same then") {
     using Net = gpipe::Pipeline<Reluctant, Reluctant, Reluctant>;
     using T =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
@@ -533,11 +533,9 @@ TEST_CASE("what a constructor throws on some ranks all hear of at once, in the w
                     CHECK(!all[r]);
                     bool const own = r == first || r == second;
                     CHECK(words[r].find(way.words) != std::string::npos);
-                    CHECK((words[r].find("told: ") == 0) == (!own && way.begins));
-                    if (!own && way.begins) CHECK(words[r].find(told) == 0);
-                    if (!own && !way.begins) CHECK(words[r].find(" could not be made: ") == 6);
+                    CHECK((words[r].find("told: ") == 0) == !own);
+                    if (!own) CHECK(words[r].find(told) == 0);
                 }
-                if (!way.begins) continue;
                 each([&](std::size_t r) { make(r, false); });
                 for (auto const& train : all) CHECK(train->steps() == 0);
             }
@@ -655,13 +653,11 @@ TEST_CASE("ranks whose optimizers are told different rates are refused on all, a
     crew.step(data.inputs, data.targets);
     for (std::size_t r = 0; r < 3; ++r) CHECK(crew[r].accumulated() == 0);
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().learning_rate = NAN;
-    check_refused(crew, "gpipe: the optimizer's learning_rate is nan, and would be all that is "
-                        "left of the parameters");
+    check_refused(crew, "gpipe: the optimizer's learning_rate is nan, and has to be finite");
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().learning_rate = 1e-2f;
     crew.step(data.inputs, data.targets);
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().weight_decay = HUGE_VALF;
-    check_refused(crew, "gpipe: the optimizer's weight_decay is inf, and would be all that is "
-                        "left of the parameters");
+    check_refused(crew, "gpipe: the optimizer's weight_decay is inf, and has to be finite");
     for (std::size_t r = 0; r < 3; ++r) crew[r].optimizer().weight_decay = 0;
     crew[0].optimizer().weight_decay = 0.5f;
     char const* const others =

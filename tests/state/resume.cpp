@@ -728,4 +728,17 @@ TEST_CASE("steps of a state that are none are refused") {
     std::ofstream(folder / "s", std::ios::binary) << content;
     CHECK(has(error_of([&] { gpipe::load(*thawed, folder / "s"); }),
               ": its gpipe.begun is \"x\", no number"));
+    // Nor may a state be older than its step, or the step be the last: an update counts from 1.
+    auto const refused = [&](char const* key, std::string const& from, std::string const& to) {
+        gpipe::save(*thawed, folder / "s");
+        std::string text = folder.content("s");
+        std::size_t const place = text.find(from);
+        REQUIRE(place != std::string::npos);
+        REQUIRE(from.size() == to.size());
+        text.replace(place, to.size(), to);
+        std::ofstream(folder / "s", std::ios::binary) << text;
+        return has(error_of([&] { gpipe::load(*thawed, folder / "s"); }), key);
+    };
+    CHECK(refused("that has seen 18446744073709551615 steps is none", "layer.0000.0 2",
+                  "layer.0000.0 3"));
 }

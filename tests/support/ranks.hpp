@@ -115,6 +115,7 @@ class Station {
         Wire::Way& way = wire_->ways_[channel];
         if (wire_->error_) return;
         if (way.channel.from != rank_) wire_->fault_ = "a rank sends for another";
+        if (bytes > way.channel.bytes) wire_->fault_ = "a message that is longer than any";
         way.waiting.push_back({{from, from + bytes}, word});
         std::uint64_t const number = ++way.sent;
         ++wire_->messages;

@@ -48,8 +48,9 @@ class Cuda : public OwnMemory {
         /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
         /// on streams, with the same results.
         std::size_t graphs = 0;
-        /// Whether its streams and the legacy default stream wait for each other, as Options::debug
-        /// has it: a kernel launched there by mistake is in order, and an error in a capture.
+        /// Whether its streams and the default stream wait for each other, as Options::debug has
+        /// it: a kernel there is in order, and an error in a capture, as is another GPU left
+        /// current.
         bool blocking = false;
     };
 
@@ -62,8 +63,7 @@ class Cuda : public OwnMemory {
     }
     Cuda(Cuda const&) = delete;
     Cuda& operator=(Cuda const&) = delete;
-    /// Memory that work still uses must not be given back before it.
-    ~Cuda() { drain(); }
+    ~Cuda() { drain(); } ///< memory that work still uses must not be given back before it
 
     /// As DeviceMemory says, and cuda::Feeds.
     ///@{
@@ -97,8 +97,8 @@ class Cuda : public OwnMemory {
             // What others wait for goes first.
             auto const priority = s < links_.devices() ? cuda::Priority::low : cuda::Priority::high;
             int const gpu = links_.gpu(device_of_stream[s]);
-            streams_.emplace_back(gpu, priority, blocking_);
-            names_.emplace_back(streams_.back().get(), &capture_);
+            cuda::Stream const& own = streams_.emplace_back(gpu, priority, blocking_);
+            names_.emplace_back(own, &capture_, blocking_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
             if (s < ending()) ends_.emplace_back(gpu);

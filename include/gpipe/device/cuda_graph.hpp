@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/executor.hpp>
 
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -81,22 +83,42 @@ class WatchedStream : public StreamRef {
     /// Work may be run again in later steps without the layer's being called.
     static constexpr bool replays = true;
 
-    /// One that a device captures, which has the watch; or, without that, any.
-    explicit WatchedStream(cudaStream_t stream, CaptureWatch* capture = nullptr)
-        : StreamRef(stream), capture_(capture) {}
+    /// Any; or one that a device captures, which has the watch. `looks`: whether its GPU is to be
+    /// current behind each call of a layer.
+    ///@{
+    explicit WatchedStream(cudaStream_t stream) : StreamRef(stream) {}
+    WatchedStream(Stream const& stream, CaptureWatch* capture, bool looks)
+        : StreamRef(stream), capture_(capture), gpu_(looks ? stream.device() : any_gpu) {}
+    ///@}
     /// For calls of CUDA. Notes, in a capture, whether one before was refused.
     operator cudaStream_t() const noexcept {
         if (capture_) capture_->look();
         return stream_;
     }
-    /// Throws Error if a kernel could not be launched, and CannotCapture.
+    /// Behind a layer's call. Throws Error if a kernel could not be launched, CannotCapture, and
+    /// std::logic_error if another GPU is current now, which whoever comes next would be blamed
+    /// for.
     void check_launch() const {
         if (capture_) capture_->check(*this);
+        int current = gpu_;
+        if (gpu_ != any_gpu) cuda::check("cudaGetDevice", cudaGetDevice(&current));
+        if (current != gpu_) leave(current);
         cuda::check("a kernel launch, or another call of CUDA,", last_error());
     }
 
   private:
-    CaptureWatch* capture_;
+    [[noreturn, gnu::cold]] void leave(int current) const {
+        static_cast<void>(cudaGetLastError()); // of launches there since
+        cuda::check("cudaSetDevice", cudaSetDevice(gpu_));
+        gpipe::detail::throw_error<std::logic_error>(
+            "gpipe: a layer on GPU %d has left GPU %d current: see cuda::DeviceGuard", gpu_,
+            current);
+    }
+
+    static constexpr int any_gpu = -1;
+
+    CaptureWatch* capture_ = nullptr;
+    int gpu_ = any_gpu;
 };
 
 /// Whether this is the error of a call that failed because the capture had been spoilt before.

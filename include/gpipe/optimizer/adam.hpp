@@ -43,12 +43,12 @@ struct Adam {
     float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient
 
     /// What an update does to one element of the tensor that the context names.
-    template <OptimizerNumber T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
+    template <OptimizerRoot T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(*this, context, T{1},
                                    static_cast<T>(weight_decay * context.decay));
     }
     /// Updates one tensor.
-    template <OptimizerNumber T>
+    template <OptimizerRoot T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);
     }
@@ -65,14 +65,14 @@ struct AdamW {
     float weight_decay = 1e-2f; ///< what of the parameter goes per unit of learning rate
 
     /// What an update does to one element of the tensor that the context names.
-    template <OptimizerNumber T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
+    template <OptimizerRoot T> GPIPE_HOST_DEVICE auto rule(UpdateContext context) const {
         return detail::AdamRule<T>(
             *this, context,
             static_cast<T>(1 - double{learning_rate * context.rate} * weight_decay * context.decay),
             T{0});
     }
     /// Updates one tensor.
-    template <OptimizerNumber T>
+    template <OptimizerRoot T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);
     }

@@ -88,12 +88,17 @@ concept HasRule = requires(O const optimizer, UpdateContext context) {
     optimizer.template rule<T>(context);
 };
 
-/// Whether the library's optimizers calculate in T.
+/// Whether the library's optimizers calculate in T; and those that take roots.
+///@{
 template <class T>
 concept OptimizerNumber = requires(T x) {
     { x* x - x / x == 0 } -> std::convertible_to<bool>;
+};
+template <class T>
+concept OptimizerRoot = OptimizerNumber<T> && requires(T x) {
     { std::sqrt(x) } -> std::convertible_to<T>;
 };
+///@}
 
 namespace detail {
 template <class O, class T>
@@ -109,7 +114,11 @@ template <class O, class T, std::size_t states>
 void apply_to_all(O const& optimizer, UpdateContext context,
                   UpdateTensor<T, states> tensor) noexcept {
     auto const rule = optimizer.template rule<T>(context);
-    for (std::size_t i = 0; i < tensor.size; ++i) apply_rule(rule, tensor, i);
+    // Not apply_rule(): a rule that is for the host alone is none for kernels.
+    auto const apply = [&]<std::size_t... Is>(std::size_t i, std::index_sequence<Is...>) {
+        rule(tensor.parameter[i], tensor.gradient[i], tensor.state[Is][i]...);
+    };
+    for (std::size_t i = 0; i < tensor.size; ++i) apply(i, std::make_index_sequence<states>{});
 }
 
 /// An optimizer: a copyable functor with `static constexpr std::size_t states` and

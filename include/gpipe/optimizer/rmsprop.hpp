@@ -34,13 +34,13 @@ struct RMSProp {
         }
     };
     /// What an update does to one element of the tensor that the context names.
-    template <OptimizerNumber T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
+    template <OptimizerRoot T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
         return {static_cast<T>(learning_rate * context.rate), static_cast<T>(alpha),
                 static_cast<T>(momentum), static_cast<T>(epsilon),
                 static_cast<T>(weight_decay * context.decay)};
     }
     /// Updates one tensor.
-    template <OptimizerNumber T>
+    template <OptimizerRoot T>
     void operator()(UpdateContext context, UpdateTensor<T, states> tensor) const noexcept {
         apply_to_all(*this, context, tensor);
     }

@@ -104,9 +104,9 @@ template <class Transport> void compare_plans(Transport& transport, std::uint64_
 }
 
 // How others hear of what a rank throws while it makes its machine: in agree_made(), to which they
-// come; by throwing that, too, for all do what they do together; or by the transport, while they
-// wait for messages.
-enum class Making { alone, together, joined };
+// come; by throwing that, too, for all do what they do together; or by the transport, on which they
+// wait for it.
+enum class Making { alone, together, awaited };
 
 // Each rank comes here, with what it has thrown since it was last together with the others; unless
 // all are sound, throws: what it has thrown itself, and where nothing was what the first has.

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/exact_sum.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/tables.hpp>
@@ -86,19 +87,19 @@ namespace gpipe::detail {
             tables.updates_at[ranks.end(rank)] - tables.updates_at[ranks.begin(rank)];
         std::size_t const losses = tables.micro_batches * tables.loss_row;
         std::size_t const totals = tables.sums + 1;
-        tables.channels[tables.tied.size() + r] =
-            add(r, decider,
-                std::max(std::max({rows, losses, totals}) * sizeof(double), sizeof(RankNote)),
-                std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
+        std::size_t const exact = parts.any() ? exact_words : 0;
+        tables.channels[tables.tied.size() + r] = add(
+            r, decider,
+            std::max(std::max({rows, losses, totals, exact}) * sizeof(double), sizeof(RankNote)),
+            std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
         all[count - 2].between_hosts = all[count - 1].between_hosts = true;
     }
     return first_of(all, count);
 }
 
-// That, and opens them.
-template <class Transport>
-void open_channels(Transport& transport, Tables& tables, Lowered const& lowered) {
-    transport.open(make_channels(tables, lowered));
+// That, and opens them. Device: a Joined.
+template <class Device> void open_channels(Device& device, Tables& tables, Lowered const& lowered) {
+    device.open(make_channels(tables, lowered));
 }
 
 } // namespace gpipe::detail

@@ -103,17 +103,23 @@ class Joined : public Inner {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
         }
-        if (making_) *making_ = detail::Making::alone; // the plan, and memory
+        now(detail::Making::alone); // the plan, and memory
     }
-    /// Once, when this rank has planned its part and has memory for it: throws on all ranks what
-    /// any has thrown.
-    void all_planned() { all_made(detail::Making::joined); }
-    /// The last of what ranks do while they are made: throws std::invalid_argument on all of them
-    /// unless they have made one plan.
+    /// What ranks do together while they are made, each once. When one has planned its part and has
+    /// memory for it: throws on all what any has thrown. Then their channels. Last of all throws
+    /// likewise, and std::invalid_argument unless they have made one plan.
+    ///@{
+    void all_planned() { all_made(detail::Making::awaited); }
+    void open(Array<Channel> const& channels) {
+        now(detail::Making::together);
+        transport_->open(channels);
+        now(detail::Making::alone);
+    }
     void compare_plans(std::uint64_t hash) {
-        if (making_) *making_ = detail::Making::together;
+        all_made(detail::Making::together);
         detail::compare_plans(*transport_, hash);
     }
+    ///@}
 
     /// Who has which devices; points here.
     Ranks ranks() const {
@@ -191,11 +197,14 @@ class Joined : public Inner {
     ///@}
 
   private:
-    // Then what is thrown is told as it says.
+    // What is thrown from here on is told as it says.
+    void now(detail::Making making) {
+        if (making_) *making_ = making;
+    }
     void all_made(detail::Making then) {
-        if (making_) *making_ = detail::Making::together;
+        now(detail::Making::together);
         detail::agree_made(*transport_);
-        if (making_) *making_ = then;
+        now(then);
     }
     static Carrier* given(Carrier* transport) {
         if (!transport)

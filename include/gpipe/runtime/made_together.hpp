@@ -15,7 +15,13 @@ namespace gpipe::detail {
 // Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
 template <class Transport> void tell_unmade(Transport& transport, Making how) {
     if (how == Making::together || transport.error()) return;
-    if (how == Making::alone) return agree_made(transport, std::current_exception());
+    if (how == Making::alone) {
+        try {
+            return agree_made(transport, std::current_exception());
+        } catch (...) { // its own, or that of a rank that is gone, which matters less
+            return;
+        }
+    }
     if constexpr (requires { transport.give_up(""); }) {
         Message const words("could not be made: %s", what_of(std::current_exception()).c_str());
         transport.give_up(words.text);

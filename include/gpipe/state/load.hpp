@@ -120,8 +120,14 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
         auto const last = first + static_cast<std::ptrdiff_t>(one.states);
         auto const of = begun.find(state.tensors[one.tensor].name);
         plan.ages.emplace_back();
-        if (first != last && std::find(first, last, nullptr) == last)
-            plan.ages.back() = steps - (of == begun.end() ? 0 : of->second);
+        if (first == last || std::find(first, last, nullptr) != last ||
+            !saved.header.metadata.count("gpipe.format"))
+            continue; // it stays as old as it is
+        std::uint64_t const age = steps - (of == begun.end() ? 0 : of->second);
+        if (age > most_steps)
+            saved.refuse(": an optimizer state of " + in_quotes(state.tensors[one.tensor].name) +
+                         " that has seen " + std::to_string(age) + " steps is none");
+        plan.ages.back() = age;
     }
     for (auto const& [name, pieces] : there)
         problems += "\n  unexpected: " + in_quotes(name) + ' ' +

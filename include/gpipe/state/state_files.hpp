@@ -31,6 +31,9 @@ struct SavedState {
 
 namespace detail {
 
+// A number of steps to which others can be added.
+inline constexpr std::uint64_t most_steps = ~std::uint64_t{0} / 2;
+
 /// A state's file with its header read and checked.
 struct StateFile {
     explicit StateFile(std::string const& path) : file(path, O_RDONLY) {
@@ -92,6 +95,8 @@ struct StateFile {
         SavedState state;
         state.seed = number<std::uint64_t>("gpipe.seed");
         state.steps = number<std::uint64_t>("gpipe.step");
+        if (state.steps > most_steps)
+            refuse(": its gpipe.step is " + in_quotes(own("gpipe.step")) + ", no number of steps");
         if (header.metadata.count("gpipe.loss_scale")) {
             state.loss_scale = number<double>("gpipe.loss_scale");
             state.good_steps = number<std::uint32_t>("gpipe.good_steps");
