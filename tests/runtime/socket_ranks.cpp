@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -659,4 +660,42 @@ TEST_CASE("what a rank says of itself in the midst of training is thrown by the 
               }
               CHECK(first_line(thrown) == "gpipe: rank 1 has an error of its GPU");
           }) == Words(2));
+}
+
+TEST_CASE("a second training on what joins one is refused, and the first goes on") {
+    CHECK(each(2, 60, [&](SocketRanks& ranks) {
+              using Train = Training<BySockets>;
+              auto o = training<Train>(gpipe::schedule::OneForwardOneBackward{}, 2);
+              o.device.transport = &ranks;
+              toy::Watch watch;
+              Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+              toy::Data<Real> const data(13);
+              for (int step = 0; step < 2; ++step) {
+                  train.step(data.inputs, data.targets);
+                  CHECK_THROWS_WITH_AS(
+                      Train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o),
+                      "gpipe: a SocketRanks joins the devices of one Training, be it a refused one",
+                      std::logic_error);
+              }
+          }) == Words(2));
+}
+
+TEST_CASE("what a constructor throws while no other rank comes to hear it is what it throws") {
+    std::string thrown;
+    each(2, 1, [&](SocketRanks& ranks) {
+        if (ranks.rank() == 1) // alive, and elsewhere, until the other has had enough
+            while (!ranks.error()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (ranks.rank() == 1) return;
+        using Train = Training<BySockets>;
+        auto o = training<Train>(gpipe::schedule::OneForwardOneBackward{}, 2);
+        o.device.transport = &ranks;
+        o.samples = 0;
+        toy::Watch watch;
+        try {
+            Train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+        } catch (std::invalid_argument const& error) {
+            thrown = error.what();
+        }
+    });
+    CHECK(contains(thrown, "memory is planned for, is zero"));
 }
