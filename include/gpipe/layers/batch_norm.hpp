@@ -25,7 +25,9 @@ enum class RunningStatistics {
 /// evaluation by running statistics. These move at the end of a step that counts, by `momentum`
 /// of the way to the statistics of all samples of the mini-batch, of all replicas; parts of it may
 /// have any sizes, or be empty. Moments are in double, by two passes and merged as Chan, Golub and
-/// LeVeque (1979) do: no offset of the inputs makes a variance wrong.
+/// LeVeque (1979) do: no offset of the inputs makes a variance wrong. Of one sample with one
+/// position there is none: then all is the shift, and nothing below learns, so choose M below the
+/// number of samples.
 ///
 /// Its backward finds the moments once more from its input, so that nothing is kept. On a GPU it
 /// needs `#include <gpipe/cuda/norm_work.cuh>`. It declares no cost: in a chain whose layers do,
