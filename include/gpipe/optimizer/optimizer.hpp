@@ -88,17 +88,16 @@ concept HasRule = requires(O const optimizer, UpdateContext context) {
     optimizer.template rule<T>(context);
 };
 
-/// Whether the library's optimizers calculate in T; and those that take roots.
-///@{
+/// Whether the library's optimizers calculate in T.
 template <class T>
 concept OptimizerNumber = requires(T x) {
     { x* x - x / x == 0 } -> std::convertible_to<bool>;
 };
+/// Whether those that take roots do.
 template <class T>
 concept OptimizerRoot = OptimizerNumber<T> && requires(T x) {
     { std::sqrt(x) } -> std::convertible_to<T>;
 };
-///@}
 
 namespace detail {
 template <class O, class T>
