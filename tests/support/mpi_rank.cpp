@@ -107,19 +107,21 @@ template <class T> void train(gpipe::MpiRanks& ranks) {
     say("DONE", "after " + std::to_string(train.steps()) + " steps");
 }
 
-// A message of other bytes than are awaited, or ranks of which one never opens its channels.
-void exchange(gpipe::MpiRanks& ranks, std::uint32_t victim, bool is_open) {
+// A message of other bytes than are awaited, or of more than the channel is for, or ranks of which
+// one never opens its channels.
+void exchange(gpipe::MpiRanks& ranks, std::uint32_t victim, std::string const& what) {
     std::uint32_t const other = victim == 0;
     gpipe::Array<gpipe::Channel> channels(1);
     channels[0] = {victim, other, 8};
     if (ranks.rank() == victim) say("FAULT");
-    if (ranks.rank() == victim && is_open)
+    if (ranks.rank() == victim && what == "open")
         for (;;) ::pause();
     ranks.open(channels);
-    std::byte data[8] = {};
-    for (std::size_t const bytes : {8u, 4u, 8u}) {
-        if (ranks.rank() == victim) ranks.send(0, data, bytes, 0);
-        if (ranks.rank() == other) ranks.receive(0, data, 8);
+    std::vector<std::byte> data(4096);
+    for (std::size_t const bytes :
+         {std::size_t{8}, what == "long" ? data.size() : 4, std::size_t{8}}) {
+        if (ranks.rank() == victim) ranks.send(0, data.data(), bytes, 0);
+        if (ranks.rank() == other) ranks.receive(0, data.data(), what == "long" ? bytes : 8);
     }
     (void)ranks.gather(0);
 }
@@ -138,8 +140,8 @@ int main(int, char** arguments) {
         bool const is_victim = ranks.rank() == victim;
         if (is_victim) way = what, moment = arguments[4];
         try { // said before the others are left
-            if (what == "bytes" || what == "open")
-                exchange(ranks, victim, what == "open");
+            if (what == "bytes" || what == "long" || what == "open")
+                exchange(ranks, victim, what);
             else if (way == "type")
                 train<Train<Other, gpipe::SGD>>(ranks);
             else if (way == "policy")

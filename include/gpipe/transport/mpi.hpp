@@ -154,8 +154,8 @@ class MpiRanks {
         way.put(from, bytes, word);
         if (++way.next; way.counters) return way.counters->sent.set(way.next);
         std::lock_guard const lock(calls);
-        check(way.peer, MPI_Isend(way.slot_at(turn), detail::MpiWay::bytes_of(bytes), MPI_BYTE,
-                                  way.peer, tag_of(channel), all_, &way.requests[turn]));
+        check(way.peer, MPI_Isend(way.slot_at(turn), way.bytes_of(bytes), MPI_BYTE, way.peer,
+                                  tag_of(channel), all_, &way.requests[turn]));
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         detail::MpiWay& way = own_->ways[channel];

@@ -45,9 +45,9 @@ class MpiWay {
     std::size_t turn() const { return static_cast<std::size_t>(next % ahead_); }
     std::byte* slot_at(std::size_t n) { return slots + n * slot; }
     ///@}
-    /// The bytes of the slot that are sent.
-    static int bytes_of(std::size_t message) {
-        return static_cast<int>(slot_bytes(sizeof(Head)) + message);
+    /// The bytes of the slot that are sent: of a message that is too long for it the head alone.
+    int bytes_of(std::size_t message) const {
+        return static_cast<int>(slot_bytes(sizeof(Head)) + (fits(message) ? message : 0));
     }
     /// Gives it slots that the other end does not see.
     void own_memory() {
@@ -59,13 +59,14 @@ class MpiWay {
     void put(std::byte const* from, std::size_t bytes, std::uint32_t word) {
         Head const head{bytes, word};
         std::memcpy(slot_at(turn()), &head, sizeof head);
-        if (bytes > 0) std::memcpy(slot_at(turn()) + slot_bytes(sizeof(Head)), from, bytes);
+        if (bytes > 0 && fits(bytes))
+            std::memcpy(slot_at(turn()) + slot_bytes(sizeof(Head)), from, bytes);
     }
-    /// Reads it. False if it has not so many bytes.
+    /// Reads it. False if it has not so many bytes, or more than there can be.
     bool take(std::byte* to, std::size_t bytes, std::uint32_t& word) {
         Head head;
         std::memcpy(&head, slot_at(turn()), sizeof head);
-        if (head.bytes != bytes) return false;
+        if (head.bytes != bytes || !fits(bytes)) return false;
         if (bytes > 0) std::memcpy(to, slot_at(turn()) + slot_bytes(sizeof(Head)), bytes);
         word = head.word;
         return true;
@@ -76,6 +77,8 @@ class MpiWay {
         std::uint64_t bytes = 0;
         std::uint32_t word = 0;
     };
+    bool fits(std::size_t message) const { return message <= slot - slot_bytes(sizeof(Head)); }
+
     std::size_t ahead_ = 1;
 };
 
