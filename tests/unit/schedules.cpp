@@ -310,6 +310,11 @@ TEST_CASE("the catalogue holds every schedule by its name, in loops of 1 to 8 ce
         }
         if (!has_loops) CHECK_THROWS_AS(find_schedule("BreadthFirst", v), std::invalid_argument);
         CHECK(static_cast<bool>(find_schedule("VHalf", v)));
+        if (!has_loops)
+            CHECK_THROWS_WITH_AS(
+                find_schedule("Interleaved1F1B", v),
+                doctest::Contains("Interleaved1F1B is for 1 to 8 cells per device, not "),
+                std::invalid_argument);
         CHECK_THROWS_AS(find_schedule("", v), std::invalid_argument);
         CHECK_THROWS_AS(find_schedule("DualPipeV", v).programs(4, 7), std::invalid_argument);
         CHECK_THROWS_AS(find_schedule("gpipe", v), std::invalid_argument);

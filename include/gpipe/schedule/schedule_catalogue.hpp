@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/registry.hpp>
 #include <gpipe/schedule/breadth_first.hpp>
 #include <gpipe/schedule/building_blocks.hpp>
@@ -12,6 +13,7 @@
 #include <gpipe/schedule/zero_bubble_v.hpp>
 
 #include <cstddef>
+#include <stdexcept>
 #include <string_view>
 
 namespace gpipe::schedule {
@@ -89,6 +91,12 @@ GPIPE_INLINE constexpr Array<Dynamic> catalogue(std::size_t cells_per_device) {
 /// it. Throws std::invalid_argument, listing what there is, if there is none.
 GPIPE_INLINE constexpr Dynamic find_schedule(std::string_view name,
                                              std::size_t cells_per_device = 2) {
+    bool const in_loops =
+        name == Interleaved1F1B<dynamic>::name || name == BreadthFirst<dynamic>::name;
+    if (in_loops && (cells_per_device < 1 || cells_per_device > most_cells_per_device))
+        gpipe::detail::throw_error<std::invalid_argument>(
+            "gpipe: %.*s is for 1 to %zu cells per device, not %zu", static_cast<int>(name.size()),
+            name.data(), most_cells_per_device, cells_per_device);
     return schedules(cells_per_device).find(name);
 }
 
