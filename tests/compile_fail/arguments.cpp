@@ -57,15 +57,16 @@ struct OfFloats {
     static constexpr std::size_t states = 0;
     void operator()(gpipe::UpdateContext, gpipe::UpdateTensor<float, 0>) const noexcept {}
 };
-struct Doubles : Plain {
-#ifdef GPIPE_OPTIMIZER_OF_OTHER_TYPES
-    using Parameters = gpipe::Tensor<double, 4>;
-#else
-    using Parameters = gpipe::Tensor<float, 4>;
-#endif
+template <class T> struct HasParameters : Plain {
+    using Parameters = gpipe::Tensor<T, 4>;
     void initialize(auto&) const {}
 };
-using OnFloats = gpipe::Training<gpipe::Pipeline<Doubles>, gpipe::Loss<blank::Loss<4>>,
+#ifdef GPIPE_OPTIMIZER_OF_OTHER_TYPES
+using Real = double;
+#else
+using Real = float;
+#endif
+using OnFloats = gpipe::Training<gpipe::Pipeline<HasParameters<Real>>, gpipe::Loss<blank::Loss<4>>,
                                  gpipe::Optimizer<OfFloats>>;
 
 // As types of 16 bits are: there is a way to float, and nothing else.
@@ -76,16 +77,13 @@ struct Short {
     Short& operator+=(Short) { return *this; }
 };
 template <> struct gpipe::CarriesGradient<Short> : std::true_type {};
-struct Shorts : Plain {
 #ifdef GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES
-    using Parameters = gpipe::Tensor<Short, 4>;
+using Half = Short;
 #else
-    using Parameters = gpipe::Tensor<float, 4>;
+using Half = float;
 #endif
-    void initialize(auto&) const {}
-};
-using OnShorts = gpipe::Training<gpipe::Pipeline<Shorts>, gpipe::Loss<blank::Loss<4>>,
-                                 gpipe::Optimizer<gpipe::Grouped<gpipe::AdamW>>>;
+using OnHalf = gpipe::Training<gpipe::Pipeline<HasParameters<Half>>, gpipe::Loss<blank::Loss<4>>,
+                               gpipe::Optimizer<gpipe::Grouped<gpipe::AdamW>>>;
 
 struct Different : Plain {
 #ifdef GPIPE_WRONG_TRAINING_IN_BRACES
@@ -135,7 +133,7 @@ int main() {
 #endif
     use(train);
     OnFloats of_floats{{}, loss, {}, {.samples = 4}};
-    OnShorts of_shorts{{}, loss, gpipe::Grouped<gpipe::AdamW>{}, {.samples = 4}};
+    OnHalf of_half{{}, loss, gpipe::Grouped<gpipe::AdamW>{}, {.samples = 4}};
     Wrong wrong{{}, {}, {.learning_rate = 0.5f}, {.samples = 4, .device = {.threads = 1}}};
     float const one[4] = {};
     wrong.step(one, one);

@@ -575,6 +575,13 @@ typename Train::Options training(gpipe::schedule::Dynamic schedule, std::size_t 
     return o;
 }
 
+// Of two ranks.
+Training<BySockets>::Options on(SocketRanks& ranks) {
+    auto o = training<Training<BySockets>>(gpipe::schedule::OneForwardOneBackward{}, 2);
+    o.device.transport = &ranks;
+    return o;
+}
+
 // By step what it loses; then all parameters that it has, one behind the other, by layer.
 struct Trained {
     std::vector<double> losses;
@@ -644,10 +651,8 @@ TEST_CASE("P1 two ranks that are joined by sockets train as one process, in ever
 TEST_CASE("what a rank says of itself in the midst of training is thrown by the others' step") {
     CHECK(each(2, 60, [&](SocketRanks& ranks) {
               using Train = Training<BySockets>;
-              auto o = training<Train>(gpipe::schedule::OneForwardOneBackward{}, 2);
-              o.device.transport = &ranks;
               toy::Watch watch;
-              Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+              Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, on(ranks));
               toy::Data<Real> const data(13);
               train.step(data.inputs, data.targets);
               (void)ranks.gather(0); // the other has ended it, too
@@ -665,15 +670,13 @@ TEST_CASE("what a rank says of itself in the midst of training is thrown by the 
 TEST_CASE("a second training on what joins one is refused, and the first goes on") {
     CHECK(each(2, 60, [&](SocketRanks& ranks) {
               using Train = Training<BySockets>;
-              auto o = training<Train>(gpipe::schedule::OneForwardOneBackward{}, 2);
-              o.device.transport = &ranks;
               toy::Watch watch;
-              Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+              Train train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, on(ranks));
               toy::Data<Real> const data(13);
               for (int step = 0; step < 2; ++step) {
                   train.step(data.inputs, data.targets);
                   CHECK_THROWS_WITH_AS(
-                      Train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o),
+                      Train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, on(ranks)),
                       "gpipe: a SocketRanks joins the devices of one Training, be it a refused one",
                       std::logic_error);
               }
@@ -687,8 +690,7 @@ TEST_CASE("what a constructor throws while no other rank comes to hear it is wha
             while (!ranks.error()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
         if (ranks.rank() == 1) return;
         using Train = Training<BySockets>;
-        auto o = training<Train>(gpipe::schedule::OneForwardOneBackward{}, 2);
-        o.device.transport = &ranks;
+        auto o = on(ranks);
         o.samples = 0;
         toy::Watch watch;
         try {

@@ -98,8 +98,7 @@ class PlainLoop {
         update_buffers();
         scale_ = 1 / weight_;
         if (clip_norm > 0)
-            if (norm_ = norm_of_replicas() * scale_; norm_ > clip_norm)
-                scale_ *= clip_norm / norm_;
+            if (norm_ = norm_of_replicas() * scale_; norm_ > clip_norm) scale_ *= clip_norm / norm_;
         ++steps_;
         for (std::size_t i = 0; i < layers_.size(); ++i) update(i);
         batches_.clear();

@@ -114,7 +114,7 @@ template <DeviceMemory Device> class Mailboxes {
     std::uint64_t* exact_squares(std::size_t slot, std::size_t device) const {
         Mailbox<double> const own = squares(slot, device);
         return reinterpret_cast<std::uint64_t*>(
-            apart() ? own.there + own.count : squares(slot) + tables_->squares_exactly(device));
+            apart() ? own.there + own.count : squares(slot) + tables_->exact_squares_at(device));
     }
     ///@}
     /// The same of the last device: of all gradients, behind which is room for those of other

@@ -58,7 +58,8 @@ template <class End, class Device> class RankCommit {
             Mailbox<double> const own = mail_.squares(slot_, d);
             bring(all + tables_.updates_at[d], own.there, own.count);
             if (tables_.replicas.any())
-                bring(all + tables_.squares_exactly(d), mail_.exact_squares(slot_, d), exact_words);
+                bring(all + tables_.exact_squares_at(d), mail_.exact_squares(slot_, d),
+                      exact_words);
         });
         own_sign(tables_.ranks.number()).put(device_, step_.stream);
         each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
@@ -69,7 +70,7 @@ template <class End, class Device> class RankCommit {
                 double* const at = all + replica * tables_.squares();
                 receive(channel, at + first, last - first);
                 if (tables_.replicas.any())
-                    receive(channel, at + tables_.squares_exactly(d), exact_words);
+                    receive(channel, at + tables_.exact_squares_at(d), exact_words);
             });
             receive(channel, own_sign(tables_.ranks.number(replica, rank)).there, signs);
         });

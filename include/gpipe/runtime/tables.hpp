@@ -114,12 +114,12 @@ struct Tables {
     }
     /// Whether a tie is of parameters that are trained.
     bool learns(Tie const& tie) const { return tied[tie.first] != no_row; }
-    /// The numbers that a replica has for the norm of all gradients: the sums of the squares of
-    /// each, or of its parts, and of several replicas then, by device with parameters, the words of
-    /// exact_value() of all of them.
+    /// How many numbers a replica has for the norm of all gradients: by row the sum of its squares,
+    /// or of its part's, and of several replicas behind these, by device with parameters, the words
+    /// of exact_value() of all of them; and where those of a device begin.
     ///@{
-    std::size_t squares() const { return squares_exactly(devices.size()); }
-    std::size_t squares_exactly(std::size_t device) const {
+    std::size_t squares() const { return exact_squares_at(devices.size()); }
+    std::size_t exact_squares_at(std::size_t device) const {
         return updates.size() + (replicas.any() ? learners(device) * exact_words : 0);
     }
     ///@}
