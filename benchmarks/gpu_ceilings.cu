@@ -1,7 +1,8 @@
 // What a GPU can do at best, where a training step would have it: memory copied, and cuBLAS on the
-// nine products of GPT-2's smallest shape, in FP32, TF32 and bf16, over 1,024 rows (a micro-batch
-// of one sample) and 8,192. Rates are of all nine together, as a step does them one after the
-// other.
+// nine products of GPT-2's smallest shape, over 1,024 rows (a micro-batch of one sample) and 8,192.
+// Rates are of all nine together, as a step does them one after the other. By default in FP32, TF32
+// and bf16; cuBLAS multiplies floats in two ways more: each rounded to bf16, and each as the sum of
+// three bf16, nine products for one.
 #include "support/list.hpp"
 #include "support/record.hpp"
 
@@ -134,7 +135,7 @@ inline void print(bool json, char const* what, std::size_t rows, double rate, ch
         Record record("gpu_ceilings");
         record.add("what", what).add("rows", rows).add("rate", rate).add("unit", unit).print();
     } else {
-        std::printf("%-5s %6zu %10.1f %s\n", what, rows, rate, unit);
+        std::printf("%-12s %6zu %10.1f %s\n", what, rows, rate, unit);
         std::fflush(stdout);
     }
 }
@@ -144,11 +145,12 @@ inline void print(bool json, char const* what, std::size_t rows, double rate, ch
 int main(int argc, char** argv) {
     using namespace benchmark;
     std::uint64_t rounds = 10;
-    bool json = false;
+    bool json = false, emulated = false;
     support::Options options("gpu_ceilings",
                              "What a GPU can do at best: a copy within its memory, and cuBLAS on "
                              "the products of GPT-2's\nsmallest shape in FP32, TF32 and bf16.");
     options.number("rounds", "how often each is done; their median is printed", rounds, 1, 100'000);
+    options.flag("emulated", "floats rounded to bf16, and as three bf16 each, instead", emulated);
     options.flag("json", "one JSON object per line", json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {
@@ -156,11 +158,17 @@ int main(int argc, char** argv) {
         gpipe::cuda::Stream const stream(0);
         print(json, "copy", 0, copied(stream, rounds), "GB/s");
         for (std::size_t const rows : {1024, 8192}) {
-            print(json, "FP32", rows,
-                  rate<float>(stream, rows, rounds, CUDA_R_32F, CUBLAS_COMPUTE_32F), "TFLOP/s");
-            print(json, "TF32", rows,
-                  rate<float>(stream, rows, rounds, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32),
-                  "TFLOP/s");
+            auto const floats = [&](char const* what, cublasComputeType_t compute) {
+                print(json, what, rows, rate<float>(stream, rows, rounds, CUDA_R_32F, compute),
+                      "TFLOP/s");
+            };
+            if (emulated) {
+                floats("FP32 in bf16", CUBLAS_COMPUTE_32F_FAST_16BF);
+                floats("16BFX9", CUBLAS_COMPUTE_32F_EMULATED_16BFX9);
+                continue;
+            }
+            floats("FP32", CUBLAS_COMPUTE_32F);
+            floats("TF32", CUBLAS_COMPUTE_32F_FAST_TF32);
             print(json, "BF16", rows,
                   rate<__nv_bfloat16>(stream, rows, rounds, CUDA_R_16BF, CUBLAS_COMPUTE_32F),
                   "TFLOP/s");

@@ -235,7 +235,7 @@ def right():
         Step("ceilings", [["gpu_ceilings", "--json"]], 90, fields("rate", of=rate),
              predicted={"FP32 1024 rate": 38, "FP32 8192 rate": 48, "TF32 1024 rate": 190, "TF32 8192 rate": 300,
                         "BF16 1024 rate": 330, "BF16 8192 rate": 520, "copy rate": 3000}),
-        Step("ceilings in 16BFX9", built=False),
+        Step("ceilings of floats in bf16", [["gpu_ceilings", "--json", "--emulated"]], 90, fields("rate", of=rate)),
         Step("gpu_gpt learns, K = 1 and 4", [gpt("--cells", "1,4", "--checkpointing", "except-last")], 90, learns),
         Step("train_gpt on a GPU", [["train_gpt", "--device", "cuda", "--gpus", "0,0", "--text", str(ROOT / "README.md"),
                                      "--steps", "100", "--sample", "20"]], 60, says(".")),
@@ -261,7 +261,6 @@ def fast():
     steps += [
         Step("gpt bf16 M=1", built=False, predicted={"ours K=1 ms": PREDICTED["bf16", 1]}),
         Step("gpt bf16, attention by cuDNN", built=False, predicted={"ours K=1 ms": PREDICTED_CUDNN}),
-        Step("gpt 16BFX9 M=1", built=False),
     ]
     one, four = ["--micro-batches", "1"], OURS + ["--cells", "4"]
     return steps + [

@@ -34,10 +34,11 @@ template <std::size_t context, class T> struct CausalSoftmax {
         std::size_t const seen = position + 1;
         T* const p = scores + row * context;
         T const most = team.most(p, seen);
-        team.each(seen, [=](std::size_t j) { p[j] = exponential(p[j] - most); });
-        T const sum = team.sum(seen, [=](std::size_t j) { return p[j]; });
+        T const sum = team.sum(seen, [=](std::size_t j) { return exponential(p[j] - most); });
         T const factor = T{1} / sum;
-        team.each(context, [=](std::size_t j) { p[j] = j < seen ? p[j] * factor : T{0}; });
+        team.each(context, [=](std::size_t j) {
+            p[j] = j < seen ? exponential(p[j] - most) * factor : T{0};
+        });
         T* const to = log_sums + group.head<context>(row) * context + position;
         team.at(0, [=] { *to = most + std::log(sum); });
     }

@@ -42,7 +42,8 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
             return;
         }
         T const most = team.most(logits, classes);
-        T const sum = total(team, logits, gradient, most);
+        T const sum =
+            team.sum(classes, [=](std::size_t i) { return exponential(logits[i] - most); });
         team.at(0, [=] {
             to[0] = static_cast<double>(most - logits[answer] + std::log(sum));
             to[1] = 1;
@@ -50,20 +51,11 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
         });
         if (!gradient) return;
         T const factor = T{1} / sum;
-        team.each(classes, [=](std::size_t i) { gradient[i] *= factor; });
+        team.each(classes,
+                  [=](std::size_t i) { gradient[i] = exponential(logits[i] - most) * factor; });
         team.at(answer, [=] { gradient[answer] -= T{1}; });
         T* const none = gradient + classes;
         team.each(vocabulary - classes, [=](std::size_t i) { none[i] = 0; });
-    }
-
-  private:
-    // The sum of the exponentials, which the gradient keeps.
-    template <class Team>
-    GPIPE_HOST_DEVICE T total(Team const& team, T const* logits, T* gradient, T most) const {
-        if (!gradient)
-            return team.sum(classes, [=](std::size_t i) { return exponential(logits[i] - most); });
-        team.each(classes, [=](std::size_t i) { gradient[i] = exponential(logits[i] - most); });
-        return team.sum(classes, [=](std::size_t i) { return gradient[i]; });
     }
 };
 

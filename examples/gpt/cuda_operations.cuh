@@ -32,21 +32,26 @@ __global__ void __launch_bounds__(row_threads) for_each_row_kernel(std::size_t r
         row(team, r);
 }
 
-inline constexpr unsigned sum_columns_wide = 16; // columns of a block: half a line of memory
-inline constexpr unsigned sum_columns_high = 32;
+inline constexpr unsigned sum_columns_wide = 8; // columns of a block: a sector of memory
+inline constexpr unsigned sum_columns_high = 64;
 
-// Thread (x, y) of a block sums rows y, y + 32, ... of column x, then the threads of a column meet
-// in a tree.
+// Thread (x, y) of a block sums rows y, y + 64, ... of column x, four at a time, so that it waits
+// for memory a quarter as often; then the threads of a column meet in a tree.
 template <class Of, class T>
 __global__ void sum_columns_kernel(std::size_t rows, std::size_t columns, Of of, T* to, bool add) {
-    __shared__ T sums[sum_columns_high][sum_columns_wide];
+    constexpr unsigned high = sum_columns_high, at_once = 4;
+    __shared__ T sums[high][sum_columns_wide];
     std::size_t const column = std::size_t{blockIdx.x} * sum_columns_wide + threadIdx.x;
     T sum{};
-    if (column < columns)
-        for (std::size_t row = threadIdx.y; row < rows; row += sum_columns_high)
-            sum += of(row, column);
+    if (column < columns) {
+        std::size_t row = threadIdx.y;
+        for (; row + (at_once - 1) * high < rows; row += at_once * high)
+            sum += (of(row, column) + of(row + high, column)) +
+                   (of(row + 2 * high, column) + of(row + 3 * high, column));
+        for (; row < rows; row += high) sum += of(row, column);
+    }
     sums[threadIdx.y][threadIdx.x] = sum;
-    for (unsigned half = sum_columns_high / 2; half > 0; half /= 2) {
+    for (unsigned half = high / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.y < half)
             sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];

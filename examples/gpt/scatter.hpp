@@ -16,6 +16,8 @@ template <class T> struct ScatterRow {
     T const* from;
     T* to;
 
+    static constexpr std::size_t at_once = 256; ///< rows
+
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         std::int32_t const* const of = indices;
@@ -24,15 +26,20 @@ template <class T> struct ScatterRow {
         auto const is_same = [=](std::size_t r) { return of[r] == index ? 1u : 0u; };
         if (team.sum(row, is_same) > 0) return;
         std::size_t const stride = width;
-        std::size_t const end = rows;
         T const* const in = from;
         T* const entry = to + static_cast<std::size_t>(index) * stride;
-        team.each(stride, [=](std::size_t i) {
-            T sum = entry[i];
-            for (std::size_t r = row; r < end; ++r)
-                if (of[r] == index) sum += in[r * stride + i];
-            entry[i] = sum;
-        });
+        // Few rows have one index, so a team looks together where there is one to add.
+        for (std::size_t begin = row; begin < rows; begin += at_once) {
+            std::size_t const end = begin + at_once < rows ? begin + at_once : rows;
+            if (team.sum(end - begin, [=](std::size_t i) { return is_same(begin + i); }) == 0)
+                continue;
+            team.each(stride, [=](std::size_t i) {
+                T sum = entry[i];
+                for (std::size_t r = begin; r < end; ++r)
+                    if (of[r] == index) sum += in[r * stride + i];
+                entry[i] = sum;
+            });
+        }
     }
 };
 

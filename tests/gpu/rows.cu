@@ -152,8 +152,8 @@ TEST_CASE("sums of columns are those of one thread, set and added") {
     using gpt::detail::sum_columns_high, gpt::detail::sum_columns_wide;
     std::mt19937 random{2};
     std::normal_distribution<double> normal;
-    for (std::size_t high : {1, 31, 33, 100})
-        for (std::size_t wide : {1, 16, 17})
+    for (std::size_t high : {1, 63, 65, 100, 600})
+        for (std::size_t wide : {1, 8, 17})
             for (bool add : {false, true}) {
                 std::vector<double> from(high * wide), expected(wide, 0.5);
                 for (double& element : from) element = normal(random);
@@ -163,7 +163,8 @@ TEST_CASE("sums of columns are those of one thread, set and added") {
                 toy::write(out, expected);
                 gpt::ElementAt<double> const of{reinterpret_cast<double const*>(in.data()), wide};
                 gpipe::cuda::Stream const stream(0);
-                gpipe::cuda::launch(stream.get(), wide > sum_columns_wide ? 2 : 1,
+                auto const columns = static_cast<unsigned>(wide + sum_columns_wide - 1);
+                gpipe::cuda::launch(stream.get(), columns / sum_columns_wide,
                                     dim3(sum_columns_wide, sum_columns_high), 0,
                                     gpt::detail::sum_columns_kernel<decltype(of), double>, high,
                                     wide, of, reinterpret_cast<double*>(out.data()), add);

@@ -129,17 +129,16 @@ TEST_CASE("its rule for one element, as a kernel has it, is that of the one that
         Choice const choice = optimizer;
         for (std::uint64_t step = 1; step <= 20; ++step) {
             gpipe::UpdateContext const context{step, 0.5f};
-            double a[3] = {0.7, 0.1, 0.2}, b[3] = {0.7, 0.1, 0.2}, gradient[] = {0.3};
+            double a[3] = {0.7, 0.1, 0.2}, b[3] = {0.7, 0.1, 0.2};
             gpipe::UpdateTensor<double, O::states> one;
             gpipe::UpdateTensor<double, Choice::states> other;
             one.parameter = &a[0];
             other.parameter = &b[0];
-            one.gradient = other.gradient = gradient;
             one.size = other.size = 1;
             for (std::size_t s = 0; s < O::states; ++s) one.state[s] = &a[1 + s];
             for (std::size_t s = 0; s < Choice::states; ++s) other.state[s] = &b[1 + s];
-            gpipe::apply_rule(optimizer.template rule<double>(context), one, 0);
-            gpipe::apply_rule(choice.template rule<double>(context), other, 0);
+            gpipe::apply_rule(optimizer.template rule<double>(context), one, 0, 0.3);
+            gpipe::apply_rule(choice.template rule<double>(context), other, 0, 0.3);
             CHECK(std::equal(a, a + 3, b));
             CHECK(a[0] != 0.7);
         }

@@ -328,7 +328,7 @@ TEST_CASE("what is no number among queries is none in what their attention puts 
 }
 
 TEST_CASE("rows scattered by teams have the bits of a loop") {
-    std::size_t const rows = 40;
+    std::size_t const rows = 600; // more than a team looks at together
     std::size_t const width = 3;
     std::vector<std::int32_t> indices(rows);
     for (std::size_t r = 0; r < rows; ++r) indices[r] = static_cast<std::int32_t>(r * r % 7);

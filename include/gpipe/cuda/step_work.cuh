@@ -81,8 +81,9 @@ template <class T, class Optimizer> struct UpdateElement {
 
     __device__ void operator()(std::size_t i) const {
         if (!committed) return;
-        gradient[i] = mean(gradient[i]);
-        if (updates) apply_rule(rule, tensor, i);
+        T const its_mean = mean(gradient[i]);
+        if (updates) apply_rule(rule, tensor, i, its_mean);
+        gradient[i] = its_mean; // last: it stands for states that are not planned, too
     }
 };
 template <class T, class Optimizer> struct PrepareUpdate {

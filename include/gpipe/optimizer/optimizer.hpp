@@ -67,17 +67,22 @@ namespace detail {
 
 template <class Rule, class T, std::size_t states, std::size_t... Is>
 GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
-                                  std::size_t i, std::index_sequence<Is...>) {
-    rule(tensor.parameter[i], tensor.gradient[i], tensor.state[Is][i]...);
+                                  std::size_t i, T gradient, std::index_sequence<Is...>) {
+    T parameter = tensor.parameter[i];
+    T state[states ? states : 1] = {tensor.state[Is][i]...};
+    rule(parameter, gradient, state[Is]...);
+    tensor.parameter[i] = parameter;
+    ((tensor.state[Is][i] = state[Is]), ...);
 }
 
 } // namespace detail
 
-/// Applies an optimizer's rule to element `i`.
+/// Applies an optimizer's rule to element `i`, whose gradient this is. All is read before anything
+/// is written: a GPU waits for its memory once.
 template <class Rule, class T, std::size_t states>
 GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
-                                  std::size_t i) {
-    detail::apply_rule(rule, tensor, i, std::make_index_sequence<states>{});
+                                  std::size_t i, T gradient) {
+    detail::apply_rule(rule, tensor, i, gradient, std::make_index_sequence<states>{});
 }
 
 /// An optimizer that treats every element alike says how: `rule<T>(UpdateContext)` returns a
