@@ -12,7 +12,6 @@
 #include "support/output.hpp" // examples/
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -139,5 +139,8 @@ endfunction()
 set(GPIPE_TEST_KINDS unit runtime state cuda_double emulated static compile_fail headers cuda gpu scripts readme
     docs package programs CACHE STRING "Kinds of tests to build")
 set(GPIPE_TESTS_TOGETHER 1 CACHE STRING "How many test files are compiled as one program")
+if(NOT GPIPE_TESTS_TOGETHER MATCHES "^[1-9][0-9]*$")
+    message(FATAL_ERROR "GPIPE_TESTS_TOGETHER is '${GPIPE_TESTS_TOGETHER}', and a number from 1 on is meant")
+endif()
 set(GPIPE_SANITIZER_TOOLS "" CACHE STRING "memcheck, racecheck, synccheck: for tests of kind gpu")
 option(GPIPE_EVERY_MISTAKE "Try every mistake of compile_fail through nvcc, not one of each file" OFF)

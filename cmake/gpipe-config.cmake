@@ -1,6 +1,10 @@
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 include(${CMAKE_CURRENT_LIST_DIR}/gpipe-targets.cmake)
+target_sources(gpipe::compiled INTERFACE ${CMAKE_CURRENT_LIST_DIR}/compiled.cpp)
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/compiled.cpp
+    DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_SOURCE_DIR}
+    PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 get_target_property(links gpipe::gpipe INTERFACE_LINK_LIBRARIES)
 if("CUDA::nvtx3" IN_LIST links)
     find_dependency(CUDAToolkit)
@@ -13,10 +17,15 @@ foreach(component mpi sockets nccl)
     endif()
 endforeach()
 foreach(component IN LISTS gpipe_FIND_COMPONENTS)
-    if(gpipe_FIND_REQUIRED_${component} AND NOT TARGET gpipe::${component})
+    if(TARGET gpipe::${component})
+        set(gpipe_${component}_FOUND TRUE)
+        continue()
+    endif()
+    set(gpipe_${component}_FOUND FALSE)
+    if(gpipe_FIND_REQUIRED_${component})
         set(gpipe_FOUND FALSE)
-        set(gpipe_NOT_FOUND_MESSAGE
-            "there is no component ${component} (state needs nlohmann-json, mpi needs MPI, sockets needs OpenSSL; in Debian: "
-            "nlohmann-json3-dev, libopenmpi-dev, libssl-dev; nccl needs NCCL of the CUDA Toolkit)")
+        string(CONCAT gpipe_NOT_FOUND_MESSAGE "there is no component ${component} (state needs nlohmann-json, mpi "
+            "needs MPI, sockets needs OpenSSL; in Debian: nlohmann-json3-dev, libopenmpi-dev, libssl-dev; nccl needs "
+            "NCCL of the CUDA Toolkit)")
     endif()
 endforeach()

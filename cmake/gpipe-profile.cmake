@@ -1,5 +1,5 @@
 # gpipe_profile(TARGET HEADER INCLUDE FILE NET EXPRESSION SAMPLES n [ROUNDS n] [CUDA]): before TARGET is built, a
-# program that is compiled as it is times every layer of EXPRESSION, a Pipeline that FILE declares, for
+# program that is compiled as it is (set its standard before) times every layer of EXPRESSION, a Pipeline that FILE declares, for
 # micro-batches of n samples; what it finds is TARGET's HEADER, a constant gpipe::ProfileView of the header's
 # name: for gpipe::balance::ByTime. FILE is not to include HEADER. CUDA: on a GPU, which whoever builds must
 # have. In this tree and in an installed one.
@@ -13,9 +13,15 @@ function(gpipe_profile target header)
     if(NOT "${arg_UNPARSED_ARGUMENTS}" STREQUAL "")
         message(FATAL_ERROR "gpipe_profile(${target} ${header}): nobody knows ${arg_UNPARSED_ARGUMENTS}")
     endif()
-    if(NOT arg_ROUNDS)
+    if(NOT DEFINED arg_ROUNDS)
         set(arg_ROUNDS 9)
     endif()
+    foreach(word SAMPLES ROUNDS)
+        if(NOT "${arg_${word}}" MATCHES "^[1-9][0-9]*$")
+            message(FATAL_ERROR "gpipe_profile(${target} ${header}): ${word} is '${arg_${word}}', and a number from 1 on "
+                                "is meant")
+        endif()
+    endforeach()
     set(umbrella gpipe.hpp)
     set(device Host)
     set(ending cpp)
@@ -34,6 +40,15 @@ function(gpipe_profile target header)
         $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
     target_compile_options(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>)
+    target_compile_features(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_FEATURES>)
+    foreach(language CXX CUDA)
+        foreach(property STANDARD STANDARD_REQUIRED EXTENSIONS)
+            get_target_property(value ${target} ${language}_${property})
+            if(NOT "${value}" MATCHES "NOTFOUND$")
+                set_target_properties(${program} PROPERTIES ${language}_${property} "${value}")
+            endif()
+        endforeach()
+    endforeach()
     target_link_libraries(${program} PRIVATE gpipe::gpipe $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
     set(output ${folder}/include/${header})
     cmake_path(GET output PARENT_PATH parent)

@@ -4,7 +4,6 @@
 #include "quiet.hpp"
 
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 namespace benchmark {

@@ -2,8 +2,6 @@
 
 #include <gpipe/gpipe.cuh>
 
-#include <cstddef>
-
 namespace benchmark {
 
 /// An event that measures time, and may lie in a graph.

@@ -5,9 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
-#include <cstddef>
 #include <cstdio>
-#include <string_view>
 #include <system_error>
 
 namespace support {

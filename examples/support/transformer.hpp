@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <string_view>
 #include <vector>
 
 namespace support {

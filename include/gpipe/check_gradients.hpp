@@ -183,7 +183,7 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
         if constexpr (joins_ranks<Device>)
             if (ranks.count > 1) share_layer(machine, i, owner, error, rows, given, report);
         if (error) std::rethrow_exception(error);
-        if (report.faults() > faults && report.rows.back().fault == "forward gives no number")
+        if (report.faults() > faults && report.rows.back().fault.starts_with("forward "))
             break; // nothing can be said of the layers behind
     }
     return report;

@@ -9,7 +9,6 @@
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 
-#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -68,12 +67,17 @@ template <class Machine> bool reads_sides(Machine const& machine) {
             return true;
     return false;
 }
-// `what`: a number for all that says which samples a mini-batch has.
+// Throws what was wrong with what the Loader was told, which other ranks then hear of. `what`: a
+// number for all that says which samples a mini-batch has.
 template <class Train>
-std::vector<LoaderPart> loader_parts(Train& train, std::size_t batch, std::uint64_t what) {
+std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wrong,
+                                     std::size_t batch, std::uint64_t what) {
     std::vector<LoaderPart> parts;
     std::mutex mutex; // replicas of one process do this at once
     MachineAccess::together(train, [&](auto& machine, bool) {
+        or_refuse(machine, [&] {
+            if (wrong) std::rethrow_exception(wrong);
+        });
         machine.begin_together(RankCall::reads);
         Ranks const& ranks = machine.ranks();
         Programs const& programs = machine.programs();
@@ -137,12 +141,12 @@ template <class Train, class Source> class Loader {
     /// Begins with the mini-batch after the steps that are trained. `train` is looked at here only.
     /// With several replicas in this process, or ranks, all call it. Throws std::invalid_argument
     /// for a source without samples, for more samples in a mini-batch than there is room for, and
-    /// for a step of no part.
+    /// for a step of no part; other ranks, on hosts, then throw that this one has refused.
     Loader(Train& train, Source source, LoaderOptions const& options = {})
         : source_(std::move(source)), options_(options),
-          samples_(checked_batch(train, options.batch)), size_(checked_size(source_)),
-          parts_(detail::loader_parts(train, samples_, number())),
-          next_(train.steps() * checked_parts(options.parts)), read_(next_) {
+          samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
+          parts_(detail::loader_parts(train, what_is_wrong(train), samples_, number())),
+          next_(train.steps() * options.parts), read_(next_) {
         for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
         if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
     }
@@ -164,7 +168,7 @@ template <class Train, class Source> class Loader {
         if (options_.ahead == 0) {
             read(next_);
         } else {
-            changed_.wait(lock, [&] { return read_ > next_ || error_; });
+            changed_.wait(lock, [&] { return read_ != next_ || error_; });
             if (read_ == next_) {
                 changed_.notify_all();
                 std::rethrow_exception(std::exchange(error_, nullptr));
@@ -204,22 +208,32 @@ template <class Train, class Source> class Loader {
         detail::LoaderTensors<Target> targets;
     };
 
-    static std::size_t checked_parts(std::size_t parts) {
-        if (parts == 0) throw std::invalid_argument("gpipe: a step that is loaded has no parts");
-        return parts;
+    static std::size_t room(Train const& train) {
+        return detail::MachineAccess::of(train).all_samples();
     }
-    static std::size_t checked_batch(Train const& train, std::size_t batch) {
-        std::size_t const room = detail::MachineAccess::of(train).all_samples();
-        if (batch > room)
-            detail::throw_error<std::invalid_argument>(
-                "gpipe: mini-batches of %zu samples are to be loaded, and there is room for %zu",
-                batch, room);
-        return batch == 0 ? room : batch;
+    static std::uint64_t size_of(Source const& source, std::exception_ptr& error) noexcept {
+        try {
+            return static_cast<std::uint64_t>(source.size());
+        } catch (...) { // which other ranks are to hear of
+            error = std::current_exception();
+            return 0;
+        }
     }
-    static std::uint64_t checked_size(Source const& source) {
-        auto const size = static_cast<std::uint64_t>(source.size());
-        if (size == 0) throw std::invalid_argument("gpipe: there are no samples to load");
-        return size;
+    std::exception_ptr what_is_wrong(Train const& train) const {
+        if (error_) return error_;
+        if (samples_ > room(train))
+            return std::make_exception_ptr(
+                std::invalid_argument(detail::Message("gpipe: mini-batches of %zu samples are to "
+                                                      "be loaded, and there is room for %zu",
+                                                      samples_, room(train))
+                                          .text));
+        if (size_ == 0)
+            return std::make_exception_ptr(
+                std::invalid_argument("gpipe: there are no samples to load"));
+        if (options_.parts == 0)
+            return std::make_exception_ptr(
+                std::invalid_argument("gpipe: a step that is loaded has no parts"));
+        return nullptr;
     }
     // For all that says which samples a mini-batch has.
     std::uint64_t number() const {
@@ -252,7 +266,7 @@ template <class Train, class Source> class Loader {
         std::unique_lock lock(mutex_);
         for (;;) {
             changed_.wait(lock,
-                          [&] { return stops_ || (!error_ && read_ < next_ + options_.ahead); });
+                          [&] { return stops_ || (!error_ && read_ - next_ < options_.ahead); });
             if (stops_) return;
             std::uint64_t const number = read_;
             reads_ = true;
@@ -273,6 +287,7 @@ template <class Train, class Source> class Loader {
 
     Source source_;
     LoaderOptions const options_;
+    std::exception_ptr error_; // of reading that one, see read_
     std::size_t const samples_;
     std::uint64_t const size_;
     std::vector<detail::LoaderPart> const parts_;
@@ -283,7 +298,6 @@ template <class Train, class Source> class Loader {
     std::uint64_t read_;   // by the thread: all from next_ on to this one have been
     std::size_t turn_ = 0; // slot of mini-batch 0, see seek()
     bool reads_ = false, stops_ = false;
-    std::exception_ptr error_; // of reading that one
     std::thread thread_;
 };
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/model_of.hpp>

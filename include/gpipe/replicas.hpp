@@ -2,7 +2,6 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/dynamic.hpp>
-#include <gpipe/core/error.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/runtime/machine_of.hpp>

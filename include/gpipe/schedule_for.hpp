@@ -2,7 +2,6 @@
 
 #include <gpipe/checkpoint/offload.hpp>
 #include <gpipe/core/finite.hpp>
-#include <gpipe/core/type_name.hpp>
 #include <gpipe/memory/offload_times.hpp>
 #include <gpipe/plan/edge_costs.hpp>
 #include <gpipe/schedule/schedule_catalogue.hpp>
@@ -15,7 +14,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>

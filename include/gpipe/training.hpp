@@ -15,10 +15,7 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 

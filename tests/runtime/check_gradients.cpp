@@ -331,6 +331,70 @@ TEST_CASE_TEMPLATE("a slope that is lost in rounding is not called wrong, and sa
           std::string::npos);
 }
 
+namespace {
+
+struct Across;
+/// Passes its input on, and stashes it, if it does.
+template <bool stashes> struct Stasher {
+    using Input = gpipe::Tensor<float, 3>;
+    using Output = Input;
+    using Stash = gpipe::Skip<Across, Input>;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    void forward(auto& ctx, auto x, auto y) const {
+        std::copy_n(x.data(), x.size(), y.data());
+        if (stashes) std::copy_n(x.data(), x.size(), gpipe::stash<Across>(ctx).data());
+    }
+    void backward(auto& ctx, auto dy, auto dx) const {
+        auto const more = gpipe::stash_gradient<Across>(ctx);
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = dy.data()[i] + more.data()[i];
+    }
+};
+struct Popper {
+    using Input = gpipe::Tensor<float, 3>;
+    using Output = Input;
+    using Pop = gpipe::Skip<Across, Input>;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const other = gpipe::pop<Across>(ctx);
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = x.data()[i] + other.data()[i];
+    }
+    void backward(auto& ctx, auto dy, auto dx) const {
+        std::copy_n(dy.data(), dy.size(), dx.data());
+        std::copy_n(dy.data(), dy.size(), gpipe::pop_gradient<Across>(ctx).data());
+    }
+};
+/// Its backward writes what is no number.
+struct NoNumbers {
+    using Input = gpipe::Tensor<float, 3>;
+    using Output = Input;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    void forward(auto&, auto x, auto y) const { std::copy_n(x.data(), x.size(), y.data()); }
+    void backward(auto&, auto, auto dx) const {
+        std::fill_n(dx.data(), dx.size(), std::numeric_limits<float>::quiet_NaN());
+    }
+};
+
+} // namespace
+
+TEST_CASE("a stash that forward leaves unwritten is told of the layer that stashes") {
+    std::vector<float> const x{1, 2, 3, 4, -5, 6, 7, 8, 9};
+    using Loss = toy::MeanSquare<float, 3>;
+    CHECK(report_of<float, Loss>(x, 3, Stasher<true>{}, Popper{}).passed());
+    auto const report = report_of<float, Loss>(x, 3, Stasher<false>{}, Popper{});
+    INFO(report);
+    REQUIRE(report.rows.size() == 1);
+    CHECK(report.rows[0].layer == 0);
+    CHECK(report.rows[0].fault == "forward does not write it");
+}
+
+TEST_CASE("a backward that writes what is no number has written it") {
+    auto const report = report_of<float, toy::MeanSquare<float, 3>>(
+        {1, 2, 3, 4, -5, 6, 7, 8, 9}, 3, NoNumbers{}, toy::Scale<float, 3>{});
+    INFO(report);
+    CHECK(report.faults() == 1);
+    CHECK(report.rows[0].fault == "backward gives no number");
+}
+
 TEST_CASE("what is no number is told, and layers behind it are not looked at") {
     auto const report = report_of<float, toy::MeanSquare<float, 3>>(
         {1, 2, 3, 4, -5, 6, 7, 8, 9}, 3, toy::Scale<float, 3>{2}, Logarithm<float, 3>{},

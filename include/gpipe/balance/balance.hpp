@@ -4,7 +4,6 @@
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/core/dynamic.hpp>
 #include <gpipe/core/error.hpp>
 
 #include <array>

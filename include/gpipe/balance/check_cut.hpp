@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/balance.hpp>
+#include <gpipe/core/dynamic.hpp>
 
 #include <cstddef>
 

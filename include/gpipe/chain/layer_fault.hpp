@@ -3,7 +3,6 @@
 #include <gpipe/chain/item.hpp>
 #include <gpipe/chain/layer_fits.hpp>
 
-#include <concepts>
 #include <cstddef>
 #include <type_traits>
 

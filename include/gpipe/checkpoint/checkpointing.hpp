@@ -7,7 +7,6 @@
 #include <concepts>
 #include <cstddef>
 #include <string_view>
-#include <type_traits>
 
 namespace gpipe {
 

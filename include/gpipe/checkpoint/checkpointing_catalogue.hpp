@@ -4,9 +4,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/registry.hpp>
 
-#include <cstddef>
 #include <string_view>
-#include <utility>
 
 namespace gpipe::checkpoint {
 

@@ -6,7 +6,6 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
-#include <cstddef>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>

@@ -7,7 +7,6 @@
 #include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
-#include <initializer_list>
 #include <limits>
 #include <stdexcept>
 

@@ -10,7 +10,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <type_traits>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {

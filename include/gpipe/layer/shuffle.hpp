@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/random.hpp>
 
 #include <cstdint>

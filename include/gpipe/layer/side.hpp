@@ -6,7 +6,6 @@
 #include <gpipe/layer/tensor.hpp>
 
 #include <cstddef>
-#include <string_view>
 #include <type_traits>
 
 namespace gpipe {

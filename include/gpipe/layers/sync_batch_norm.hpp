@@ -3,8 +3,6 @@
 #include <gpipe/layers/batch_norm.hpp>
 #include <gpipe/layers/replica_moments.hpp>
 
-#include <cstddef>
-
 namespace gpipe {
 
 /// A BatchNorm that in training normalises by the moments of a micro-batch in all replicas (GPipe,

@@ -5,7 +5,6 @@
 #include <gpipe/plan/pools.hpp>
 #include <gpipe/plan/replication.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 
 GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {

@@ -6,7 +6,6 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string_view>
 
 GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {

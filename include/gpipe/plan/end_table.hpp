@@ -4,7 +4,6 @@
 #include <gpipe/plan/end_needs.hpp>
 #include <gpipe/plan/ended_step.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/edge.hpp>
 #include <gpipe/schedule/offloads.hpp>
 

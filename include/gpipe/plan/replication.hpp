@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
-#include <gpipe/core/compiled.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/call/address.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/edge.hpp>

@@ -39,6 +39,13 @@ GPIPE_INLINE std::string what_of(std::exception_ptr const& thrown) {
         return "what it threw is no std::exception";
     }
 }
+// As far as there is room for them, and memory.
+GPIPE_INLINE void put_what_of(std::exception_ptr const& thrown, char (&words)[256]) noexcept {
+    try {
+        std::snprintf(words, sizeof words, "%s", what_of(thrown).c_str());
+    } catch (...) {
+    }
+}
 
 // What a rank tells of a run: its first failure.
 struct RankNote {
@@ -60,7 +67,7 @@ struct RankNote {
         cell = f.cell;
         micro_batch = f.micro_batch;
         tensor = f.tensor;
-        std::snprintf(what, sizeof what, "%s", what_of(f.error).c_str());
+        put_what_of(f.error, what);
     }
     // Of both the first.
     void take_in(RankNote const& other) {
@@ -76,8 +83,12 @@ struct RankNote {
         if (!knows || (run.failure.get() && run.failure.place() == place)) return;
         Failure failure{layer, tables.layer_names[layer], cell, micro_batch, action, {}, of,
                         tensor};
-        failure.error = std::make_exception_ptr(RankError("gpipe: on rank " + std::to_string(rank) +
-                                                          ", " + failure.place() + ": " + what));
+        try {
+            failure.error = std::make_exception_ptr(RankError(
+                "gpipe: on rank " + std::to_string(rank) + ", " + failure.place() + ": " + what));
+        } catch (...) { // no memory for that
+            failure.error = std::current_exception();
+        }
         run.failure.settle(place, std::move(failure));
     }
 };
@@ -116,7 +127,7 @@ void agree_made(Transport& transport, std::exception_ptr const& own = nullptr) {
     auto const first = static_cast<std::size_t>(std::find(all.begin(), all.end(), 1) - all.begin());
     if (first == all.size()) return;
     char words[256] = {};
-    if (first == transport.rank()) std::snprintf(words, sizeof words, "%s", what_of(own).c_str());
+    if (first == transport.rank()) put_what_of(own, words);
     for (std::size_t at = 0; at < sizeof words; at += sizeof(std::uint64_t)) {
         std::uint64_t word;
         std::memcpy(&word, words + at, sizeof word);
@@ -177,8 +188,11 @@ template <class Transport> void refuse_call(Transport& transport, Tables const& 
 }
 
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
+// `room`: for as many totals of another rank. Nothing is allocated: who threw for that in between
+// would leave the others waiting.
 template <class Transport>
-void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals) {
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals,
+           std::span<double> room) {
     Ranks const& ranks = tables.ranks;
     RankNote note(run, ranks.number());
     RankCall const call(run.arguments, run.batch->optionals(), tables.told_rates);
@@ -202,9 +216,8 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
             note.verdict.compare(ranks.number(), call, r, theirs.verdict.call);
             note.take_in(theirs);
             if (!adds || r % ranks.count != tables.decider()) continue;
-            Array<double> here(sums.size());
-            transport.receive(other, bytes_of(here[0]), sums.size_bytes());
-            for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += here[i];
+            transport.receive(other, bytes_of(room[0]), sums.size_bytes());
+            for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += room[i];
         }
         for (std::size_t r = 0; r < ranks.all(); ++r) {
             std::uint32_t const other = tables.channel_of_rank(r);

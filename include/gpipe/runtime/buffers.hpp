@@ -7,6 +7,7 @@
 #include <gpipe/transport/local.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -71,14 +72,14 @@ template <class Device> class BufferMoves {
             row.merge(row.object, memory, stream, row.layer);
         }
     }
-    // f(row, memory, stream) for each layer of the device; not where layers have failed: statistics
-    // may be missing.
+    // f(row, memory, stream) for each layer of the device; not where layers have failed, or this
+    // before: statistics may be missing.
     template <class F> void each_row(Run& run, Step const& step, F f) {
         DeviceBuffers const& own = tables_.buffers.devices[step.device];
         for (std::size_t i = own.first; i < own.last; ++i) {
             auto const work = [&run, &tables = tables_, i, f, on = &device_.stream(step.stream)] {
-                if (run.failed()) return;
                 BufferRow const& row = tables.buffers.rows[i];
+                if (run.failure.place() <= place_of(tables, row.layer)) return;
                 Work::attempt([&] { f(row, tables.layers[row.layer].buffers, on); },
                               [&](std::exception_ptr error) {
                                   tell(run, tables, row.layer, std::move(error));
@@ -87,8 +88,11 @@ template <class Device> class BufferMoves {
             device_.launch(step.stream, [work]() noexcept(Work::catches) { work(); });
         }
     }
+    static std::uint32_t place_of(Tables const& tables, std::size_t layer) {
+        return FirstFailure::behind_actions(tables.updates.size() + layer);
+    }
     static void tell(Run& run, Tables const& tables, std::size_t layer, std::exception_ptr error) {
-        run.failure.tell(FirstFailure::behind_actions(tables.updates.size() + layer),
+        run.failure.tell(place_of(tables, layer),
                          {layer, tables.layer_names[layer], tables.cell_of(layer), Failure::all,
                           Kind::next_buffers, std::move(error)});
     }

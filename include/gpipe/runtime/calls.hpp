@@ -7,7 +7,6 @@
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/step.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>

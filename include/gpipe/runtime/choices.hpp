@@ -89,14 +89,15 @@ GPIPE_INLINE void check_optimizer(std::string_view chosen, std::string_view plan
 
 /// Throws std::invalid_argument for factors that are none.
 GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
-    if (scale.initial == 0) return;
+    if (detail::is_finite(scale.initial) && scale.initial == 0) return;
     if (immediate)
         throw std::invalid_argument(
             "gpipe: Options::loss_scale skips steps whose gradients are not finite, but with "
             "update::Immediate devices update their parameters before all gradients are known");
     if (!(scale.least > 0 && scale.least <= scale.initial && scale.initial <= scale.most &&
-          detail::is_finite(scale.most) && scale.backoff > 0 && scale.backoff <= 1 &&
-          scale.growth >= 1 && detail::is_finite(scale.growth)))
+          detail::is_finite(scale.least) && detail::is_finite(scale.initial) &&
+          detail::is_finite(scale.most) && detail::is_finite(scale.backoff) && scale.backoff > 0 &&
+          scale.backoff <= 1 && scale.growth >= 1 && detail::is_finite(scale.growth)))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::loss_scale begins at %g, within %g and %g, grows by %g and falls by "
             "%g: a scale, and both of its bounds, are positive and finite, it grows by a finite "
@@ -108,7 +109,7 @@ GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
 /// `immediate`: see update::Immediate. Throws std::invalid_argument where that could not be done.
 GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFinite not_finite,
                                       LossScale const& scale, bool immediate) {
-    if (!(norm >= 0))
+    if (!(norm >= 0) || detail::is_nan(norm))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
     if (immediate && norm > 0)

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gpipe/core/clock.hpp>
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/lane_choice.hpp>
@@ -150,9 +148,13 @@ template <DeviceRuntime Device> class Engine {
         runs_.time_actions(
             std::max(planned_.plan.lowered.programs.size(), planned_.evaluation.programs.size()));
     }
-    /// That run.
+    /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {
-        detail::OneCaller::Call const call(caller_); // it may be half of one
+        detail::OneCaller::Call const call(caller_); // else it may be half of one
+        if (runs_.under_way())
+            detail::throw_error<std::logic_error>(
+                "gpipe: when actions ran is asked while steps, or inferences, are under way: wait "
+                "for them first");
         return runs_.last();
     }
 

@@ -34,6 +34,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       seed_(seed) {
     device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
     give_states();
+    for (std::size_t slot = 0; slot < slots; ++slot) runs_[slot].caller = &caller_;
 }
 
 template <DeviceRuntime Device> Engine<Device>::~Engine() {

@@ -4,8 +4,6 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step.hpp>
 
-#include <cstddef>
-
 namespace gpipe::detail {
 
 // Has other replicas get zeros where they wait for what these calls, which are not made, would

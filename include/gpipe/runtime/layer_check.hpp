@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/finite.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/gradient_report.hpp>
 #include <gpipe/runtime/layer_slopes.hpp>
@@ -35,7 +36,8 @@ template <class Bench> class LayerCheck {
             GradientRow row = empty_row(probe_.is_loss() ? "sum" : "output");
             row.entry = std::to_string(output) + " of micro-batch " + std::to_string(part);
             row.analytic = row.numeric = slopes_.base(part, output);
-            row.fault = "forward gives no number";
+            row.fault = Probe::is_rubbish(row.numeric) ? "forward does not write it"
+                                                       : "forward gives no number";
             return report.rows.push_back(std::move(row));
         }
         for (Way const way : {Way::backward, Way::halves, Way::without_input})
@@ -157,7 +159,7 @@ template <class Bench> class LayerCheck {
         std::size_t finite = 0;
         for (Look& look : all) {
             look.slope = slopes_.along(look.place, look.way, scale(look));
-            if (look.place.entry == Probe::whole || !std::isfinite(look.slope.doubt)) continue;
+            if (look.place.entry == Probe::whole || !is_finite(look.slope.doubt)) continue;
             slopes += look.slope.value * look.slope.value;
             ++finite;
         }
@@ -167,12 +169,12 @@ template <class Bench> class LayerCheck {
             bool const one = look.place.entry != Probe::whole;
             double const other = one ? usual : usual * std::sqrt(static_cast<double>(size));
             auto const size_of = [&](double a, Slope const& slope) {
-                return std::max({std::isfinite(a) ? std::abs(a) : 0, std::abs(slope.value), other});
+                return std::max({is_finite(a) ? std::abs(a) : 0, std::abs(slope.value), other});
             };
             auto const wrong = [&](double a, Slope const& slope) {
                 double const allowed =
                     tolerance_ * size_of(a, slope) + slope.margin() + 3 * slope.hidden;
-                return !std::isfinite(a) || std::abs(a - slope.value) > allowed;
+                return !is_finite(a) || std::abs(a - slope.value) > allowed;
             };
             bool seen = false, faulty = false;
             for (Gradients const& gradients : gradients_) {
@@ -196,7 +198,7 @@ template <class Bench> class LayerCheck {
                 row.entry = name_of(look.place);
                 row.analytic = a;
                 row.numeric = look.slope.value;
-                row.error = std::isfinite(error) ? error : HUGE_VAL;
+                row.error = is_finite(error) ? error : HUGE_VAL;
                 if (first) row.fault = words(gradients, look, a);
             }
             row.checked += seen;
@@ -212,7 +214,8 @@ template <class Bench> class LayerCheck {
                std::to_string(place.entry / count);
     }
     std::string_view words(Gradients const& found, Look const& look, double a) const {
-        if (look.place.input && !std::isfinite(a)) return "backward does not write it";
+        if (look.place.input && Probe::is_rubbish(a)) return "backward does not write it";
+        if (!is_finite(a)) return "backward gives no number";
         for (Gradients const& gradients : gradients_)
             if (!look.place.input && gradients.again && gradients.way == found.way &&
                 analytic(gradients, look) == 0 && look.slope.value != 0)

@@ -6,6 +6,7 @@
 #include <gpipe/runtime/probe_inputs.hpp>
 #include <gpipe/runtime/probe_sides.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -108,6 +109,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
                          memory(saved.slots(room)),
                          memory(deferred.slots(room)),
                          memory(is_loss() ? model.sums * sizeof(double) : 0)};
+            parts_[p].y.fill(rubbish);
         }
         // By end: what it stashes, then what it pops.
         auto const add_skips = [&](std::size_t from, Tensors const& tensors, Region tensor,
@@ -193,6 +195,11 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         return way == Way::halves ? info.splits : info.accepts_none && info.learns();
     }
     void clear_gradients() { gradients_.fill(0); }
+    /// Whether a number is what was there before: none that a calculation gives.
+    static bool is_rubbish(double value) {
+        constexpr std::uint64_t quiet = std::uint64_t{0xFFF8} << 48; // of no number, as x86 has it
+        return std::bit_cast<std::uint64_t>(value) > quiet;
+    }
     /// Runs both micro-batches forward, then backward. What a function has to write, and what it
     /// may not count on, holds no numbers before.
     void backward(Way way) {

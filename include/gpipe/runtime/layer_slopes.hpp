@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/finite.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/layer_probe.hpp>
 
@@ -50,7 +51,7 @@ template <class Bench> class LayerSlopes {
     bool finite(std::size_t& p, std::size_t& output) const {
         for (p = 0; p < Probe::parts; ++p)
             for (output = 0; output < base_[p].size(); ++output)
-                if (!std::isfinite(base_[p][output])) return false;
+                if (!is_finite(base_[p][output])) return false;
         return true;
     }
     double base(std::size_t p, std::size_t output) const { return base_[p][output]; }

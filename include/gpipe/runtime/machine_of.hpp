@@ -3,10 +3,8 @@
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/core/error.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/core/version.hpp>
-#include <gpipe/plan/edge_costs.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/machine.hpp>

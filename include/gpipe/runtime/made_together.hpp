@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gpipe/core/array.hpp>
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/machine.hpp>

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gpipe/core/array.hpp>
-
 #include <cstddef>
 
 namespace gpipe {

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <span>
 #include <stdexcept>
-#include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {

@@ -9,9 +9,31 @@
 namespace gpipe::detail {
 
 // Holds for one object that its calls come one after another: a second thread would wait for marks
-// that the first has taken away, and a call from within a step for that step, for ever.
+// that the first has taken away, and a call from within a step, also of one that was started and
+// goes on by itself, for that step, for ever.
 class OneCaller {
   public:
+    // While a thread walks a run of the object.
+    class Walk {
+      public:
+        explicit Walk(OneCaller const* of) : of_(of), around_(innermost_) { innermost_ = this; }
+        Walk(Walk const&) = delete;
+        Walk& operator=(Walk const&) = delete;
+        ~Walk() { innermost_ = around_; }
+
+        // Whether this thread does.
+        static bool is_in(OneCaller const* of) {
+            Walk const* walk = innermost_;
+            while (walk && walk->of_ != of) walk = walk->around_;
+            return walk;
+        }
+
+      private:
+        static inline thread_local constinit Walk const* innermost_ = nullptr;
+        OneCaller const* of_;
+        Walk const* around_; // whose layer began another object's run in this thread
+    };
+
     // A call. Throws std::logic_error if there is another one.
     class Call {
       public:
@@ -26,7 +48,7 @@ class OneCaller {
 
   private:
     void begin() {
-        if (inside_.exchange(true, std::memory_order_acquire)) refuse();
+        if (Walk::is_in(this) || inside_.exchange(true, std::memory_order_acquire)) refuse();
     }
     [[noreturn]] static void refuse();
 

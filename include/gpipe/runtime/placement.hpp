@@ -7,7 +7,6 @@
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/lanes.hpp>
 
-#include <algorithm>
 #include <cstddef>
 
 GPIPE_RUNS_ONCE_BEGIN

@@ -21,6 +21,7 @@ struct RankCall {
         trains,
         refuses, // what it was told, and has thrown
         saves,   // and what else is no run
+        starts_saving,
         loads,
         checks_gradients,
         shows,
@@ -55,6 +56,7 @@ struct RankCall {
                                                 "train on",
                                                 "do what it refuses (its own error says why)",
                                                 "save",
+                                                "start a save",
                                                 "load",
                                                 "check gradients",
                                                 "show a timeline",

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/runtime/replica_parts.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step.hpp>

@@ -5,6 +5,7 @@
 #include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
+#include <gpipe/runtime/one_caller.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -62,6 +63,7 @@ struct Run {
     double origin = 0;                 ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
     detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one
+    detail::OneCaller const* caller = nullptr;  ///< of the object whose run it is
 
     /// Whether anybody wants to know of its actions. Decided before it begins: one that nobody
     /// observes is walked by other code.

@@ -21,7 +21,8 @@ template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
                    StepOptionals const& optionals);
 template <class Transport>
-void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals);
+void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals,
+           std::span<double> room);
 
 } // namespace detail
 
@@ -44,6 +45,7 @@ template <DeviceRuntime Device> class Runs {
                  checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
                  tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0,
                  tables_.constants.table ? tables_.constants.table->bytes() : 0, batch_bytes}),
+          others_(tables_.ranks.replicas > 1 ? tables_.sums : 0),
           end_(device, tables_, mail_, checks, immediate) {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
         for (Run& run : runs_) {
@@ -110,6 +112,12 @@ template <DeviceRuntime Device> class Runs {
         run.preemptions.store(0, std::memory_order_relaxed);
         if (!run.times.empty()) run.origin = detail::seconds_now();
         return run;
+    }
+    /// Whether something of one may be.
+    bool under_way() const {
+        for (Run const& run : runs_)
+            if (!run.ended) return true;
+        return false;
     }
     /// As the device has it walked.
     typename Walker<Device>::Walk walk(Run& run, StepTable const& table) {
@@ -256,8 +264,8 @@ template <DeviceRuntime Device> class Runs {
     void agree_on(Run& run) {
         try {
             std::size_t const slot = run.arguments.slot;
-            detail::agree(device_.transport(), tables_, run,
-                          {mail_.totals(slot), tables_.sums + 1});
+            detail::agree(device_.transport(), tables_, run, {mail_.totals(slot), tables_.sums + 1},
+                          {others_.data(), others_.size()});
             device_.rest();
         } catch (...) {
             interrupt(run);
@@ -277,6 +285,7 @@ template <DeviceRuntime Device> class Runs {
     Tables tables_;
     HostMemory host_sums_; ///< loss_sums, where the device reads the host's memory
     Mailboxes<Device> mail_;
+    Array<double> others_; ///< room for what another replica's loss comes to
     detail::StepEnd<Device> end_;
     Walker<Device> walker_{device_, tables_, mail_, end_};
     detail::ActionHook hook_;

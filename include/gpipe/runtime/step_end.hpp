@@ -12,7 +12,6 @@
 #include <gpipe/runtime/tie_reduction.hpp>
 #include <gpipe/transport/local.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <utility>

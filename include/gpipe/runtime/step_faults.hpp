@@ -2,6 +2,7 @@
 
 #include <gpipe/call/step_state.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/tables.hpp>
 
@@ -53,7 +54,7 @@ namespace gpipe::detail {
 // What the commit has found not to be finite.
 [[gnu::cold]] GPIPE_INLINE Failure not_finite(Tables const& tables, StepState const& state) {
     double const value =
-        std::isinf(state.fault_value) ? state.fault_value : std::fabs(state.fault_value); // no -nan
+        is_nan(state.fault_value) ? std::fabs(state.fault_value) : state.fault_value; // no -nan
     if (state.fault == StepFault::gradient) {
         std::size_t const i = tables.order[state.fault_at];
         return failure_of_row(tables, FailureOf::gradient, i,

@@ -2,7 +2,6 @@
 
 #include <gpipe/call/handle_set.hpp>
 #include <gpipe/core/array.hpp>
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/exact_sum.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/buffer_rows.hpp>

@@ -7,11 +7,12 @@
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/trace/timeline.hpp>
 
-#include <concepts>
 #include <cstddef>
+#include <mutex>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace gpipe {
 
@@ -26,13 +27,13 @@ template <class Training> class Timed {
         machine().engine().time_actions();
     }
     /// When each action of the last run ran that this process has, by its index among all actions;
-    /// only after time_actions().
+    /// only after time_actions(). Throws std::logic_error while steps are under way.
     Array<ActionTime> const& times() const { return machine().engine().last_run().times; }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
     /// After a training step with the bytes that were in use. Says how often a lane lost its core.
     /// With several ranks all call it, and time_actions() before, and have the same: of those of
     /// other hosts as far as their clocks could be compared. Throws std::logic_error if there is no
-    /// timed run.
+    /// timed run, and while steps are under way.
     Timeline timeline(std::string_view title = {}) const {
         return detail::timeline_of(machine(), title);
     }
@@ -73,11 +74,19 @@ template <class Training> class Timed {
     }
 
   private:
-    // make(): of each replica its own.
+    // make(): of each replica its own. None is set where one cannot be made.
     template <class Make> void set_hook(Make make) {
+        std::mutex mutex; // replicas of one process do this at once
+        std::vector<std::pair<void const*, detail::ActionHook>> hooks;
         detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
             of.finish();
-            of.engine().runs().on_action(make());
+            detail::ActionHook hook = make();
+            std::lock_guard const lock(mutex);
+            hooks.emplace_back(&of, std::move(hook));
+        });
+        detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
+            for (auto const& [whose, hook] : hooks)
+                if (whose == &of) of.engine().runs().on_action(hook);
         });
     }
     auto& machine() { return detail::MachineAccess::machine(static_cast<Training&>(*this)); }

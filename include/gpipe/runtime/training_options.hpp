@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
-#include <gpipe/core/array.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/schedule.hpp>

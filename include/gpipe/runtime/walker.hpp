@@ -37,6 +37,7 @@ template <DeviceRuntime Device> class Walker {
         void begin(bool follows) const { run->begin(follows); }
         /// Walks a lane on; false before its end.
         bool go_on(std::size_t lane, Progress& progress) const noexcept {
+            detail::OneCaller::Walk const in_it(run->caller);
             return run->observed() ? walker->walk_observed(*run, *table, lane, progress)
                                    : walker->template walk<false>(*run, *table, lane, progress);
         }

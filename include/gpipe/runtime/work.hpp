@@ -10,7 +10,6 @@
 #include <gpipe/core/ordered_sum.hpp>
 #include <gpipe/memory/plan.hpp>
 
-#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

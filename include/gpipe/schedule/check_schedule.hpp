@@ -5,7 +5,6 @@
 #include <gpipe/schedule/verify.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 namespace gpipe {

@@ -4,7 +4,6 @@
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
-#include <cstdint>
 
 // Programs as constants, of a schedule and of what a checkpointing policy makes of it each one of
 // its own: a compiler limits the steps of one evaluation, not of all.

@@ -11,8 +11,6 @@
 #include <charconv>
 #include <cstddef>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -108,10 +106,11 @@ inline StateMetadata joined(StateMetadata all, StateMetadata const& more) {
 
 // A save begins: of all ranks at once, to the same path. Waits for what start_save() has begun.
 template <class Device>
-void begin_save(Machine<Device>& machine, std::string const& path, StateMetadata const& metadata) {
+void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const& path,
+                StateMetadata const& metadata) {
     or_refuse(machine, [&] { check_metadata(metadata); });
     if constexpr (joins_ranks<Device>) {
-        machine.begin_together(RankCall::saves);
+        machine.begin_together(kind);
         compare(machine.device().transport(), std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
     }
@@ -219,7 +218,7 @@ template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
     detail::MachineAccess::together(train, [&](auto& machine, bool) {
-        detail::begin_save(machine, path, metadata);
+        detail::begin_save(machine, detail::RankCall::saves, path, metadata);
         detail::save(machine, detail::state_of(machine, train), path, metadata);
     });
 }
@@ -239,7 +238,7 @@ PendingSave start_save(Training<Net, Policies...>& train, std::string const& pat
                        StateMetadata const& metadata = {}) {
     std::optional<PendingSave> pending;
     detail::MachineAccess::together(train, [&](auto& machine, bool first) {
-        detail::begin_save(machine, path, metadata);
+        detail::begin_save(machine, detail::RankCall::starts_saving, path, metadata);
         PendingSave own =
             detail::start_save(machine, detail::state_of(machine, train), path, metadata);
         if (first) pending = std::move(own);

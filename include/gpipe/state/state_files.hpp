@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/finite.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/safetensors.hpp>
 #include <gpipe/state/shards.hpp>
@@ -100,7 +101,7 @@ struct StateFile {
         if (header.metadata.count("gpipe.loss_scale")) {
             state.loss_scale = number<double>("gpipe.loss_scale");
             state.good_steps = number<std::uint32_t>("gpipe.good_steps");
-            if (!(state.loss_scale > 0) || std::isinf(state.loss_scale))
+            if (!(state.loss_scale > 0) || !is_finite(state.loss_scale))
                 refuse(": its gpipe.loss_scale is " + in_quotes(own("gpipe.loss_scale")) +
                        ", no scale");
         }

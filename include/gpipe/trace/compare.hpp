@@ -49,10 +49,10 @@ class MeanDurations {
             counts_[place(entry.action)] += 1;
         }
     }
-    /// 0 for a kind that the cell did not run.
+    /// 0 for a kind that the cell did not run, and for a cell that was not there.
     constexpr double operator()(Action const& action) const {
-        double const count = counts_[place(action)];
-        return count > 0 ? sums_[place(action)] / count : 0;
+        std::size_t const at = place(action);
+        return at < counts_.size() && counts_[at] > 0 ? sums_[at] / counts_[at] : 0;
     }
 
   private:

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <thread>
 
 namespace gpipe::detail {

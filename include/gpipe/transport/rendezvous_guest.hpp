@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/core/clock.hpp>
-#include <gpipe/core/error.hpp>
 #include <gpipe/transport/rendezvous_key.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
 #include <gpipe/transport/socket_address.hpp>

@@ -12,9 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

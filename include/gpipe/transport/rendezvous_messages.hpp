@@ -4,7 +4,6 @@
 #include <gpipe/transport/rendezvous_key.hpp>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>

@@ -3,11 +3,9 @@
 #include <gpipe/core/clock.hpp>
 #include <gpipe/transport/watch_mesh.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>

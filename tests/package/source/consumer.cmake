@@ -6,6 +6,7 @@ foreach(kind gpipe compiled)
     add_library(${kind}_objects OBJECT ${source}/main.cpp ${source}/other.cpp)
     target_link_libraries(${kind}_objects PRIVATE gpipe::${kind})
 endforeach()
+target_precompile_headers(compiled_objects PRIVATE <gpipe/gpipe.hpp>)
 add_executable(consumer $<TARGET_OBJECTS:gpipe_objects>)
 add_executable(compiled $<TARGET_OBJECTS:compiled_objects>)
 add_executable(mixed $<FILTER:$<TARGET_OBJECTS:gpipe_objects>,INCLUDE,/main>
