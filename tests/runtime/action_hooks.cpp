@@ -378,6 +378,44 @@ TEST_CASE_TEMPLATE(
             }
 }
 
+namespace {
+
+/// Counts what it is told; its n-th copy cannot be made.
+struct Copied {
+    int *copies, *calls;
+    int last;
+
+    Copied(int* made, int* called, int n) : copies(made), calls(called), last(n) {}
+    Copied(Copied const& other) : copies(other.copies), calls(other.calls), last(other.last) {
+        static std::mutex mutex;
+        std::lock_guard const lock(mutex);
+        if (++*copies == last) throw std::runtime_error("no copy");
+    }
+    void operator()(ActionEvent const&) const { ++*calls; }
+};
+
+} // namespace
+
+TEST_CASE("a hook that cannot be copied for a replica is set on none") {
+    using T = gpipe::Training<toy::Net<Real>, gpipe::Cells<1>, gpipe::MicroBatches<1>,
+                              gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Replicas<2>>;
+    toy::Data<Real> const data(2);
+    for (int n = 1, set = 0; set == 0; ++n) {
+        REQUIRE(n < 20);
+        toy::Watch watch;
+        T train(toy::make_net<Real>(watch), {}, {}, {.samples = 1, .device = {.threads = 1}});
+        int copies = 0, calls = 0;
+        try {
+            train.on_action(Copied(&copies, &calls, n));
+            set = 1;
+        } catch (std::runtime_error const& error) {
+            CHECK(std::string(error.what()) == "no copy");
+        }
+        train.step(data.inputs, data.targets);
+        CHECK((calls > 0) == (set == 1));
+    }
+}
+
 TEST_CASE("on ranks each hears its own devices, messages with samples among it, and what a hook "
           "throws on "
           "one is told on all") {

@@ -8,12 +8,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -245,4 +249,49 @@ TEST_CASE("looking at gradients moves no buffers, and finds none wrong") {
     INFO(to_string(report));
     CHECK(report.passed());
     CHECK(counted(train) == before);
+}
+
+namespace {
+
+/// Moves a buffer, and throws there.
+template <int number> struct Refuses {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = Input;
+    using Buffers = gpipe::Tensor<Real>;
+    using Statistics = gpipe::Tensor<Real>;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    std::atomic<bool> const* waits = nullptr; // in its last backward
+    std::atomic<bool>* moved = nullptr;
+
+    void initialize(auto& ctx) const { ctx.buffers()[0] = 1; }
+    void forward(auto&, auto x, auto y) const { std::copy_n(x.data(), x.size(), y.data()); }
+    void backward(auto&, auto dy, auto dx) const {
+        for (int i = 0; waits && !*waits && i < 1000; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::copy_n(dy.data(), dy.size(), dx.data());
+    }
+    void merge_statistics(auto&, auto, auto) const {}
+    void update_buffers(auto&, auto, auto) const {
+        if (moved) *moved = true;
+        throw std::runtime_error(std::to_string(number));
+    }
+};
+
+} // namespace
+
+TEST_CASE("of two devices whose buffers cannot be moved the first is told, whichever comes first") {
+    using Both = gpipe::Pipeline<Refuses<0>, Refuses<1>>;
+    for (std::size_t const threads : {1, 2}) {
+        std::atomic<bool> moved = false;
+        toy::Training<Both, Loss, Adam, Host> train(
+            Both{{threads == 2 ? &moved : nullptr}, {nullptr, &moved}}, {}, {},
+            {.samples = 4, .cells = 2, .micro_batches = 2, .device = {.threads = threads}});
+        std::vector<Real> const numbers(4 * 3, 2);
+        CHECK_THROWS_WITH(train.step(numbers, numbers), "0");
+        REQUIRE(train.failure());
+        CHECK(train.failure()->layer == 0);
+        std::vector<Real> value(1);
+        train.read_buffer(0, 0, std::span(value));
+        CHECK(value[0] == 1);
+    }
 }

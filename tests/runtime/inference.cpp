@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -653,4 +654,68 @@ TEST_CASE("ranks infer what one does, in every bit, and what throws on one is th
                 }
                 CHECK(all.wire->fault() == "");
             }
+}
+
+namespace {
+
+/// Passes its input on; before that, does what it is told.
+struct Told {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = Input;
+    std::function<void()> const* what = nullptr;
+
+    void forward(auto&, auto x, auto y) const {
+        if (what) (*what)();
+        std::copy_n(x.data(), x.size(), y.data());
+    }
+    void backward(auto&, auto, auto dy, auto dx) const {
+        std::copy_n(dy.data(), dy.size(), dx.data());
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "what a layer calls of an inference that goes on by itself is refused, and so is who asks "
+    "meanwhile when its actions ran") {
+    using Net = gpipe::Pipeline<Told, Told>;
+    std::atomic<bool> started = false, called = false;
+    std::function<void()> what = [] {};
+    InferenceOf<Net, Host> infer(Net{Told{}, Told{&what}}, options<InferenceOf<Net, Host>>(2, 2));
+    infer.time_actions();
+    std::vector<Real> const inputs(8 * 3, 2);
+    std::vector<Real> outputs(8 * 3), others(8 * 3);
+    what = [&] {
+        if (called.exchange(true)) return;
+        while (!started) std::this_thread::yield();
+        infer.predict(inputs, others);
+    };
+    bool refused_times = false;
+    auto const said = [&] {
+        try {
+            auto pending = infer.start(inputs, outputs);
+            if (!pending.ready()) try {
+                    (void)infer.times();
+                } catch (std::logic_error const&) {
+                    refused_times = true;
+                }
+            else
+                refused_times = true;
+            started = true;
+            pending.wait();
+        } catch (std::logic_error const& error) {
+            started = true;
+            return std::string(error.what());
+        }
+        return std::string("nothing");
+    };
+    // With one thread the layer is called within start(), which then waits for it.
+    if (infer.lanes() > 1) {
+        CHECK(said().find("is in another call") != std::string::npos);
+        CHECK(refused_times);
+    }
+    what = [] {};
+    infer.predict(inputs, outputs);
+    CHECK(outputs == inputs);
+    CHECK(infer.times().size() > 0);
 }

@@ -313,6 +313,57 @@ TEST_CASE("of all ranks the same is loaded, or nothing") {
     }
 }
 
+namespace {
+
+/// One whose file is not there.
+struct Missing : Numbers {
+    std::size_t size() const { throw std::runtime_error("no such file"); }
+};
+
+} // namespace
+
+TEST_CASE("what a rank refuses to load, the others hear of") {
+    using T = Train<toy::Wired>;
+    auto crew = toy::Crew<T>({1, 1}, false, 1, [&](std::size_t, toy::Rank::Options device) {
+        auto o = options<T>(2);
+        o.device = device;
+        return std::make_unique<T>(Net{}, toy::MeanSquare<float, 1>{}, gpipe::SGD{1e-6f}, o);
+    });
+    auto const check = [&](char const* words, auto refused) {
+        for (std::size_t const at : {0, 1}) {
+            crew.each([&](std::size_t r) {
+                if (r == at) return refused(crew[r]);
+                Loader<T, Numbers>(crew[r], Numbers{40});
+            });
+            for (std::size_t r : {0, 1}) REQUIRE(crew.errors[r]);
+            CHECK_THROWS_WITH(std::rethrow_exception(crew.errors[at]), words);
+            try {
+                std::rethrow_exception(crew.errors[1 - at]);
+            } catch (std::invalid_argument const& error) {
+                CHECK(std::string(error.what()).find("do what it refuses") != std::string::npos);
+            }
+        }
+    };
+    check("gpipe: there are no samples to load",
+          [](T& train) { Loader<T, Numbers>(train, Numbers{0}); });
+    check("gpipe: mini-batches of 700 samples are to be loaded, and there is room for 6",
+          [](T& train) { Loader<T, Numbers>(train, Numbers{40}, {.batch = 700}); });
+    check("no such file", [](T& train) { Loader<T, Missing>(train, Missing{}); });
+    crew.each([&](std::size_t r) { Loader<T, Numbers>(crew[r], Numbers{40}); });
+    crew.rethrow();
+}
+
+TEST_CASE("the last mini-batch that can be counted comes, and the first again") {
+    using T = Train<>;
+    T train{{}, {}, {}, options<T>()};
+    for (std::size_t const ahead : {0, 2}) {
+        Loader loader(train, Numbers{5}, {.ahead = ahead});
+        loader.seek(~std::uint64_t{0});
+        CHECK(loader.next().number == ~std::uint64_t{0});
+        CHECK(loader.next().number == 0);
+    }
+}
+
 TEST_CASE("sources without samples, and too large mini-batches, are refused") {
     using T = Train<>;
     T train{{}, {}, {}, options<T>()};

@@ -513,6 +513,14 @@ TEST_CASE("ranks that save to other paths, or do something else, are refused, an
                          "gpipe: rank 0 is told to save, but rank 1 to load: all have to be told "
                          "the same",
                          std::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        train.on_all([&](std::size_t r) {
+            if (r == 0) return gpipe::save(train.crew[r], folder / "state");
+            gpipe::start_save(train.crew[r], folder / "state").wait();
+        }),
+        "gpipe: rank 0 is told to save, but rank 1 to start a save: all have to be "
+        "told the same",
+        std::invalid_argument);
     train.step(data_of(1));
     CHECK(train.load(folder / "state", {}).steps == 1);
     CHECK(files_in(folder) == 2);

@@ -129,7 +129,7 @@ class EndBuilder : public EndTable {
     }
     [[gnu::noinline]] void sum_squares(std::size_t d) {
         read_gradients(d);
-        if (ending_.immediate && ending_.copies_state) read(Holds::committed, d);
+        if (ending_.immediate) read_commit(d); // which what is found there may take back
         use(Holds::squares, d, Use::write);
         add_of_device(Kind::sum_squares, d);
     }
@@ -152,6 +152,9 @@ class EndBuilder : public EndTable {
     }
     // Where that is decided for a device.
     std::size_t commit_of(std::size_t d) const { return commits_[ranks_.of(d)]; }
+    void read_commit(std::size_t d) {
+        read(Holds::committed, ending_.copies_state ? d : commit_of(d));
+    }
     [[gnu::noinline]] void take_state(std::size_t d, Holds decided) {
         if (!ending_.copies_state || d == commit_of(d)) return;
         read_gradients(d);
@@ -167,7 +170,7 @@ class EndBuilder : public EndTable {
         read_gradients(d);
         if (moves_[d]) read(Holds::buffers, d);
         if (ending_.immediate && ending_.squares && ending_.updates[d]) read(Holds::squares, d);
-        read(Holds::committed, ending_.copies_state ? d : commit_of(d));
+        read_commit(d);
         writes_parameters(d);
         if (ending_.replicas.shards && ending_.updates[d]) use(Holds::updated, d, Use::write);
         add_of_device(Kind::update, d);
