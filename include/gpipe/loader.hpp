@@ -211,29 +211,24 @@ template <class Train, class Source> class Loader {
     static std::size_t room(Train const& train) {
         return detail::MachineAccess::of(train).all_samples();
     }
-    static std::uint64_t size_of(Source const& source, std::exception_ptr& error) noexcept {
-        try {
-            return static_cast<std::uint64_t>(source.size());
-        } catch (...) { // which other ranks are to hear of
-            error = std::current_exception();
-            return 0;
-        }
+    static std::uint64_t size_of(Source const& source, std::exception_ptr& error) noexcept try {
+        return static_cast<std::uint64_t>(source.size());
+    } catch (...) { // which other ranks are to hear of
+        error = std::current_exception();
+        return 0;
     }
-    std::exception_ptr what_is_wrong(Train const& train) const {
-        if (error_) return error_;
+    std::exception_ptr what_is_wrong(Train const& train) const try {
         if (samples_ > room(train))
-            return std::make_exception_ptr(
-                std::invalid_argument(detail::Message("gpipe: mini-batches of %zu samples are to "
-                                                      "be loaded, and there is room for %zu",
-                                                      samples_, room(train))
-                                          .text));
-        if (size_ == 0)
-            return std::make_exception_ptr(
-                std::invalid_argument("gpipe: there are no samples to load"));
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: mini-batches of %zu samples are to be loaded, and there is room for %zu",
+                samples_, room(train));
+        if (size_ == 0 && !error_)
+            throw std::invalid_argument("gpipe: there are no samples to load");
         if (options_.parts == 0)
-            return std::make_exception_ptr(
-                std::invalid_argument("gpipe: a step that is loaded has no parts"));
-        return nullptr;
+            throw std::invalid_argument("gpipe: a step that is loaded has no parts");
+        return error_;
+    } catch (...) {
+        return std::current_exception();
     }
     // For all that says which samples a mini-batch has.
     std::uint64_t number() const {

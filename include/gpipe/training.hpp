@@ -121,7 +121,8 @@ class Training : public ConstantPlan<Net, Policies...>,
         return detail::mean<metrics>(sums);
     }
 
-    /// The mean loss over any number of samples: forward only, no dropout, nothing kept or changed.
+    /// The mean loss over any number of samples, finite or not: forward only, no dropout, nothing
+    /// kept or changed.
     Result evaluate(Batch<Input> inputs, Batch<Target> targets) {
         std::size_t const samples = checked(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};

@@ -20,6 +20,14 @@ enum class RunningStatistics {
     micro_batch,
 };
 
+namespace detail {
+
+template <class Sample> inline constexpr bool has_channels = false;
+template <class T, std::size_t channels, std::size_t... extents>
+inline constexpr bool has_channels<Tensor<T, channels, extents...>> = true;
+
+} // namespace detail
+
 /// Normalises each channel of a sample (Ioffe and Szegedy, 2015), the first extent of `Sample`: in
 /// training by mean and biased variance of the micro-batch over samples and positions, in
 /// evaluation by running statistics. These move at the end of a step that counts, by `momentum`
@@ -34,14 +42,14 @@ enum class RunningStatistics {
 /// derive from it and declare one, say ten times the elements of a sample.
 template <class Sample, RunningStatistics running = RunningStatistics::mini_batch>
 struct BatchNorm {
-    static_assert(detail::is_tensor<Sample> && Sample::rank > 0,
+    static_assert(detail::has_channels<Sample>,
                   "gpipe: BatchNorm<Sample> is for a gpipe::Tensor<T, channels, ...>");
-    using Element = typename Sample::Element;                         ///< of the tensor
-    static constexpr std::size_t channels = Sample::extents[0];       ///< C
-    static constexpr std::size_t positions = Sample::size / channels; ///< of a channel in a sample
-
-    using Input = Sample;  ///< as it comes
-    using Output = Sample; ///< normalised, then scaled and shifted
+    /// As it comes; where that is none, one for all that follows to have a sense.
+    using Input = std::conditional_t<detail::has_channels<Sample>, Sample, Tensor<float, 1>>;
+    using Output = Input;                                            ///< normalised, and so on
+    using Element = typename Input::Element;                         ///< of the tensor
+    static constexpr std::size_t channels = Input::extents[0];       ///< C
+    static constexpr std::size_t positions = Input::size / channels; ///< of a channel in a sample
     /// Of scale and shift: of elements of 16 bits float, as optimizers want parameters.
     using Parameter = std::conditional_t<(sizeof(Element) < sizeof(float)), float, Element>;
     /// Scale and shift of each channel, 1 and 0 at first.

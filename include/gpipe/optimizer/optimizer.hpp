@@ -131,6 +131,7 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// const`, a Training calls that when it is made and before every step, with its number of layers:
 /// it may throw. Members that are called learning_rate, weight_decay, momentum, alpha, epsilon,
 /// beta1 and beta2 have to be finite before every step, the last two at least 0 and less than 1.
+/// Of the others any sign will do: with a negative rate a loss is climbed.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

@@ -15,6 +15,7 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 namespace gpipe {
@@ -151,10 +152,10 @@ template <DeviceRuntime Device> class Engine {
     /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {
         detail::OneCaller::Call const call(caller_); // else it may be half of one
-        if (runs_.under_way())
-            detail::throw_error<std::logic_error>(
-                "gpipe: when actions ran is asked while steps, or inferences, are under way: wait "
-                "for them first");
+        for (std::size_t slot = 0; slot < slots; ++slot)
+            if (!runs_[slot].ended)
+                throw std::logic_error("gpipe: when actions ran is asked while steps, or "
+                                       "inferences, are under way: wait for them first");
         return runs_.last();
     }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/version.hpp>
+
 #include <cstddef>
 
 namespace gpipe {

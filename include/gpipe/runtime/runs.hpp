@@ -113,12 +113,6 @@ template <DeviceRuntime Device> class Runs {
         if (!run.times.empty()) run.origin = detail::seconds_now();
         return run;
     }
-    /// Whether something of one may be.
-    bool under_way() const {
-        for (Run const& run : runs_)
-            if (!run.ended) return true;
-        return false;
-    }
     /// As the device has it walked.
     typename Walker<Device>::Walk walk(Run& run, StepTable const& table) {
         return {&walker_, &run, &table};
@@ -265,7 +259,7 @@ template <DeviceRuntime Device> class Runs {
         try {
             std::size_t const slot = run.arguments.slot;
             detail::agree(device_.transport(), tables_, run, {mail_.totals(slot), tables_.sums + 1},
-                          {others_.data(), others_.size()});
+                          others_);
             device_.rest();
         } catch (...) {
             interrupt(run);

@@ -44,8 +44,7 @@ template <DeviceRuntime Device> class Walker {
         /// A lane of it; false if something in it has failed by then.
         bool operator()(std::size_t lane) const noexcept {
             Progress whole;
-            go_on(lane, whole);
-            return !run->failed();
+            return go_on(lane, whole), !run->failed();
         }
         /// What that was.
         std::exception_ptr error() const { return run->failure.get()->error; }

@@ -248,13 +248,13 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
 /// have followed there, for every K, cut, checkpointing policy, number of threads and kind of
 /// device, and every schedule that runs backward in the same order (promise P1; M must be the
 /// same). With `only` or `except` the tensors that these leave out stay as they are, and so do step
-/// number and seed unless `steps` says otherwise. Throws StateError where the file cannot be read,
-/// is not sound, or does not fit: then one error lists all that is missing, unexpected, or of
-/// another shape or type, and nothing has changed. What a file says is checked, but not whether its
-/// numbers were changed since: keep states as safe as programs. A layer's members and the
-/// optimizer's are not part of a state. With several ranks all call it, with the same path and
-/// options; each reads what it has, whoever saved that, on how many ranks and replicas, and if one
-/// cannot, nothing has changed on any.
+/// number and seed unless `steps` says otherwise. What was accumulated is forgotten. Throws
+/// StateError where the file cannot be read, is not sound, or does not fit: then one error lists
+/// all that is missing, unexpected, or of another shape or type, and nothing has changed. What a
+/// file says is checked, but not whether its numbers were changed since: keep states as safe as
+/// programs. A layer's members and the optimizer's are not part of a state. With several ranks all
+/// call it, with the same path and options; each reads what it has, whoever saved that, on how many
+/// ranks and replicas, and if one cannot, nothing has changed on any.
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
