@@ -284,6 +284,17 @@ TEST_CASE("titles, makespan and bubble stand above, the kinds that occur below")
     for (Xml const* text : full.all("text")) CHECK(text->text != "idle");
 }
 
+TEST_CASE("bytes of a title that are no UTF-8 are question marks, and all others stay") {
+    std::string const sound = "\xc3\xa4 \xe2\x82\xac \xef\xbf\xbf \xf0\x9f\x98\x80";
+    std::string const title = "a\xff|\xc0\xaf|\xe0\x80\x80|\xed\xa0\x80|\xf0\x80\x80\x80|"
+                              "\xf4\x90\x80\x80|\xf8|\x80|\xc3|\xe2\x82|" +
+                              sound + "\xf0\x9f\x98";
+    std::string const shown = "a?|??|???|???|????|????|?|?|?|??|" + sound + "???";
+    std::vector<Timeline> const timelines{drawn(GPipe::programs(2, 2), title)};
+    CHECK(gpipe::trace::svg(timelines).find(shown) != std::string::npos);
+    CHECK(gpipe::trace::chrome(timelines).find(shown) != std::string::npos);
+}
+
 TEST_CASE("ticks stand where their numbers say, not too few and not too many") {
     for (double const unit : {1e-7, 3e-4, 0.02, 0.5, 1.0, 7.0, 1234.0, 1e8}) {
         CAPTURE(unit);

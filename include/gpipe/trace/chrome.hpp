@@ -18,16 +18,16 @@ struct JsonString {
 
     friend Writer& operator<<(Writer& out, JsonString string) {
         out << '"';
-        for (char const c : string.text) {
-            auto const code = static_cast<unsigned char>(c);
-            if (c == '"' || c == '\\')
-                out << '\\' << c;
+        each_character(string.text, [&out](std::string_view character) {
+            auto const code = static_cast<unsigned char>(character[0]);
+            if (code == '"' || code == '\\')
+                out << '\\' << character;
             else if (code < 0x20)
                 out << "\\u00"
                     << "01"[code / 16] << "0123456789abcdef"[code % 16];
             else
-                out << c;
-        }
+                out << character;
+        });
         return out << '"';
     }
 };

@@ -15,7 +15,8 @@ struct Xml {
     std::string_view text;
 
     friend Writer& operator<<(Writer& out, Xml xml) {
-        for (char const c : xml.text) {
+        each_character(xml.text, [&out](std::string_view character) {
+            auto const c = static_cast<unsigned char>(character[0]);
             if (c == '&')
                 out << "&amp;";
             else if (c == '<')
@@ -23,8 +24,8 @@ struct Xml {
             else if (c == '>')
                 out << "&gt;";
             else
-                out << (static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? ' ' : c);
-        }
+                out << (c < 0x20 || c == 0x7F ? " " : character);
+        });
         return out;
     }
 };

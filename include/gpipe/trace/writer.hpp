@@ -26,6 +26,29 @@ GPIPE_INLINE constexpr double rounded(Decimal number) {
     return static_cast<double>(static_cast<std::int64_t>(units < 9e18 ? units : 9e18)) / unit;
 }
 
+// Bytes of the character that a text begins with, in UTF-8 (RFC 3629); 0 where that is none.
+GPIPE_INLINE constexpr std::size_t first_character(std::string_view text) {
+    auto const byte = [text](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
+    unsigned const first = byte(0), second = byte(1);
+    if (first < 0x80) return 1;
+    std::size_t const bytes = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    bool const too_long = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
+    bool const none = (first == 0xED && second > 0x9F) || (first == 0xF4 && second > 0x8F);
+    bool ends = bytes == 0 || first > 0xF4 || too_long || none;
+    for (std::size_t i = 1; i < bytes; ++i) ends = ends || byte(i) >> 6 != 2;
+    return ends ? 0 : bytes;
+}
+// f(one after the other), '?' for a byte that is none.
+template <class F> void each_character(std::string_view text, F f) {
+    while (!text.empty()) {
+        std::size_t const bytes = first_character(text);
+        f(bytes > 0 ? text.substr(0, bytes) : std::string_view("?"));
+        text.remove_prefix(bytes > 0 ? bytes : 1);
+    }
+}
+
 // Composes text. Numbers do not depend on the locale, nor on how a C library rounds.
 class Writer {
   public:
