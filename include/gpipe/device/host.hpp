@@ -76,7 +76,8 @@ class HostBuffer {
 /// thread keeps to its share of neighbouring ones while it can. So a thread that has lost its core
 /// holds up no more than the actions that need the one it is in. The caller of submit() is the
 /// first thread, so one lane needs no other. Tensors are handed from lane to lane without a copy; a
-/// mark is a count. Work is done when the call returns. No thread outlives the object.
+/// mark is a count. Work is done when the call returns. No thread outlives the object. (A process
+/// that fork() makes has none of the threads: it must not use the object, nor destroy it.)
 class Host : public SharedMemory {
   public:
     using policy_kind = policy::Device;
