@@ -1,8 +1,8 @@
 // What a GPU can do at best, where a training step would have it: memory copied, and cuBLAS on the
 // nine products of GPT-2's smallest shape, over 1,024 rows (a micro-batch of one sample) and 8,192.
 // Rates are of all nine together, as a step does them one after the other. By default in FP32, TF32
-// and bf16; cuBLAS multiplies floats in two ways more: each rounded to bf16, and each as the sum of
-// three bf16, nine products for one.
+// and bf16; cuBLAS may be asked for two ways more to multiply floats: each rounded to bf16, or as
+// the sum of three bf16 (an H200 then has the rates of TF32 and of FP32).
 #include "support/list.hpp"
 #include "support/record.hpp"
 
@@ -150,7 +150,8 @@ int main(int argc, char** argv) {
                              "What a GPU can do at best: a copy within its memory, and cuBLAS on "
                              "the products of GPT-2's\nsmallest shape in FP32, TF32 and bf16.");
     options.number("rounds", "how often each is done; their median is printed", rounds, 1, 100'000);
-    options.flag("emulated", "floats rounded to bf16, and as three bf16 each, instead", emulated);
+    options.flag("emulated", "what cuBLAS makes of floats in bf16, rounded and as three, instead",
+                 emulated);
     options.flag("json", "one JSON object per line", json);
     if (auto const status = options.parse(argc, argv)) return *status;
     try {

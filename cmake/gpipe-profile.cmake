@@ -1,8 +1,8 @@
 # gpipe_profile(TARGET HEADER INCLUDE FILE NET EXPRESSION SAMPLES n [ROUNDS n] [CUDA]): before TARGET is built, a
-# program that is compiled as it is (set its standard before) times every layer of EXPRESSION, a Pipeline that FILE declares, for
-# micro-batches of n samples; what it finds is TARGET's HEADER, a constant gpipe::ProfileView of the header's
-# name: for gpipe::balance::ByTime. FILE is not to include HEADER. CUDA: on a GPU, which whoever builds must
-# have. In this tree and in an installed one.
+# program that is compiled as it is (set its standard before) times every layer of EXPRESSION, a Pipeline that
+# FILE declares, for micro-batches of n samples; what it finds is TARGET's HEADER, a constant gpipe::ProfileView
+# of the header's name: for gpipe::balance::ByTime. FILE is not to include HEADER. CUDA: on a GPU, which whoever
+# builds must have. In this tree and in an installed one.
 function(gpipe_profile target header)
     cmake_parse_arguments(PARSE_ARGV 2 arg CUDA "INCLUDE;NET;SAMPLES;ROUNDS" "")
     foreach(word INCLUDE NET SAMPLES)

@@ -181,12 +181,13 @@ template <class Train, class Source> class Loader {
     }
     /// The number of the next one.
     std::uint64_t position() const { return next_; }
-    /// Goes on with that one.
+    /// Goes on with that one. Throws std::invalid_argument if there are 2^63 samples before it.
     void seek(std::uint64_t number) {
+        if (number > (std::uint64_t{1} << 63) / samples_)
+            throw std::invalid_argument("gpipe: a Loader is to go on where nobody can count to");
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !reads_; });
-        // Behind what the caller holds: that stays until the next is asked for.
-        std::size_t const count = slots_.size();
+        std::size_t const count = slots_.size(); // of which the caller holds one until next()
         turn_ = (place_of(next_) + count - number % count) % count;
         next_ = read_ = number;
         error_ = nullptr;
@@ -222,11 +223,11 @@ template <class Train, class Source> class Loader {
             detail::throw_error<std::invalid_argument>(
                 "gpipe: mini-batches of %zu samples are to be loaded, and there is room for %zu",
                 samples_, room(train));
-        if (size_ == 0 && !error_)
-            throw std::invalid_argument("gpipe: there are no samples to load");
+        if (error_) return error_;
+        if (size_ == 0) throw std::invalid_argument("gpipe: there are no samples to load");
         if (options_.parts == 0)
             throw std::invalid_argument("gpipe: a step that is loaded has no parts");
-        return error_;
+        return nullptr;
     } catch (...) {
         return std::current_exception();
     }

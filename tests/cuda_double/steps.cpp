@@ -530,12 +530,12 @@ std::vector<std::vector<Real>> weights(Spoilt& of) {
         of.read_parameter(layer, 0, std::span(all[layer]));
     return all;
 }
-Spoilt::Options spoilt_options(std::size_t graphs, std::size_t cells) {
+Spoilt::Options spoilt_options(std::size_t graphs, std::size_t cells, int gpus = 2) {
     Spoilt::Options o;
     o.samples = 8;
     o.cells = cells;
     o.finite_gradients = true;
-    for (std::size_t d = 0; d < cells; ++d) o.device.gpus.push_back(static_cast<int>(d % 2));
+    for (std::size_t d = 0; d < cells; ++d) o.device.gpus.push_back(static_cast<int>(d) % gpus);
     o.device.graphs = graphs;
     return o;
 }
@@ -574,10 +574,12 @@ TEST_CASE("with immediate updates a device whose gradients are not finite does n
           "others make the object one of no use") {
     for (std::size_t graphs : {0, 1})
         for (bool const later : {false, true})
-            for (std::size_t layer : {0, 1, 2, 3}) {
-                INFO("layer ", layer, ", graphs of ", graphs);
+            for (std::size_t layer : {0, 1, 2, 3, 4, 5, 6, 7}) {
+                int const gpus = layer < 4 ? 2 : 1; // whose devices read one state
+                layer %= 4;
+                INFO("layer ", layer, ", graphs of ", graphs, ", ", gpus, " GPUs");
                 cuda_double::Session session({.devices = 2});
-                Spoilt train({}, {}, Adam{1e-2f}, spoilt_options(graphs, 2));
+                Spoilt train({}, {}, Adam{1e-2f}, spoilt_options(graphs, 2, gpus));
                 auto const bad = spoiling(1u << layer, 1), good = spoiling(0, 1);
                 for (int i = 0; later && i < 4; ++i) train.step(good.inputs, good.targets);
                 CHECK_THROWS_AS(train.compute_gradients(bad.inputs, bad.targets),

@@ -382,10 +382,11 @@ namespace {
 
 /// Counts what it is told; its n-th copy cannot be made.
 struct Copied {
-    int *copies, *calls;
+    int* copies;
+    std::atomic<int>* calls; // of all replicas
     int last;
 
-    Copied(int* made, int* called, int n) : copies(made), calls(called), last(n) {}
+    Copied(int* made, std::atomic<int>* called, int n) : copies(made), calls(called), last(n) {}
     Copied(Copied const& other) : copies(other.copies), calls(other.calls), last(other.last) {
         static std::mutex mutex;
         std::lock_guard const lock(mutex);
@@ -404,7 +405,8 @@ TEST_CASE("a hook that cannot be copied for a replica is set on none") {
         REQUIRE(n < 20);
         toy::Watch watch;
         T train(toy::make_net<Real>(watch), {}, {}, {.samples = 1, .device = {.threads = 1}});
-        int copies = 0, calls = 0;
+        int copies = 0;
+        std::atomic<int> calls = 0;
         try {
             train.on_action(Copied(&copies, &calls, n));
             set = 1;

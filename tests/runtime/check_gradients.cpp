@@ -77,8 +77,9 @@ template <class T, class Loss> void find_faults(std::size_t layer, auto const& t
             CHECK(row.fault.empty() != can_have);
             expected += can_have;
             if (can_have && fault == GradientFault::forgotten)
-                CHECK(row.fault == (row.tensor[0] == 'i' ? "backward does not write it"
-                                                         : "backward does not add to it"));
+                CHECK(row.fault == (row.tensor[0] == 'i'
+                                        ? "backward does not write it, or reads what is unwritten"
+                                        : "backward does not add to it"));
             if (can_have && fault == GradientFault::set)
                 CHECK(row.fault == "backward does not add to it");
         }
@@ -384,7 +385,7 @@ TEST_CASE("a stash that forward leaves unwritten is told of the layer that stash
     INFO(report);
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].layer == 0);
-    CHECK(report.rows[0].fault == "forward does not write it");
+    CHECK(report.rows[0].fault == "forward does not write it, or reads what it has not written");
 }
 
 TEST_CASE("a backward that writes what is no number has written it") {
@@ -546,7 +547,7 @@ TEST_CASE_TEMPLATE("skips: what a layer pops is one of its inputs, what it stash
     using Takes = toy::Plus<T, 5, 0>;
     CHECK(fault_of_skips<Around<T, Gives, Takes>>() == "");
     CHECK(fault_of_skips<Around<T, Gives, WritesNoPop<T>>>() ==
-          "3, popped 0: backward does not write it");
+          "3, popped 0: backward does not write it, or reads what is unwritten");
     CHECK(fault_of_skips<Around<T, Gives, WritesHalfPop<T>>>() ==
           "3, popped 0: backward gives something else");
     CHECK(fault_of_skips<Around<T, ForgetsStash<T>, Takes>>() ==

@@ -353,14 +353,16 @@ TEST_CASE("what a rank refuses to load, the others hear of") {
     crew.rethrow();
 }
 
-TEST_CASE("the last mini-batch that can be counted comes, and the first again") {
+TEST_CASE("a number that nobody can count to is refused, and the next mini-batch comes") {
     using T = Train<>;
     T train{{}, {}, {}, options<T>()};
     for (std::size_t const ahead : {0, 2}) {
         Loader loader(train, Numbers{5}, {.ahead = ahead});
-        loader.seek(~std::uint64_t{0});
-        CHECK(loader.next().number == ~std::uint64_t{0});
+        CHECK_THROWS_WITH_AS(loader.seek(~std::uint64_t{0}), doctest::Contains("count to"),
+                             std::invalid_argument);
         CHECK(loader.next().number == 0);
+        loader.seek((std::uint64_t{1} << 63) / 6);
+        CHECK(loader.next().number == (std::uint64_t{1} << 63) / 6);
     }
 }
 

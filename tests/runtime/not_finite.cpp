@@ -284,11 +284,15 @@ TEST_CASE_TEMPLATE(
         auto targets = ones();
         targets[first_sample(1)] = no_number;
         auto const before = state_of(train);
-        // Nor are gradients to blame that such a loss has made.
+        // Nor are gradients to blame that such a loss, or weight, has made.
         for (bool const gradients : {false, true}) {
             if (gradients) spoilt = {{0, 1, no_number}};
             CHECK(message(train, targets) == "gpipe: the loss of micro-batch 1 is nan");
             CHECK((state_of(train) == before));
+            Says::weight = no_number;
+            CHECK(has(message(train, ones()), "weight"));
+            CHECK((state_of(train) == before));
+            Says::weight = 1;
             spoilt.clear();
         }
         CHECK(train.step(inputs(), ones()).loss == twin.step(inputs(), ones()).loss);

@@ -291,8 +291,10 @@ TEST_CASE("bytes of a title that are no UTF-8 are question marks, and all others
                               sound + "\xf0\x9f\x98";
     std::string const shown = "a?|??|???|???|????|????|?|?|?|??|" + sound + "???";
     std::vector<Timeline> const timelines{drawn(GPipe::programs(2, 2), title)};
-    CHECK(gpipe::trace::svg(timelines).find(shown) != std::string::npos);
     CHECK(gpipe::trace::chrome(timelines).find(shown) != std::string::npos);
+    std::string in_xml = shown;
+    in_xml.replace(in_xml.find("\xef\xbf\xbf"), 3, "?"); // which XML has not
+    CHECK(gpipe::trace::svg(timelines).find(in_xml) != std::string::npos);
 }
 
 TEST_CASE("ticks stand where their numbers say, not too few and not too many") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
+#include <type_traits>
 
 #include <cuda_runtime.h>
 
@@ -13,7 +14,7 @@ namespace gpipe::cuda {
 namespace detail {
 
 template <class Prepare> __global__ void for_each_index_kernel(std::size_t count, Prepare prepare) {
-    using Each = decltype(prepare());
+    using Each = std::remove_cvref_t<decltype(prepare())>;
     alignas(Each) __shared__ unsigned char shared[sizeof(Each)];
     if (threadIdx.x == 0) new (shared) Each(prepare());
     __syncthreads();

@@ -68,11 +68,10 @@ namespace detail {
 template <class Rule, class T, std::size_t states, std::size_t... Is>
 GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
                                   std::size_t i, T gradient, std::index_sequence<Is...>) {
-    T parameter = tensor.parameter[i];
-    T state[states ? states : 1] = {tensor.state[Is][i]...};
-    rule(parameter, gradient, state[Is]...);
-    tensor.parameter[i] = parameter;
-    ((tensor.state[Is][i] = state[Is]), ...);
+    T all[] = {tensor.parameter[i], tensor.state[Is][i]...};
+    rule(all[0], gradient, all[1 + Is]...);
+    tensor.parameter[i] = all[0];
+    ((tensor.state[Is][i] = all[1 + Is]), ...);
 }
 
 } // namespace detail
@@ -81,7 +80,7 @@ GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> cons
 /// is written: a GPU waits for its memory once.
 template <class Rule, class T, std::size_t states>
 GPIPE_HOST_DEVICE void apply_rule(Rule const& rule, UpdateTensor<T, states> const& tensor,
-                                  std::size_t i, T gradient) {
+                                  std::size_t i, std::type_identity_t<T> gradient) {
     detail::apply_rule(rule, tensor, i, gradient, std::make_index_sequence<states>{});
 }
 

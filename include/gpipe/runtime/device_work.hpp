@@ -31,9 +31,9 @@ template <class Device> struct StepWork {
         }
     }
     /// Tells which of these gradients is the first that is not finite, if one is: tell(i, squares).
-    /// Not behind a loss that was not: that is what is wrong.
+    /// Not of a step that is not committed: what is wrong with its loss or weight is told.
     template <class Tell> static void check(RevokeCall const& call, Tell tell) noexcept {
-        if (call.state->fault == StepFault::loss) return;
+        if (!call.state->committed) return;
         for (std::size_t i = 0; i < call.tensors; ++i)
             if (!detail::is_finite(call.squares[i])) return tell(i, call.squares[i]);
     }

@@ -153,7 +153,7 @@ template <DeviceRuntime Device> class Engine {
     Run const& last_run() const {
         detail::OneCaller::Call const call(caller_); // else it may be half of one
         for (std::size_t slot = 0; slot < slots; ++slot)
-            if (!runs_[slot].ended)
+            if (under_way_[slot])
                 throw std::logic_error("gpipe: when actions ran is asked while steps, or "
                                        "inferences, are under way: wait for them first");
         return runs_.last();

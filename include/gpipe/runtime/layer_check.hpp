@@ -36,8 +36,9 @@ template <class Bench> class LayerCheck {
             GradientRow row = empty_row(probe_.is_loss() ? "sum" : "output");
             row.entry = std::to_string(output) + " of micro-batch " + std::to_string(part);
             row.analytic = row.numeric = slopes_.base(part, output);
-            row.fault = Probe::is_rubbish(row.numeric) ? "forward does not write it"
-                                                       : "forward gives no number";
+            row.fault = Probe::is_rubbish(row.numeric)
+                            ? "forward does not write it, or reads what it has not written"
+                            : "forward gives no number";
             return report.rows.push_back(std::move(row));
         }
         for (Way const way : {Way::backward, Way::halves, Way::without_input})
@@ -214,7 +215,8 @@ template <class Bench> class LayerCheck {
                std::to_string(place.entry / count);
     }
     std::string_view words(Gradients const& found, Look const& look, double a) const {
-        if (look.place.input && Probe::is_rubbish(a)) return "backward does not write it";
+        if (look.place.input && Probe::is_rubbish(a))
+            return "backward does not write it, or reads what is unwritten";
         if (!is_finite(a)) return "backward gives no number";
         for (Gradients const& gradients : gradients_)
             if (!look.place.input && gradients.again && gradients.way == found.way &&

@@ -109,7 +109,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
                          memory(saved.slots(room)),
                          memory(deferred.slots(room)),
                          memory(is_loss() ? model.sums * sizeof(double) : 0)};
-            parts_[p].y.fill(rubbish);
+            parts_[p].y.fill_numbers(rubbish);
         }
         // By end: what it stashes, then what it pops.
         auto const add_skips = [&](std::size_t from, Tensors const& tensors, Region tensor,
@@ -195,7 +195,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         return way == Way::halves ? info.splits : info.accepts_none && info.learns();
     }
     void clear_gradients() { gradients_.fill(0); }
-    /// Whether a number is what was there before: none that a calculation gives.
+    /// Whether a number is what was there before, or was calculated from that.
     static bool is_rubbish(double value) {
         constexpr std::uint64_t quiet = std::uint64_t{0xFFF8} << 48; // of no number, as x86 has it
         return std::bit_cast<std::uint64_t>(value) > quiet;

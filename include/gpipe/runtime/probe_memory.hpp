@@ -70,6 +70,15 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
         for (std::size_t t = 0; t < types_.count; ++t) each(t, samples, f);
     }
 
+    /// Fills what may carry a gradient with this byte, all else with 0.
+    void fill_numbers(int value) {
+        this->fill(0);
+        each(samples_, [value](ElementType const& type, std::byte* at) {
+            std::fill_n(at, type.bytes, static_cast<std::byte>(value));
+        });
+        this->upload();
+    }
+
   private:
     static std::size_t begin(TensorTypes types, std::size_t tensor, std::size_t samples,
                              bool gradients) {

@@ -10,7 +10,7 @@
 
 namespace gpipe::trace::detail {
 
-// Text between tags. XML has no control characters.
+// Text between tags. XML has no control characters, nor U+FFFE and U+FFFF.
 struct Xml {
     std::string_view text;
 
@@ -23,6 +23,8 @@ struct Xml {
                 out << "&lt;";
             else if (c == '>')
                 out << "&gt;";
+            else if (character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF")
+                out << '?';
             else
                 out << (c < 0x20 || c == 0x7F ? " " : character);
         });
