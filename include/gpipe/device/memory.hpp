@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/bytes.hpp>
 #include <gpipe/plan/edge.hpp>
 
 #include <concepts>
