@@ -2,8 +2,7 @@
 // gpipe/core/compiled.hpp. Alone: what has been read before it, as a precompiled header or a unity
 // build has it, holds no code, and is not read again.
 #ifdef GPIPE_INLINE
-#error                                                                                             \
-    "gpipe: gpipe/compiled.cpp is to be compiled alone: set its properties SKIP_PRECOMPILE_HEADERS and SKIP_UNITY_BUILD_INCLUSION"
+#error "gpipe: compiled.cpp wants SKIP_PRECOMPILE_HEADERS and SKIP_UNITY_BUILD_INCLUSION"
 #endif
 #define GPIPE_COMPILED_SOURCE
 #include <gpipe/by_name.hpp>

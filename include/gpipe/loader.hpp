@@ -168,7 +168,7 @@ template <class Train, class Source> class Loader {
         if (options_.ahead == 0) {
             read(next_);
         } else {
-            changed_.wait(lock, [&] { return read_ != next_ || error_; });
+            changed_.wait(lock, [&] { return read_ > next_ || error_; });
             if (read_ == next_) {
                 changed_.notify_all();
                 std::rethrow_exception(std::exchange(error_, nullptr));
@@ -262,7 +262,7 @@ template <class Train, class Source> class Loader {
         std::unique_lock lock(mutex_);
         for (;;) {
             changed_.wait(lock,
-                          [&] { return stops_ || (!error_ && read_ - next_ < options_.ahead); });
+                          [&] { return stops_ || (!error_ && read_ < next_ + options_.ahead); });
             if (stops_) return;
             std::uint64_t const number = read_;
             reads_ = true;
@@ -283,7 +283,7 @@ template <class Train, class Source> class Loader {
 
     Source source_;
     LoaderOptions const options_;
-    std::exception_ptr error_; // of reading that one, see read_
+    std::exception_ptr error_; // of reading the mini-batch read_; at first of asking for the size
     std::size_t const samples_;
     std::uint64_t const size_;
     std::vector<detail::LoaderPart> const parts_;

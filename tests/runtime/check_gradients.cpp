@@ -385,7 +385,7 @@ TEST_CASE("a stash that forward leaves unwritten is told of the layer that stash
     INFO(report);
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].layer == 0);
-    CHECK(report.rows[0].fault == "forward does not write it, or reads what it has not written");
+    CHECK(report.rows[0].fault == "forward does not write it, or reads what is unwritten");
 }
 
 TEST_CASE("a backward that writes what is no number has written it") {

@@ -46,8 +46,8 @@ struct BatchNorm {
                   "gpipe: BatchNorm<Sample> is for a gpipe::Tensor<T, channels, ...>");
     /// As it comes; where that is none, one for all that follows to have a sense.
     using Input = std::conditional_t<detail::has_channels<Sample>, Sample, Tensor<float, 1>>;
-    using Output = Input;                                            ///< normalised, and so on
-    using Element = typename Input::Element;                         ///< of the tensor
+    using Output = Input;                    ///< normalised, then scaled and shifted
+    using Element = typename Input::Element; ///< of the tensor
     static constexpr std::size_t channels = Input::extents[0];       ///< C
     static constexpr std::size_t positions = Input::size / channels; ///< of a channel in a sample
     /// Of scale and shift: of elements of 16 bits float, as optimizers want parameters.

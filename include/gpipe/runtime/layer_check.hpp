@@ -37,7 +37,7 @@ template <class Bench> class LayerCheck {
             row.entry = std::to_string(output) + " of micro-batch " + std::to_string(part);
             row.analytic = row.numeric = slopes_.base(part, output);
             row.fault = Probe::is_rubbish(row.numeric)
-                            ? "forward does not write it, or reads what it has not written"
+                            ? "forward does not write it, or reads what is unwritten"
                             : "forward gives no number";
             return report.rows.push_back(std::move(row));
         }
