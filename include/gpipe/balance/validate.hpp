@@ -3,24 +3,19 @@
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/core/version.hpp>
 
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <stdexcept>
 
 namespace gpipe {
 
-/// What is wrong with a cost: nullptr if nothing is, else how it is described in an error. Reads
-/// the bits, for -ffast-math lets a compiler assume that there are no NaNs and infinities.
+/// What is wrong with a cost: nullptr if nothing is, else how it is described in an error.
 GPIPE_INLINE constexpr char const* cost_fault(double cost) {
-    constexpr std::uint64_t infinity = std::uint64_t{0x7ff} << 52;
-    std::uint64_t const bits = std::bit_cast<std::uint64_t>(cost);
-    std::uint64_t const magnitude = bits & (~std::uint64_t{0} >> 1);
-    if (magnitude > infinity) return "not a number";
-    if (magnitude == infinity) return "infinite";
-    return bits != magnitude && magnitude != 0 ? "negative" : nullptr;
+    if (detail::is_nan(cost)) return "not a number";
+    if (!detail::is_finite(cost)) return "infinite";
+    return cost < 0 ? "negative" : nullptr;
 }
 
 /// The first layer whose cost is negative, infinite or not a number; `layers` if there is none.
