@@ -692,7 +692,12 @@ TEST_CASE(
             std::atomic<bool>& to;
             ~Answer() { to = true; }
         } const answer{answered};
-        infer.predict(inputs, others);
+        // Also from within what another object walks in this thread.
+        std::function<void()> const inside = [&] { infer.predict(inputs, others); };
+        using One = gpipe::Pipeline<Told>;
+        InferenceOf<One, Host> inner(One{Told{&inside}}, options<InferenceOf<One, Host>>(1, 1));
+        std::vector<Real> passed(3);
+        inner.predict(std::vector<Real>(3), passed);
     };
     // With one thread the layer is called within start(), which then waits for it.
     if (infer.lanes() > 1) {
