@@ -9,37 +9,42 @@
 
 namespace gpt {
 
-/// The heads whose scores are in memory at once: `count` of each sample, from head `first` of its
-/// `all`. A row is that of one position: sample by sample, head by head.
-struct HeadGroup {
-    std::size_t first, count, all;
+/// The rows of scores that are in memory at once: those of `rows` positions, from position `first`
+/// on, for each head of each sample, of which one has room for `room` rows. Row `r` of them all is
+/// that of one position: sample by sample, head by head.
+struct Strip {
+    std::size_t first, rows, room;
 
     /// The number of the row's head among those of all samples.
-    template <std::size_t context> GPIPE_HOST_DEVICE std::size_t head(std::size_t row) const {
-        std::size_t const head = row / context;
-        return head / count * all + first + head % count;
+    GPIPE_HOST_DEVICE std::size_t head(std::size_t r) const { return r / rows; }
+    GPIPE_HOST_DEVICE std::size_t position(std::size_t r) const { return first + r % rows; }
+    /// The columns that the strip has: up to its last position.
+    GPIPE_HOST_DEVICE std::size_t columns() const { return first + rows; }
+    /// Where the row's scores are.
+    template <std::size_t context> GPIPE_HOST_DEVICE std::size_t at(std::size_t r) const {
+        return (r / rows * room + r % rows) * context;
     }
 };
 
 /// One row of scores to probabilities, in place: a position sees itself and those before it. Keeps
 /// the logarithm of the row's sum.
 template <std::size_t context, class T> struct CausalSoftmax {
-    HeadGroup group;
+    Strip strip;
     T* scores;
     T* log_sums;
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
-        std::size_t const position = row % context;
+        std::size_t const position = strip.position(row);
         std::size_t const seen = position + 1;
-        T* const p = scores + row * context;
+        T* const p = scores + strip.at<context>(row);
         T const most = team.most(p, seen);
         T const sum = team.sum(seen, [=](std::size_t j) { return exponential(p[j] - most); });
         T const factor = T{1} / sum;
-        team.each(context, [=](std::size_t j) {
+        team.each(strip.columns(), [=](std::size_t j) {
             p[j] = j < seen ? exponential(p[j] - most) * factor : T{0};
         });
-        T* const to = log_sums + group.head<context>(row) * context + position;
+        T* const to = log_sums + strip.head(row) * context + position;
         team.at(0, [=] { *to = most + std::log(sum); });
     }
 };
@@ -47,8 +52,9 @@ template <std::size_t context, class T> struct CausalSoftmax {
 /// One row of scores to probabilities by what forward kept, and of their gradients to those of the
 /// products before they were scaled. The heads' results and the gradients of these, `size` elements
 /// a head, stand in rows of all heads of a position.
-template <std::size_t context, std::size_t size, class T> struct CausalSoftmaxBackward {
-    HeadGroup group;
+template <std::size_t context, std::size_t heads, std::size_t size, class T>
+struct CausalSoftmaxBackward {
+    Strip strip;
     T scale;
     T const* log_sums;
     T const* out;
@@ -58,19 +64,18 @@ template <std::size_t context, std::size_t size, class T> struct CausalSoftmaxBa
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
-        std::size_t const position = row % context;
+        std::size_t const position = strip.position(row);
         std::size_t const seen = position + 1;
-        std::size_t const head = group.head<context>(row);
-        std::size_t const at =
-            ((head / group.all * context + position) * group.all + head % group.all) * size;
+        std::size_t const head = strip.head(row);
+        std::size_t const at = ((head / heads * context + position) * heads + head % heads) * size;
         T const* const o = out + at;
         T const* const d = dout + at;
         T const dot = team.sum(size, [=](std::size_t i) { return o[i] * d[i]; });
         T const log_sum = log_sums[head * context + position];
         T const factor = scale;
-        T* const p = scores + row * context;
-        T* const ds = gradients + row * context;
-        team.each(context, [=](std::size_t j) {
+        T* const p = scores + strip.at<context>(row);
+        T* const ds = gradients + strip.at<context>(row);
+        team.each(strip.columns(), [=](std::size_t j) {
             p[j] = j < seen ? exponential(p[j] - log_sum) : T{0};
             ds[j] = j < seen ? p[j] * (ds[j] - dot) * factor : T{0};
         });

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "gpt/attention_strips.hpp"
 #include "gpt/cuda_products.cuh"
 #include "gpt/cuda_team.cuh"
-#include "gpt/grouped_attention.hpp"
 #include "gpt/operations.hpp"
 #include "gpt/scatter.hpp"
 
@@ -74,15 +74,17 @@ template <class Of, class T> struct SumColumn {
     }
 };
 
-// As many heads at once as their scores and the gradients of these are 128 MiB per sample, at least
-// one.
-template <class T, std::size_t context, std::size_t heads> constexpr std::size_t heads_at_once() {
-    std::size_t count = heads;
-    while (count > 1 && (heads % count != 0 ||
-                         2 * count * context * context * sizeof(T) > (std::size_t{128} << 20)))
-        --count;
-    return count;
-}
+// What attention has of memory per sample: scores, and for each head the places of a product's
+// matrices. 512 rows at once: with 256 or 1,024 of GPT-2's, steps in TF32 take 2 or 3 % longer on
+// an H200. Fewer where they were more than 128 MiB.
+template <class T, std::size_t context, std::size_t heads> struct AttentionMemory {
+    static constexpr std::size_t fit =
+        (std::size_t{128} << 20) / (score_elements_of(heads, 1, context) * sizeof(T));
+    static constexpr std::size_t strip =
+        std::min({context, std::size_t{512}, std::max(fit, std::size_t{1})});
+    static constexpr std::size_t scores = score_elements_of(heads, strip, context);
+    static constexpr std::size_t places = 3 * heads * sizeof(void*) / sizeof(T);
+};
 
 template <class Each> struct Prepared {
     Each each;
@@ -133,24 +135,36 @@ template <class Context, Precision precision> class CudaOn {
     template <class T>
     void multiply_each(Products products, Extents extents, std::type_identity_t<Factor<T>> a,
                        std::type_identity_t<Factor<T>> b, T* c, std::size_t stride,
-                       std::type_identity_t<T> scale = T{1}) const {
+                       bool add = false, std::type_identity_t<T> scale = T{1}) const {
+        if (products.samples > 1)
+            for_each_index(products.samples * products.heads,
+                           PlaceProduct<T>{products, a.data, b.data, c, places_});
         gpt::multiply<T>(gpipe::cuda::blas(context_), precision, products, extents, a, b, c, stride,
-                         false, scale);
+                         add, scale, places_);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
-        Grouped<T, context, width, heads>::forward(*this, samples, qkv, out, log_sums, scores);
+        Strips<T, context, width, heads>::forward(with_places<T, context, heads>(samples, scores),
+                                                  samples, qkv, out, log_sums, scores);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend_backward(std::size_t samples, T const* qkv, T const* out, T const* log_sums,
                          T const* dout, T* dqkv, T* scores) const {
-        Grouped<T, context, width, heads>::backward(*this, samples, qkv, out, log_sums, dout, dqkv,
-                                                    scores);
+        Strips<T, context, width, heads>::backward(with_places<T, context, heads>(samples, scores),
+                                                   samples, qkv, out, log_sums, dout, dqkv, scores);
     }
 
   private:
     template <class T, std::size_t context, std::size_t width, std::size_t heads>
-    using Grouped = GroupedAttention<T, context, width, heads, heads_at_once<T, context, heads>()>;
+    using Strips =
+        AttentionStrips<T, context, width, heads, AttentionMemory<T, context, heads>::strip>;
+    template <class T, std::size_t context, std::size_t heads>
+    CudaOn with_places(std::size_t samples, T* scores) const {
+        CudaOn on = *this;
+        on.places_ = reinterpret_cast<void const**>(
+            scores + samples * AttentionMemory<T, context, heads>::scores);
+        return on;
+    }
 
     template <unsigned threads, class Row> void launch_rows(std::size_t rows, Row row) const {
         constexpr unsigned teams = row_threads / threads;
@@ -162,6 +176,7 @@ template <class Context, Precision precision> class CudaOn {
     }
 
     Context const& context_;
+    void const** places_ = nullptr;
 };
 
 } // namespace detail
@@ -185,8 +200,9 @@ template <Precision precision> struct CudaOperationsIn {
     }
     /// Per sample, for attend and attend_backward.
     template <class T, std::size_t context, std::size_t heads>
-    static constexpr std::size_t
-        score_elements = 2 * detail::heads_at_once<T, context, heads>() * context* context;
+    static constexpr std::size_t score_elements =
+        detail::AttentionMemory<T, context, heads>::scores +
+        detail::AttentionMemory<T, context, heads>::places;
 };
 using CudaOperations = CudaOperationsIn<Precision::fp32>;
 

@@ -30,35 +30,65 @@ template <> struct BlasType<double> {
     static constexpr cublasComputeType_t compute(Precision) { return CUBLAS_COMPUTE_64F; }
 };
 
-/// Enqueues c = scale a b, or c += scale a b if `add`, for each product. Throws what
-/// gpipe::cuda::check_blas throws.
+/// Writes where the factors and the result of each product are: of all a, of all b, of all c.
+template <class T> struct PlaceProduct {
+    Products products;
+    T const* a;
+    T const* b;
+    T* c;
+    void const** places;
+
+    __device__ void operator()(std::size_t i) const {
+        std::size_t const count = products.samples * products.heads;
+        places[i] = a + at(products.a, i);
+        places[count + i] = b + at(products.b, i);
+        places[2 * count + i] = c + at(products.c, i);
+    }
+
+  private:
+    __device__ std::size_t at(Steps steps, std::size_t i) const {
+        return i / products.heads * steps.sample + i % products.heads * steps.head;
+    }
+};
+
+/// Enqueues c = scale a b, or c += scale a b if `add`, for each product. Those of several samples
+/// are found by `places`, as PlaceProduct writes them. Throws what gpipe::cuda::check_blas throws.
 template <class T>
 void multiply(cublasHandle_t handle, Precision precision, Products products, Extents extents,
-              Factor<T> a, Factor<T> b, T* c, std::size_t stride, bool add, T scale) {
+              Factor<T> a, Factor<T> b, T* c, std::size_t stride, bool add, T scale,
+              void const* const* places = nullptr) {
     using Type = BlasType<T>;
     cublasComputeType_t const compute = Type::compute(precision);
     auto const whole = [](std::size_t n) { return static_cast<int>(n); };
-    auto const step = [](std::size_t n) { return static_cast<long long>(n); };
+    auto const step = [](Steps steps) { return static_cast<long long>(steps.head); };
     auto const form = [](Factor<T> f) { return f.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     auto const alpha = static_cast<typename Type::Scale>(scale);
     typename Type::Scale const beta = add ? 1 : 0;
+    std::size_t const count = products.samples * products.heads;
     // cuBLAS goes by columns, so it sees every matrix transposed: c' = b' a'.
-    if (products.count == 1)
+    if (count == 1)
         gpipe::cuda::check_blas("cublasGemmEx",
                                 cublasGemmEx(handle, form(b), form(a), whole(extents.columns),
                                              whole(extents.rows), whole(extents.inner), &alpha,
                                              b.data, Type::data, whole(b.stride), a.data,
                                              Type::data, whole(a.stride), &beta, c, Type::data,
                                              whole(stride), compute, CUBLAS_GEMM_DEFAULT));
-    else
+    else if (products.samples == 1)
         gpipe::cuda::check_blas(
             "cublasGemmStridedBatchedEx",
-            cublasGemmStridedBatchedEx(handle, form(b), form(a), whole(extents.columns),
-                                       whole(extents.rows), whole(extents.inner), &alpha, b.data,
-                                       Type::data, whole(b.stride), step(products.b), a.data,
-                                       Type::data, whole(a.stride), step(products.a), &beta, c,
-                                       Type::data, whole(stride), step(products.c),
-                                       whole(products.count), compute, CUBLAS_GEMM_DEFAULT));
+            cublasGemmStridedBatchedEx(
+                handle, form(b), form(a), whole(extents.columns), whole(extents.rows),
+                whole(extents.inner), &alpha, b.data, Type::data, whole(b.stride), step(products.b),
+                a.data, Type::data, whole(a.stride), step(products.a), &beta, c, Type::data,
+                whole(stride), step(products.c), whole(count), compute, CUBLAS_GEMM_DEFAULT));
+    else
+        gpipe::cuda::check_blas(
+            "cublasGemmBatchedEx",
+            cublasGemmBatchedEx(handle, form(b), form(a), whole(extents.columns),
+                                whole(extents.rows), whole(extents.inner), &alpha, places + count,
+                                Type::data, whole(b.stride), places, Type::data, whole(a.stride),
+                                &beta, const_cast<void* const*>(places + 2 * count), Type::data,
+                                whole(stride), whole(count), compute, CUBLAS_GEMM_DEFAULT));
 }
 
 } // namespace gpt

@@ -25,12 +25,17 @@ struct Extents {
     std::size_t inner = 0;
 };
 
-/// How many products, and elements from one to the next of each factor and of the result.
+/// Elements from one matrix to the next.
+struct Steps {
+    std::size_t sample = 0;
+    std::size_t head = 0;
+};
+
+/// One product for each head of each sample, and where the next one's factors and result are.
 struct Products {
-    std::size_t count = 1;
-    std::size_t a = 0;
-    std::size_t b = 0;
-    std::size_t c = 0;
+    std::size_t samples = 1;
+    std::size_t heads = 1;
+    Steps a, b, c;
 };
 
 } // namespace gpt

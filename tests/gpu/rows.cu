@@ -129,11 +129,12 @@ TEST_CASE("rows of logits may be shared") {
 }
 
 TEST_CASE("rows of scores may be shared") {
-    // Three samples with one head of two in the group, six positions of the columns' first six.
-    gpt::HeadGroup const group{1, 1, 2};
-    check([&](Arrays x) { return gpt::CausalSoftmax<6, double>{group, x.a, x.b}; });
+    // Two heads of each sample, positions two to four of six, with room for one more.
+    gpt::Strip const strip{2, 3, 4};
+    check([&](Arrays x) { return gpt::CausalSoftmax<6, double>{strip, x.a, x.b}; });
     check([&](Arrays x) {
-        return gpt::CausalSoftmaxBackward<6, 8, double>{group, 0.5, x.a, x.b, x.b, x.c, x.c + 200};
+        return gpt::CausalSoftmaxBackward<6, 2, 8, double>{strip, 0.5, x.a,      x.b,
+                                                           x.b,   x.c, x.c + 200};
     });
 }
 

@@ -1,7 +1,7 @@
 #include <gpt/attention.hpp>
+#include <gpt/attention_strips.hpp>
 #include <gpt/cross_entropy.hpp>
 #include <gpt/embedding.hpp>
-#include <gpt/grouped_attention.hpp>
 #include <gpt/head.hpp>
 #include <gpt/host_operations.hpp>
 #include <gpt/mlp.hpp>
@@ -258,31 +258,36 @@ TEST_CASE("attention's gradients are those of differences where a context takes 
     check_layer(gpt::Attention<double, 70, 8, 2>{}, 1);
 }
 
-// What a GPU does, by loops: attention `count` heads at once, and the rows of the embedding.
-template <std::size_t count> struct GroupedOperations : gpt::HostOperations {
-    template <class Context> static GroupedOperations on(Context const&) { return {}; }
-    template <class T, std::size_t context, std::size_t>
-    static constexpr std::size_t score_elements = gpt::score_elements_of<context, count>;
+// What a GPU does, by loops: attention `strip` rows of all heads at once, and the rows of the
+// embedding.
+template <std::size_t strip> struct StripOperations : gpt::HostOperations {
+    template <class Context> static StripOperations on(Context const&) { return {}; }
+    template <class T, std::size_t context, std::size_t heads>
+    static constexpr std::size_t score_elements = gpt::score_elements_of(heads, strip, context);
 
     template <class T>
     void multiply_each(gpt::Products products, gpt::Extents extents, gpt::Factor<T> a,
-                       gpt::Factor<T> b, T* c, std::size_t stride, T scale = T{1}) const {
-        for (std::size_t i = 0; i < products.count; ++i) {
-            gpt::multiply<T>(extents, a, b, c, stride, false, scale);
-            a.data += products.a;
-            b.data += products.b;
-            c += products.c;
-        }
+                       gpt::Factor<T> b, T* c, std::size_t stride, bool add = false,
+                       T scale = T{1}) const {
+        for (std::size_t sample = 0; sample < products.samples; ++sample)
+            for (std::size_t head = 0; head < products.heads; ++head) {
+                auto const at = [=](gpt::Steps steps) {
+                    return sample * steps.sample + head * steps.head;
+                };
+                gpt::multiply<T>(extents, {a.data + at(products.a), a.stride, a.transposed},
+                                 {b.data + at(products.b), b.stride, b.transposed},
+                                 c + at(products.c), stride, add, scale);
+            }
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
-        gpt::GroupedAttention<T, context, width, heads, count>::forward(*this, samples, qkv, out,
-                                                                        log_sums, scores);
+        gpt::AttentionStrips<T, context, width, heads, strip>::forward(*this, samples, qkv, out,
+                                                                       log_sums, scores);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend_backward(std::size_t samples, T const* qkv, T const* out, T const* log_sums,
                          T const* dout, T* dqkv, T* scores) const {
-        gpt::GroupedAttention<T, context, width, heads, count>::backward(
+        gpt::AttentionStrips<T, context, width, heads, strip>::backward(
             *this, samples, qkv, out, log_sums, dout, dqkv, scores);
     }
     template <class T>
@@ -294,13 +299,13 @@ template <std::size_t count> struct GroupedOperations : gpt::HostOperations {
 
 TEST_CASE("attention's gradients are those of differences with scores in memory") {
     for (std::size_t const samples : {1u, 3u}) {
-        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<4>>{}, samples);
-        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<2>>{{0.3f}}, samples);
-        check_layer(gpt::Attention<double, 5, 16, 4, GroupedOperations<1>>{}, samples);
+        check_layer(gpt::Attention<double, 5, 16, 4, StripOperations<5>>{}, samples);
+        check_layer(gpt::Attention<double, 5, 16, 4, StripOperations<2>>{{0.3f}}, samples);
+        check_layer(gpt::Attention<double, 5, 16, 4, StripOperations<1>>{}, samples);
     }
 }
 
-TEST_CASE("attention with scores in memory gives what it gives by strips") {
+TEST_CASE("attention with scores in memory gives what it gives head by head") {
     auto const run = []<class L>(L const& layer) {
         Driven<L> driven{layer, 2};
         stir_parameters(driven);
@@ -311,11 +316,11 @@ TEST_CASE("attention with scores in memory gives what it gives by strips") {
         driven.y.insert(driven.y.end(), driven.dx.begin(), driven.dx.end());
         return driven.y;
     };
-    auto const strips = run(gpt::Attention<double, 70, 24, 6>{});
-    auto const groups = run(gpt::Attention<double, 70, 24, 6, GroupedOperations<3>>{});
-    REQUIRE(strips.size() == groups.size());
-    for (std::size_t i = 0; i < strips.size(); ++i)
-        CHECK(groups[i] == doctest::Approx(strips[i]).epsilon(1e-9));
+    auto const heads = run(gpt::Attention<double, 70, 24, 6>{});
+    auto const together = run(gpt::Attention<double, 70, 24, 6, StripOperations<16>>{});
+    REQUIRE(heads.size() == together.size());
+    for (std::size_t i = 0; i < heads.size(); ++i)
+        CHECK(together[i] == doctest::Approx(heads[i]).epsilon(1e-9));
 }
 
 TEST_CASE("what is no number among queries is none in what their attention puts out") {
@@ -469,7 +474,7 @@ TEST_CASE_TEMPLATE("the halves of a backward have its bits, however late the sec
     for (float const rate : {0.0f, 0.3f}) {
         CAPTURE(rate);
         check_halves(gpt::Attention<T, 70, 32, 2>{{rate}});
-        check_halves(gpt::Attention<T, 70, 32, 2, GroupedOperations<1>>{{rate}});
+        check_halves(gpt::Attention<T, 70, 32, 2, StripOperations<32>>{{rate}});
         check_halves(gpt::Mlp<T, 6, 32>{{rate}});
     }
 }

@@ -56,6 +56,55 @@ void multiply(std::size_t m, std::size_t n, std::size_t k, T alpha, Matrix<T> a,
     }
 }
 
+// A matrix of a call.
+struct Form {
+    cublasOperation_t operation;
+    cudaDataType_t type;
+    int stride;
+
+    bool turned() const { return operation != CUBLAS_OP_N; }
+};
+
+// Where the matrices of one product are.
+struct Places {
+    void const* a;
+    void const* b;
+    void* c;
+};
+
+template <class PlacesOf>
+cublasStatus_t enqueue_products(cublasContext const& handle, Form a, Form b, Form c, int m, int n,
+                                int k, void const* alpha, void const* beta, int count,
+                                cublasComputeType_t compute, PlacesOf places_of) {
+    if (!handle.has_workspace) return CUBLAS_STATUS_ALLOC_FAILED; // it would take some of its own
+    if (m < 0 || n < 0 || k < 0 || count < 0 || a.stride < std::max(1, a.turned() ? k : m) ||
+        b.stride < std::max(1, b.turned() ? n : k) || c.stride < std::max(1, m))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    auto const enqueue = [&]<class T>(T, auto round) {
+        auto const size = [](auto number) { return static_cast<std::size_t>(number); };
+        auto const work = [=, scale = *static_cast<T const*>(alpha),
+                           keep = *static_cast<T const*>(beta)] {
+            for (std::ptrdiff_t i = 0; i < count; ++i) {
+                Places const at = places_of(i);
+                multiply<T>(size(m), size(n), size(k), scale,
+                            {static_cast<T const*>(at.a), size(a.stride), a.turned()},
+                            {static_cast<T const*>(at.b), size(b.stride), b.turned()}, keep,
+                            static_cast<T*>(at.c), size(c.stride), round);
+            }
+        };
+        return cuda_double::launch(handle.stream, work, {}, {}, "a product") == cudaSuccess
+                   ? CUBLAS_STATUS_SUCCESS
+                   : CUBLAS_STATUS_EXECUTION_FAILED;
+    };
+    auto const as_it_is = [](auto value) { return value; };
+    if (b.type != a.type || c.type != a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a.type == CUDA_R_64F && compute == CUBLAS_COMPUTE_64F) return enqueue(double{}, as_it_is);
+    if (a.type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F) return enqueue(float{}, as_it_is);
+    if (a.type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        return enqueue(float{}, tf32);
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 } // namespace
 
 extern "C" {
@@ -80,6 +129,20 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_S
 char const* cublasGetStatusName(cublasStatus_t) { return "a status"; }
 char const* cublasGetStatusString(cublasStatus_t) { return "of the emulation"; }
 
+// Where the matrices are stands in memory that is read when the product's turn comes.
+cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t a_form,
+                                   cublasOperation_t b_form, int m, int n, int k, void const* alpha,
+                                   void const* const a[], cudaDataType_t a_type, int a_stride,
+                                   void const* const b[], cudaDataType_t b_type, int b_stride,
+                                   void const* beta, void* const c[], cudaDataType_t c_type,
+                                   int c_stride, int count, cublasComputeType_t compute,
+                                   cublasGemmAlgo_t) {
+    return enqueue_products(*handle, {a_form, a_type, a_stride}, {b_form, b_type, b_stride},
+                            {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
+                            [=](std::ptrdiff_t i) {
+                                return Places{a[i], b[i], c[i]};
+                            });
+}
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_form,
                                           cublasOperation_t b_form, int m, int n, int k,
                                           void const* alpha, void const* a, cudaDataType_t type,
@@ -88,32 +151,15 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           void const* beta, void* c, cudaDataType_t c_type,
                                           int c_stride, long long c_step, int count,
                                           cublasComputeType_t compute, cublasGemmAlgo_t) {
-    bool const a_turned = a_form != CUBLAS_OP_N, b_turned = b_form != CUBLAS_OP_N;
-    if (!handle->has_workspace) return CUBLAS_STATUS_ALLOC_FAILED; // it would take some of its own
-    if (m < 0 || n < 0 || k < 0 || count < 0 || a_stride < std::max(1, a_turned ? k : m) ||
-        b_stride < std::max(1, b_turned ? n : k) || c_stride < std::max(1, m))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    auto const enqueue = [&]<class T>(T, auto round) {
-        auto const size = [](auto number) { return static_cast<std::size_t>(number); };
-        auto const work = [=, scale = *static_cast<T const*>(alpha),
-                           keep = *static_cast<T const*>(beta)] {
-            for (std::ptrdiff_t i = 0; i < count; ++i)
-                multiply<T>(size(m), size(n), size(k), scale,
-                            {static_cast<T const*>(a) + i * a_step, size(a_stride), a_turned},
-                            {static_cast<T const*>(b) + i * b_step, size(b_stride), b_turned}, keep,
-                            static_cast<T*>(c) + i * c_step, size(c_stride), round);
-        };
-        return cuda_double::launch(handle->stream, work, {}, {}, "a product") == cudaSuccess
-                   ? CUBLAS_STATUS_SUCCESS
-                   : CUBLAS_STATUS_EXECUTION_FAILED;
+    auto const at = [](void const* from, cudaDataType_t of, std::ptrdiff_t elements) {
+        return static_cast<std::byte const*>(from) + elements * (of == CUDA_R_64F ? 8 : 4);
     };
-    auto const as_it_is = [](auto value) { return value; };
-    if (b_type != type || c_type != type) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (type == CUDA_R_64F && compute == CUBLAS_COMPUTE_64F) return enqueue(double{}, as_it_is);
-    if (type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F) return enqueue(float{}, as_it_is);
-    if (type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F_FAST_TF32)
-        return enqueue(float{}, tf32);
-    return CUBLAS_STATUS_NOT_SUPPORTED;
+    return enqueue_products(*handle, {a_form, type, a_stride}, {b_form, b_type, b_stride},
+                            {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
+                            [=](std::ptrdiff_t i) {
+                                return Places{at(a, type, i * a_step), at(b, type, i * b_step),
+                                              const_cast<std::byte*>(at(c, type, i * c_step))};
+                            });
 }
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_form,
                             cublasOperation_t b_form, int m, int n, int k, void const* alpha,
