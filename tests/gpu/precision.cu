@@ -16,6 +16,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -50,7 +51,9 @@ template <class T> struct Matrix {
 struct Case {
     gpt::Extents extents;
     bool a_turned = false, b_turned = false, add = false;
-    std::size_t count = 1, gap = 0;
+    std::size_t samples = 1, heads = 1, gap = 0;
+
+    std::size_t count() const { return samples * heads; }
 };
 
 class Multiplier {
@@ -66,9 +69,19 @@ class Multiplier {
         auto const factor = [](Buffer const& on, Matrix<T> const& m) {
             return gpt::Factor<T>{reinterpret_cast<T const*>(on.data()), m.stride, m.transposed};
         };
-        gpt::multiply<T>(blas_.get(), precision, {of.count, a.step, b.step, c.step}, of.extents,
-                         factor(a_on, a), factor(b_on, b), reinterpret_cast<T*>(c_on.data()),
-                         c.stride, of.add, scale);
+        auto const steps = [&](Matrix<T> const& m) {
+            return gpt::Steps{of.heads * m.step, m.step};
+        };
+        gpt::Products const products{of.samples, of.heads, steps(a), steps(b), steps(c)};
+        T* const to = reinterpret_cast<T*>(c_on.data());
+        Buffer const places_on(0, 3 * of.count() * sizeof(void*));
+        auto* const places = reinterpret_cast<void const**>(places_on.data());
+        gpt::PlaceProduct<T> const place{products, factor(a_on, a).data, factor(b_on, b).data, to,
+                                         places};
+        gpipe::cuda::for_each_index(stream_.get(), of.count(),
+                                    gpt::detail::Prepared<gpt::PlaceProduct<T>>{place});
+        gpt::multiply<T>(blas_.get(), precision, products, of.extents, factor(a_on, a),
+                         factor(b_on, b), to, c.stride, of.add, scale, places);
         stream_.synchronize();
         return toy::read<T>(c_on, c.values.size());
     }
@@ -89,8 +102,9 @@ template <class T> double tolerance(Precision precision, std::size_t inner) {
 // Returns whether TF32 gives other bits.
 template <class T> bool compare(Multiplier const& multiplied, Case const& of) {
     auto const& [rows, columns, inner] = of.extents;
-    Matrix<T> a(rows, inner, of.a_turned, of.count, of.gap),
-        b(inner, columns, of.b_turned, of.count, of.gap), c(rows, columns, false, of.count, of.gap);
+    Matrix<T> a(rows, inner, of.a_turned, of.count(), of.gap),
+        b(inner, columns, of.b_turned, of.count(), of.gap),
+        c(rows, columns, false, of.count(), of.gap);
     a.fill(1), b.fill(2), c.fill(3);
     T const scale = T(0.375);
     std::vector<T> results[2];
@@ -99,7 +113,7 @@ template <class T> bool compare(Multiplier const& multiplied, Case const& of) {
         result = multiplied(precision, of, a, b, c, scale);
         std::size_t far = 0;
         std::vector<T> untouched = c.values;
-        for (std::size_t n = 0; n < of.count; ++n)
+        for (std::size_t n = 0; n < of.count(); ++n)
             for (std::size_t row = 0; row < rows; ++row)
                 for (std::size_t column = 0; column < columns; ++column) {
                     double exact = 0, size = 0;
@@ -126,13 +140,14 @@ template <class T> bool compare(Multiplier const& multiplied, Case const& of) {
 TEST_CASE("products are exact to their precision, in every form, and write nothing else") {
     Multiplier const multiplied;
     for (gpt::Extents extents : {gpt::Extents{1, 1, 1}, {5, 3, 33}, {3, 17, 8}, {32, 16, 64}})
-        for (std::size_t count : {1, 3})
+        for (auto [samples, heads] : {std::pair{1u, 1u}, {1, 3}, {3, 1}, {2, 3}})
             for (std::size_t gap : {0, 3})
                 for (int form = 0; form < 8; ++form) {
-                    Case const of{extents,         (form & 1) != 0, (form & 2) != 0,
-                                  (form & 4) != 0, count,           gap};
+                    Case const of{
+                        extents, (form & 1) != 0, (form & 2) != 0, (form & 4) != 0, samples, heads,
+                        gap};
                     INFO(extents.rows, " x ", extents.columns, " x ", extents.inner, ", form ",
-                         form, ", ", count, " products, gap ", gap);
+                         form, ", ", heads, " products of ", samples, " samples, gap ", gap);
                     compare<float>(multiplied, of);
                     CHECK(!compare<double>(multiplied, of));
                 }
