@@ -37,7 +37,7 @@ struct Attention {
     /// dropped; what the norm's gradients grow by, in the first sample's place.
     using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, 3 * width>,
                                     gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
-    /// Scores, where they take memory; in the weight gradient the norm of x.
+    /// Scores, where they take memory, and what finds them; in the weight gradient the norm of x.
     using Scratch =
         gpipe::Tensor<T, std::max(context* width,
                                   Operations::template score_elements<T, context, heads>)>;

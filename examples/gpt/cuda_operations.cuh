@@ -83,13 +83,8 @@ template <class T, std::size_t context, std::size_t heads> struct AttentionMemor
     static constexpr std::size_t strip =
         std::min({context, std::size_t{512}, std::max(fit, std::size_t{1})});
     static constexpr std::size_t scores = score_elements_of(heads, strip, context);
+    static_assert(sizeof(T) >= 4, "gpt: behind the scores there are pointers");
     static constexpr std::size_t places = 3 * heads * sizeof(void*) / sizeof(T);
-};
-
-template <class Each> struct Prepared {
-    Each each;
-
-    __device__ Each operator()() const { return each; }
 };
 
 // Operations that are enqueued for one call of a layer.
@@ -136,11 +131,8 @@ template <class Context, Precision precision> class CudaOn {
     void multiply_each(Products products, Extents extents, std::type_identity_t<Factor<T>> a,
                        std::type_identity_t<Factor<T>> b, T* c, std::size_t stride,
                        bool add = false, std::type_identity_t<T> scale = T{1}) const {
-        if (products.samples > 1)
-            for_each_index(products.samples * products.heads,
-                           PlaceProduct<T>{products, a.data, b.data, c, places_});
-        gpt::multiply<T>(gpipe::cuda::blas(context_), precision, products, extents, a, b, c, stride,
-                         add, scale, places_);
+        gpt::multiply_each<T>(gpipe::cuda::blas(context_), context_.stream(), precision, products,
+                              extents, a, b, c, stride, add, scale, places_);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
     void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {

@@ -262,7 +262,8 @@ struct Bounded {
 
 // Rows of all lengths: for one warp and for a block, few and many.
 template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 4, O>;
-template <class T, class O> using LongAttention = gpt::Attention<T, 1024, 40, 20, O>;
+template <class T, class O> using LongAttention = gpt::Attention<T, 600, 48, 4, O>;
+template <class T, class O> using NarrowAttention = gpt::Attention<T, 20, 40, 4, O>;
 template <class T, class O> using Mlp = gpt::Mlp<T, 20, 40, O>;
 template <class T, class O> using Head = gpt::Head<T, 20, 24, 60, O>;
 template <class T, class O> using LongHead = gpt::Head<T, 7, 24, 1500, O>;
@@ -278,8 +279,13 @@ TEST_CASE("attention on a GPU is the host's, and its gradients those of differen
 
 TEST_CASE("attention on a GPU whose scores are not in memory all at once is the host's") {
     using L = LongAttention<float, gpt::CudaOperations>;
-    static_assert(L::Scratch::size == 2 * 20 * 512 * 1024 + 3 * 20 * 2); // half of them
+    static_assert(L::Scratch::size ==
+                  2 * 4 * 512 * 600 + 3 * 4 * 2); // a strip of 512 rows, one of 88
     compare_with_host<LongAttention>(Default{});
+}
+
+TEST_CASE("attention on a GPU with heads that are no multiple of 16 bytes is the host's") {
+    compare_with_host<NarrowAttention>(Default{});
 }
 
 TEST_CASE("the perceptron on a GPU is the host's, and its gradients those of differences") {

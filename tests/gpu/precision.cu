@@ -75,13 +75,9 @@ class Multiplier {
         gpt::Products const products{of.samples, of.heads, steps(a), steps(b), steps(c)};
         T* const to = reinterpret_cast<T*>(c_on.data());
         Buffer const places_on(0, 3 * of.count() * sizeof(void*));
-        auto* const places = reinterpret_cast<void const**>(places_on.data());
-        gpt::PlaceProduct<T> const place{products, factor(a_on, a).data, factor(b_on, b).data, to,
-                                         places};
-        gpipe::cuda::for_each_index(stream_.get(), of.count(),
-                                    gpt::detail::Prepared<gpt::PlaceProduct<T>>{place});
-        gpt::multiply<T>(blas_.get(), precision, products, of.extents, factor(a_on, a),
-                         factor(b_on, b), to, c.stride, of.add, scale, places);
+        gpt::multiply_each<T>(blas_.get(), stream_.get(), precision, products, of.extents,
+                              factor(a_on, a), factor(b_on, b), to, c.stride, of.add, scale,
+                              reinterpret_cast<void const**>(places_on.data()));
         stream_.synchronize();
         return toy::read<T>(c_on, c.values.size());
     }
