@@ -169,7 +169,7 @@ TEST_CASE(
                 for (std::size_t cells = 1; cells <= 4; ++cells)
                     for (std::size_t gpus = 1; gpus <= cells; ++gpus)
                         for (std::size_t w = 0; w < 4; ++w) {
-                            if (point++ % toy::one_of(19) != 0) continue;
+                            if (point++ % toy::one_of(41) != 0) continue;
                             Way way{w % 2 == 0, w / 2 * 2, (cells + gpus) % 2 == 0};
                             if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                             std::uint64_t const order = (cells + gpus + micro_batches) % 4;
@@ -204,7 +204,7 @@ TEST_CASE("P1 every schedule there is gives on streams what it gives on the host
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (std::size_t gpus : {std::size_t{1}, (cells + 1) / 2, cells})
                     for (std::size_t w = 0; w < 4; ++w) {
-                        if (point++ % toy::one_of(43) != 0) continue;
+                        if (point++ % toy::one_of(89) != 0) continue;
                         Way way{w % 2 == 0, w / 2 * 2, point % 2 == 0};
                         if (gpus == 1 && w % 2 == 1) way.link = gpipe::Link::copied;
                         cuda_double::Session session(session_options(way, gpus, point % 4));

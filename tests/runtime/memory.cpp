@@ -156,7 +156,7 @@ template <class N, class Device> void every_line_is_used() {
         toy::each_of_catalogue(
             N::size, N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-                    if (point++ % toy::one_of(61) != 0) continue;
+                    if (point++ % toy::one_of(127) != 0) continue;
                     check_lines<N, Device>(
                         options<TrainOf<N, Device>>(40 * micro_batches, k, micro_batches, schedule,
                                                     checkpointing.policy),
