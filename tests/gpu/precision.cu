@@ -143,7 +143,7 @@ TEST_CASE("products are exact to their precision, in every form, and write nothi
                         extents, (form & 1) != 0, (form & 2) != 0, (form & 4) != 0, samples, heads,
                         gap};
                     INFO(extents.rows, " x ", extents.columns, " x ", extents.inner, ", form ",
-                         form, ", ", heads, " products of ", samples, " samples, gap ", gap);
+                         form, ", ", of.heads, " products of ", of.samples, " samples, gap ", gap);
                     compare<float>(multiplied, of);
                     CHECK(!compare<double>(multiplied, of));
                 }
