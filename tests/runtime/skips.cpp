@@ -98,7 +98,7 @@ TEST_CASE_TEMPLATE("P1 skips: wherever the chain is cut", Device, Host, Deferred
     for (std::size_t first = 1; first < L; ++first)
         for (std::size_t second = first + 1; second < L; ++second)
             for (toy::NamedSchedule const& schedule : toy::schedules) {
-                if (n++ % toy::one_of(11) != 0) continue;
+                if (n++ % toy::one_of(13) != 0) continue;
                 auto o = options<Device>(3);
                 toy::hand = {first, second - first, L - second};
                 o.schedule = schedule.policy;

@@ -144,6 +144,7 @@ inline NamedCheckpointing const reversings[] = {
     {"a budget for everything", gpipe::checkpoint::Optimal<>{std::size_t{1} << 40}},
     {"the same, offloaded",
      gpipe::checkpoint::Offload<gpipe::checkpoint::Optimal<>>{{std::size_t{1} << 40}}}};
+/// All 22: a sweep that takes one point of 11 would always see the same two.
 inline std::vector<NamedCheckpointing> every_checkpointing() {
     std::vector<NamedCheckpointing> all(std::begin(checkpointings), std::end(checkpointings));
     all.insert(all.end(), std::begin(reversings), std::end(reversings));

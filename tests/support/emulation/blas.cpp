@@ -142,6 +142,11 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t a_fo
     return enqueue_products(*handle, {a_form, a_type, a_stride}, {b_form, b_type, b_stride},
                             {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
                             [=](std::ptrdiff_t i) {
+                                for (void const* at : {a[i], b[i], static_cast<void const*>(c[i])})
+                                    if (compute == CUBLAS_COMPUTE_32F_FAST_TF32 &&
+                                        reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
+                                        throw std::runtime_error(
+                                            "a matrix is at no multiple of 16");
                                 return Places{a[i], b[i], c[i]};
                             });
 }
