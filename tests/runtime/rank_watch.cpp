@@ -24,6 +24,7 @@ namespace {
 using gpipe::Kind;
 using gpipe::Watch;
 using gpipe::detail::WatchMesh;
+using gpipe::detail::WatchPlace;
 using Card = WatchMesh::Card;
 
 // What stands in for MPI: all ranks tell each other something.
@@ -267,6 +268,36 @@ TEST_CASE("what several find out at the same time: all say the same") {
         std::string const first = first_line(words_of(*ranks.watches[0]));
         CHECK(contains(first, " is blamed by "));
         for (auto const& watch : ranks.watches) CHECK(first_line(words_of(*watch)) == first);
+    }
+}
+
+TEST_CASE("who gives up is heard itself, if others tell it first: where it was is of then") {
+    using gpipe::detail::WatchLine;
+    using gpipe::detail::WatchMessage;
+    Ranks ranks(3);
+    std::vector<WatchLine> lines(3);
+    each(3, [&](std::size_t rank) {
+        if (rank != 1) return void(ranks.join(rank));
+        WatchMesh mesh = ranks.pretend(1);
+        for (std::size_t const r : {0u, 2u}) lines[r] = WatchLine(std::move(mesh.ways[r]));
+    });
+    WatchMessage message;
+    message.word = WatchMessage::Word::lives;
+    for (std::size_t const rank : {0u, 2u}) lines[rank].say(message);
+    message = {WatchMessage::Word::lost, 1, 1, 0, {}, "gives up"};
+    message.place.action = WatchPlace::pack(Kind::backward, 1, 2);
+    lines[0].say(message);
+    bool has_told = false;
+    CHECK(comes_true([&] {
+        lines[2].hear(
+            [&](auto const& heard) { has_told |= heard.word == WatchMessage::Word::lost; });
+        return has_told;
+    }));
+    lines[2].say(message);
+    for (std::size_t const rank : {0u, 2u}) {
+        std::string const words = words_of(*ranks.watches[rank]);
+        CHECK(first_line(words) == "gpipe: rank 1 gives up");
+        CHECK(contains(words, "\n  rank 1, as last heard, was at the backward of micro-batch 2"));
     }
 }
 

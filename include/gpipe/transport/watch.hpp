@@ -248,9 +248,9 @@ class Watch {
         return waited > deadline_ && board_.blame(everybody);
     }
     // Makes it known here when all who live have answered: then they know, too, and their places
-    // are of now.
+    // are of now. Who is stopped beside who is lost does not answer.
     void settle() {
-        if (!board_.all_know() && detail::seconds_now() < board_.verdict().since + 3 * period())
+        if (!board_.all_know() && detail::seconds_now() < board_.verdict().since + 10 * period())
             return;
         std::string const text = board_.report();
         error_ = std::make_exception_ptr(std::runtime_error(text));

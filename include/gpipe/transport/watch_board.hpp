@@ -83,12 +83,13 @@ class WatchBoard {
                 return judge_silent(static_cast<int>(r));
         return false;
     }
-    /// Whether all who live know of the verdict.
+    /// Whether all who live have said that they know of the verdict: not who is lost, unless it has
+    /// found that out itself, which others may tell first.
     bool all_know() const {
-        for (std::size_t r = 0; r < ranks.size(); ++r)
-            if (r != self_ && is_there(r) && static_cast<int>(r) != verdict_.rank &&
-                !ranks[r].answered)
-                return false;
+        for (std::size_t r = 0; r < ranks.size(); ++r) {
+            bool const may_be_dumb = static_cast<int>(r) == verdict_.rank && r != verdict_.by;
+            if (r != self_ && is_there(r) && !may_be_dumb && !ranks[r].answered) return false;
+        }
         return true;
     }
     /// All of it: a line of who is lost, and one for each rank.
