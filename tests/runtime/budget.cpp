@@ -62,7 +62,7 @@ TEST_CASE_TEMPLATE("P1 P3 within a budget, each device has no more and trains wh
     toy::each_of_catalogue(
         L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             for (auto const& run : toy::runs<Device>()) {
-                if (point++ % toy::one_of(19) != 0) continue;
+                if (point++ % toy::one_of(37) != 0) continue;
                 typename Train<Device>::Options o;
                 o.samples = 13;
                 o.seed = toy::expected_seed;

@@ -457,7 +457,7 @@ TEST_CASE_TEMPLATE("P1 with debug every bit is that of the plain loop, and used 
     toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
         for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
             for (auto const& run : toy::runs<Device>()) {
-                if (point++ % toy::one_of(47) != 0) continue;
+                if (point++ % toy::one_of(97) != 0) continue;
                 typename All::Options o;
                 o.samples = 13;
                 o.seed = toy::expected_seed;

@@ -92,7 +92,7 @@ TEST_CASE_TEMPLATE("P1 every schedule there is trains the same, with every numbe
         L, L, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (auto const& run : toy::runs<Device>()) {
-                    if (point++ % toy::one_of(13) != 0) continue;
+                    if (point++ % toy::one_of(29) != 0) continue;
                     auto o = options<Device>(13, k, micro_batches);
                     o.schedule = schedule;
                     o.checkpointing = checkpointing.policy;

@@ -21,16 +21,16 @@ using gpipe::shard::Nothing;
 TEST_CASE("P1 replicas that tell each other something train as a plain loop over all of them, in "
           "every bit, with empty parts, under every schedule and checkpointing") {
     auto const make = [] { return Net{}; };
-    train_alike<Net, Nothing>(2, 29, make);
-    train_alike<Net, OptimizerState>(3, 29, make);
-    train_alike<Net, Nothing>(4, 41, make);
+    train_alike<Net, Nothing>(2, 59, make);
+    train_alike<Net, OptimizerState>(3, 59, make);
+    train_alike<Net, Nothing>(4, 83, make);
 }
 
 TEST_CASE("P1 and so they do in one process, and where there is one replica") {
     auto const make = [] { return Net{}; };
-    train_in_one_process<Net, Nothing>(1, 43, make);
-    train_in_one_process<Net, Nothing>(2, 43, make);
-    train_in_one_process<Net, OptimizerState>(3, 43, make);
+    train_in_one_process<Net, Nothing>(1, 89, make);
+    train_in_one_process<Net, Nothing>(2, 89, make);
+    train_in_one_process<Net, OptimizerState>(3, 89, make);
 }
 
 namespace {

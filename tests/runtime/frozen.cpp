@@ -152,7 +152,7 @@ TEST_CASE_TEMPLATE(
         toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (auto const& run : toy::runs<Device>()) {
-                    if (point++ % toy::one_of(293) != 0) continue;
+                    if (point++ % toy::one_of(587) != 0) continue;
                     auto o = options<Train<Device>>(k, frozen);
                     o.schedule = schedule;
                     o.checkpointing = checkpointing.policy;
@@ -567,7 +567,7 @@ TEST_CASE_TEMPLATE("P1 tied parameters are frozen together: they begin as one, a
         toy::each_of_catalogue(
             4, Skips::size, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (auto const& run : toy::runs<Device>()) {
-                    if (point++ % toy::one_of(13) != 0) continue;
+                    if (point++ % toy::one_of(29) != 0) continue;
                     INFO(schedule.name(), ", K = ", k, ", ", toy::describe(run));
                     bool const descends = schedule.name() == "GPipe";
                     toy::Reference<Skips, Loss, AdamOfOthers> plain(

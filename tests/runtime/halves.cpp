@@ -73,7 +73,7 @@ TEST_CASE_TEMPLATE("layers with and without halves train the same wherever they 
                 for (std::size_t k = 1; k * schedule.cells_per_device() <= Net::size; ++k)
                     for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                         for (auto const& run : toy::runs<Device>()) {
-                            if (point++ % toy::one_of(13) != 0) continue;
+                            if (point++ % toy::one_of(29) != 0) continue;
                             typename Train<Net, Device>::Options o;
                             o.samples = 6;
                             o.seed = 7;

@@ -58,7 +58,7 @@ TEST_CASE_TEMPLATE("with immediate updates every schedule trains as the plain lo
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (auto const& run : toy::runs<Device>())
                     for (bool const overlaps : {false, true}) {
-                        if (point++ % toy::one_of(43) != 0) continue;
+                        if (point++ % toy::one_of(89) != 0) continue;
                         auto o = options<Train<Device>>(schedule, k, micro_batches, 13);
                         o.checkpointing = checkpointing.policy;
                         o.device = run;

@@ -156,7 +156,7 @@ template <class N, class Device> void every_line_is_used() {
         toy::each_of_catalogue(
             N::size, N::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-                    if (point++ % toy::one_of(127) != 0) continue;
+                    if (point++ % toy::one_of(251) != 0) continue;
                     check_lines<N, Device>(
                         options<TrainOf<N, Device>>(40 * micro_batches, k, micro_batches, schedule,
                                                     checkpointing.policy),
@@ -177,7 +177,7 @@ template <class N> double worst_ratio(double near) {
             for (std::size_t cells :
                  {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{4}, size})
                 for (std::size_t micro_batches : {1, 2, 4, 8, 32}) {
-                    if (point++ % toy::one_of(1) != 0) continue;
+                    if (point++ % toy::one_of(3) != 0) continue;
                     using T = TrainOf<N, Deferred>;
                     T train(N{}, {}, Adam{},
                             options<T>(64 * micro_batches, cells, micro_batches, schedule.policy,
@@ -224,7 +224,7 @@ TEST_CASE("P3 a step, an evaluation and a prediction allocate nothing, not even 
         for (toy::NamedSchedule const& schedule : toy::schedules)
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
                 for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L}) {
-                    if (point++ % toy::one_of(2) != 0) continue;
+                    if (point++ % toy::one_of(5) != 0) continue;
                     using T = toy::Train<Real, Host>;
                     auto o = options<T>(13, cells, 4, schedule.policy, checkpointing.policy);
                     o.device.threads = threads;

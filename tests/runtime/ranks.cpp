@@ -136,11 +136,11 @@ template <class Net, class Make> void train_alike(std::size_t points, Make make)
 TEST_CASE("P1 ranks that share no memory train as the plain loop, in every bit, under every "
           "schedule and checkpointing, whether anything is buffered or not") {
     toy::Watch watch;
-    train_alike<toy::Net<Real>>(31, [&] { return toy::make_net<Real>(watch); });
+    train_alike<toy::Net<Real>>(61, [&] { return toy::make_net<Real>(watch); });
 }
 
 TEST_CASE("P1 skips and ties across ranks, too") {
-    train_alike<toy::SkipNet<Real>>(31, [] { return toy::SkipNet<Real>{}; });
+    train_alike<toy::SkipNet<Real>>(89, [] { return toy::SkipNet<Real>{}; });
 }
 
 namespace {
@@ -221,7 +221,7 @@ TEST_CASE("P6 whatever throws on a rank arrives there as it was thrown, on all o
     for (toy::NamedSchedule const& schedule : schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing())
             for (Sizes const& devices : splits(4)) {
-                if (point++ % toy::one_of(17) != 0) continue;
+                if (point++ % toy::one_of(37) != 0) continue;
                 INFO(schedule.name, ", ", checkpointing.name, ", ", describe(devices));
                 toy::Watch watch, other;
                 auto crew = watched_crew(watch, devices, point % 2 == 0, 1 + point % 3,

@@ -42,10 +42,10 @@ TEST_CASE(
 TEST_CASE("P1 replicas in one process are those on ranks, in every bit") {
     toy::Watch watch;
     auto const make = [&] { return toy::make_net<Real>(watch); };
-    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(1, 97, make);
-    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(2, 43, make);
-    train_in_one_process<toy::Net<Real>, OptimizerState>(3, 43, make);
-    train_in_one_process<toy::SkipNet<Real>, OptimizerState>(2, 43,
+    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(1, 193, make);
+    train_in_one_process<toy::Net<Real>, gpipe::shard::Nothing>(2, 89, make);
+    train_in_one_process<toy::Net<Real>, OptimizerState>(3, 89, make);
+    train_in_one_process<toy::SkipNet<Real>, OptimizerState>(2, 89,
                                                              [] { return toy::SkipNet<Real>{}; });
 }
 
@@ -64,7 +64,7 @@ struct Idle : toy::Scale<Real, 5> {
 TEST_CASE(
     "P1 O8 O9 parameters that nobody uses have gradients of zero, and stay, in all replicas") {
     using Net = gpipe::Pipeline<toy::Linear<Real, 5, 5>, Idle, toy::Linear<Real, 5, 3>>;
-    train_in_one_process<Net, gpipe::shard::Nothing>(2, 41, [] { return Net{}; });
+    train_in_one_process<Net, gpipe::shard::Nothing>(2, 83, [] { return Net{}; });
     using T = OfThreads<Net, gpipe::shard::Nothing>;
     auto o = options<T>(3, 2);
     o.replicas = 2;
@@ -122,20 +122,20 @@ TEST_CASE("gradients of replicas in one process are checked in the first") {
 TEST_CASE("P1 with the optimizer's state sharded all parameters are those without, in every bit") {
     toy::Watch watch;
     for (std::size_t const replicas : {2, 3})
-        train_alike<toy::Net<Real>, OptimizerState>(replicas, 29,
+        train_alike<toy::Net<Real>, OptimizerState>(replicas, 59,
                                                     [&] { return toy::make_net<Real>(watch); });
 }
 
 TEST_CASE("P1 buffers are the same on all, by the statistics of all replicas in their order") {
     auto const make = [] { return toy::BufferNet<Real>{}; };
-    train_alike<toy::BufferNet<Real>, gpipe::shard::Nothing>(3, 29, make);
-    train_alike<toy::BufferNet<Real>, OptimizerState>(2, 29, make);
+    train_alike<toy::BufferNet<Real>, gpipe::shard::Nothing>(3, 59, make);
+    train_alike<toy::BufferNet<Real>, OptimizerState>(2, 59, make);
 }
 
 TEST_CASE("P1 H9 O8 skips and ties, too") {
     auto const make = [] { return toy::SkipNet<Real>{}; };
-    train_alike<toy::SkipNet<Real>, gpipe::shard::Nothing>(2, 29, make);
-    train_alike<toy::SkipNet<Real>, OptimizerState>(3, 29, make);
+    train_alike<toy::SkipNet<Real>, gpipe::shard::Nothing>(2, 59, make);
+    train_alike<toy::SkipNet<Real>, OptimizerState>(3, 59, make);
 }
 
 namespace {
@@ -148,8 +148,8 @@ using WideNet = gpipe::Pipeline<toy::Linear<Real, 5, 60>, toy::Tanh<Real, 60>,
 
 TEST_CASE("P1 what clip_norm clips is the same whatever the cut, the parts, and what is sharded") {
     auto const make = [] { return WideNet{}; };
-    train_alike<WideNet, gpipe::shard::Nothing>(2, 17, make);
-    train_alike<WideNet, OptimizerState>(3, 17, make);
+    train_alike<WideNet, gpipe::shard::Nothing>(2, 37, make);
+    train_alike<WideNet, OptimizerState>(3, 37, make);
 }
 
 namespace {

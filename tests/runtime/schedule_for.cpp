@@ -75,7 +75,7 @@ TEST_CASE(
         });
         for (FoundSchedule const& one : others) budgets.push_back(one.most_bytes());
         std::sort(budgets.begin(), budgets.end());
-        for (std::size_t b = 0; b < budgets.size(); b += b < 2 ? 1 : toy::one_of(37)) {
+        for (std::size_t b = 0; b < budgets.size(); b += b < 2 ? 1 : toy::one_of(73)) {
             CAPTURE(cells);
             CAPTURE(budgets[b]);
             auto const found = best_schedule_for<Train>(options(cells), {.bytes = budgets[b]});

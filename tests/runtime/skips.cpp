@@ -98,7 +98,7 @@ TEST_CASE_TEMPLATE("P1 skips: wherever the chain is cut", Device, Host, Deferred
     for (std::size_t first = 1; first < L; ++first)
         for (std::size_t second = first + 1; second < L; ++second)
             for (toy::NamedSchedule const& schedule : toy::schedules) {
-                if (n++ % toy::one_of(13) != 0) continue;
+                if (n++ % toy::one_of(29) != 0) continue;
                 auto o = options<Device>(3);
                 toy::hand = {first, second - first, L - second};
                 o.schedule = schedule.policy;
@@ -409,7 +409,7 @@ TEST_CASE_TEMPLATE("P1 skips: so it is where updates are immediate, and steps ov
     std::size_t point = 0;
     toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
         for (auto const& run : toy::runs<Device>()) {
-            if (point++ % toy::one_of(7) != 0) continue;
+            if (point++ % toy::one_of(13) != 0) continue;
             typename T::Options o;
             o.samples = 13;
             o.seed = 7;

@@ -31,8 +31,11 @@ inline std::size_t one_of(std::size_t points) {
 inline bool left_out(std::size_t& point, std::size_t points) {
     return sanitized && !long_tests() && point++ % points != 0;
 }
-/// How many of so many random cases are tried: a tenth under sanitizers, which find what they can
-/// in those.
-inline std::size_t cases(std::size_t count) { return sanitized ? (count + 9) / 10 : count; }
+/// How many of so many random cases are tried: half of them, and of those a tenth under sanitizers,
+/// which find what they can in them.
+inline std::size_t cases(std::size_t count) {
+    std::size_t const share = long_tests() ? 1 : sanitized ? 20 : 2;
+    return (count + share - 1) / share;
+}
 
 } // namespace toy

@@ -147,7 +147,7 @@ TEST_CASE("every device fits into the budget by its whole plan, whatever the lin
     std::size_t fits = 0;
     std::size_t plans = 0;
     for (int link = 0; link < 3; ++link)
-        each_problem(1 + static_cast<std::uint64_t>(link), 3, [&](Problem& problem, auto& random) {
+        each_problem(1 + static_cast<std::uint64_t>(link), 7, [&](Problem& problem, auto& random) {
             if (link > 0) problem.link(static_cast<Link>(link));
             BudgetSearch search(problem.problem);
             std::size_t const least = search.fit(0).least_bytes;
@@ -173,7 +173,7 @@ TEST_CASE("every device fits into the budget by its whole plan, whatever the lin
 
 TEST_CASE("the least budget is that of the device that is named, and one byte less is refused") {
     std::size_t problems = 0;
-    each_problem(11, 2, [&](Problem& problem, auto&) {
+    each_problem(11, 5, [&](Problem& problem, auto&) {
         BudgetSearch search(problem.problem);
         BudgetFit const none = search.fit(0);
         REQUIRE(!none.fits);
@@ -192,7 +192,7 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
 
 TEST_CASE("no budget that can be met is below what a constant is refused for") {
     std::vector<double> shares;
-    each_problem(71, 1, [&](Problem& problem, auto&) {
+    each_problem(71, 2, [&](Problem& problem, auto&) {
         std::size_t const least = BudgetSearch(problem.problem, by_device).fit(0).least_bytes;
         gpipe::LeastBudget const bound = gpipe::least_budget(problem.problem);
         CHECK(bound.bytes <= least);
@@ -206,7 +206,7 @@ TEST_CASE("no budget that can be met is below what a constant is refused for") {
 }
 
 TEST_CASE("more bytes never make a device slower, and with enough of them nothing runs again") {
-    each_problem(21, 2, [&](Problem& problem, auto& random) {
+    each_problem(21, 5, [&](Problem& problem, auto& random) {
         BudgetSearch search(problem.problem, by_device);
         BudgetFit const all = search.fit(unlimited);
         std::size_t const most =
@@ -285,7 +285,7 @@ TEST_CASE("no policy that reverses each cell by itself is faster on a device and
     careless.budgets = careless.heights = 2;
     careless.most_states = 3;
     std::size_t turn = 0;
-    each_problem(31, 2, [&](Problem& problem, auto&) {
+    each_problem(31, 5, [&](Problem& problem, auto&) {
         // However little is looked at.
         BudgetSearch search(problem.problem, turn++ % 2 == 0 ? by_device : careless);
         Others const all(problem, false);
@@ -312,7 +312,7 @@ TEST_CASE("no policy that reverses each cell by itself is faster on a device and
 TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of the policies") {
     std::size_t compared = 0;
     std::size_t shorter = 0; // than each device for itself would have it
-    each_problem(51, 6, [&](Problem& problem, auto& random) {
+    each_problem(51, 13, [&](Problem& problem, auto& random) {
         BudgetSearch search(problem.problem, in_full);
         BudgetSearch alone(problem.problem, by_device);
         Others const all(problem, true);
@@ -347,7 +347,7 @@ TEST_CASE("where backwards come in halves no budget is the worse for it, and lar
     namespace checkpoint = gpipe::checkpoint;
     using gpipe::WeightHalf;
     std::size_t compared = 0, shorter = 0, apart = 0;
-    each_problem(74, 5, [&](Problem& problem, auto& random) {
+    each_problem(74, 13, [&](Problem& problem, auto& random) {
         if (same(problem.plain, problem.problem.schedule)) return;
         BudgetSearch joined(problem.problem, in_full);
         problem.problem.schedule = problem.plain;
@@ -407,7 +407,7 @@ TEST_CASE("where backwards come in halves no budget is the worse for it, and lar
 
 TEST_CASE("what may wait in the host's memory makes no step longer, and no budget larger") {
     std::size_t compared = 0, shorter = 0, fewer = 0;
-    each_problem(81, 12, [&](Problem& problem, auto& random) {
+    each_problem(81, 23, [&](Problem& problem, auto& random) {
         BudgetSearch kept(problem.problem, in_full);
         problem.problem.offloads = true;
         BudgetSearch free(problem.problem, in_full);

@@ -331,7 +331,7 @@ std::size_t unread(Operands const& operands) {
 TEST_CASE("G4 a table that is proven loses nothing, in whatever order it runs") {
     std::map<std::string, std::size_t> seen;
     std::size_t in_vain = 0;
-    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 1,
+    each_table(toy::long_tests() ? 5000 : 1000 / toy::one_of(1), 1,
                [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
                    REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
                                                walked.operands, walked.repeats));
@@ -613,7 +613,7 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
             break;
         }
     };
-    each_table(toy::long_tests() ? 5000 : 2000 / toy::one_of(1), 10000,
+    each_table(toy::long_tests() ? 5000 : 700 / toy::one_of(1), 10000,
                [&](Walked const& walked, auto const& placement, auto const& chain, Random& random) {
                    for (std::size_t m = 0; m < counts.size(); ++m)
                        mutate(walked, placement, chain, static_cast<Mutation>(m), random);
@@ -782,7 +782,7 @@ struct SomeRanks {
 TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
     std::map<std::string, std::size_t> swapped;
     std::size_t messages = 0, several = 0;
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 300 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(n);
         Programs const schedule = some_schedule(random);
@@ -1012,7 +1012,7 @@ bool drop_one(gpipe::Needs& needs, Random& random) {
 
 TEST_CASE("G3 wherever values lie, what is waited for is enough and none of it too much") {
     std::map<std::string, std::array<std::size_t, 3>> counts; // made, refused, found
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 1000 / toy::one_of(1)); ++n) {
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 500 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(20000 + n);
         Anywhere const table(random);

@@ -37,9 +37,8 @@ constexpr double wide = 4 * 4096 * 128, front = 4 * 128 * 32;
 TEST_CASE("losses are those of the whole matrix in every bit, however it is cut and on how many "
           "devices") {
     for (std::string const cut : {"rows", "columns"})
-        for (std::string const arguments :
-             {"--parts 2", "--parts 4", "--parts 4 --cells 1", "--parts 4 --cells 3",
-              "--parts 4 --cells 5 --micro-batches 3", "--parts 2 --micro-batches 32"}) {
+        for (std::string const arguments : {"--parts 2 --micro-batches 32", "--parts 4 --cells 1",
+                                            "--parts 4 --cells 5 --micro-batches 3"}) {
             CAPTURE(cut);
             CAPTURE(arguments);
             Json const found = object("--cut " + cut + ' ' + arguments);
