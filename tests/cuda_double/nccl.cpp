@@ -10,6 +10,7 @@
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
+#include <gpipe/trace/text.hpp>
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/nccl.hpp>
 
@@ -809,6 +810,20 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
                 predict();
                 crew.rethrow();
                 CHECK(is(16, of_many));
+                // When actions ran all show alike, once nothing is under way.
+                std::vector<gpipe::Timeline> shown(cells);
+                crew.each([&](std::size_t r) {
+                    crew[r].time_actions();
+                    auto pending = crew[r].start(whole.inputs, outputs(r, 0, 8));
+                    CHECK_THROWS_AS(static_cast<void>(crew[r].timeline()), std::logic_error);
+                    pending.wait();
+                    shown[r] = crew[r].timeline();
+                });
+                crew.rethrow();
+                for (gpipe::Timeline const& timeline : shown) {
+                    CHECK(timeline.size() == cells * m);
+                    CHECK(gpipe::trace::text(timeline) == gpipe::trace::text(shown[0]));
+                }
             }
             CHECK(cuda_double::races() == std::vector<std::string>{});
         }

@@ -1,5 +1,6 @@
 // Mini-batches from a source of samples.
 #include "support/layers.hpp"
+#include "support/long_tests.hpp"
 #include "support/losses.hpp"
 #include "support/ranks.hpp"
 
@@ -106,7 +107,7 @@ TEST_CASE("a shuffle has every number once, another order for each seed and numb
         distance += std::abs(double(shuffles[0][i]) - double(shuffles[0][i + 1])) / double(size);
     CHECK(distance / double(size) == doctest::Approx(1.0 / 3).epsilon(0.1));
     // Of few, too, each stands at each place equally often, but for five standard deviations.
-    constexpr double times = 1000;
+    constexpr double times = toy::sanitized ? 100 : 1000;
     for (std::uint64_t const few : {2u, 3u, 5u, 7u, 10u, 17u}) {
         CAPTURE(few);
         std::vector<double> counts(few * few);

@@ -173,10 +173,10 @@ TEST_CASE("killed at random moments the process leaves one of its states, as a w
         std::vector<gpipe::safetensors::Entry> entries{
             {"n", gpipe::Dtype::U64, {(std::uint64_t{1} << 17)}}};
         gpipe::safetensors::arrange(entries);
+        std::vector<std::uint64_t> const numbers(std::size_t{1} << 17, n);
         std::string file = gpipe::safetensors::file_begin(entries, {{"n", std::to_string(n)}});
-        for (std::size_t i = 0; i < std::size_t{1} << 17; ++i)
-            file.append(reinterpret_cast<char const*>(&n), sizeof n);
-        return file;
+        return file.append(reinterpret_cast<char const*>(numbers.data()),
+                           numbers.size() * sizeof n);
     };
     Folder const folder;
     std::string const path = folder / "s";

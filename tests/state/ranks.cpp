@@ -3,6 +3,7 @@
 #include "support/ranks.hpp"
 #include "support/buffer_layers.hpp"
 #include "support/folder.hpp"
+#include "support/long_tests.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 #include "support/system_calls.hpp"
@@ -191,7 +192,7 @@ toy::Data<float> data_of(std::size_t step) {
 TEST_CASE("what any ranks and replicas have saved any others load, and go on as those do, in every "
           "bit where they have as many replicas") {
     std::vector<double> expected[2][4]; // by what is frozen, and replicas: of the steps behind
-    std::size_t loaded = 0;
+    std::size_t loaded = 0, point = 0;
     std::vector<Way> all = ways;
     for (Way const& way : {ways[0], ways[2], ways[4], ways[6], ways[9]}) {
         all.push_back(way);
@@ -214,7 +215,7 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
         if (known.empty()) known = after;
         CHECK(after == known);
         for (Way to : all) {
-            if (to.frozen != from.frozen) continue;
+            if (to.frozen != from.frozen || toy::left_out(point, 5)) continue;
             to.seed = 9; // what it begins with is not what it loads
             INFO("loaded by ", to.words());
             auto const loads = make(to);
@@ -242,7 +243,7 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
             ++loaded;
         }
     }
-    CHECK(loaded == ways.size() * ways.size() + 5 * 5);
+    CHECK((loaded == ways.size() * ways.size() + 5 * 5 || toy::sanitized));
 }
 
 TEST_CASE("a state that is saved again takes the old one's place, and nothing of that is left") {

@@ -1,5 +1,7 @@
 // The format safetensors: what is written is read, and everything that is not sound is refused with
 // a sentence of its own.
+#include "support/long_tests.hpp"
+
 #include <gpipe/state/safetensors.hpp>
 #include <gpipe/state/tensor_names.hpp>
 
@@ -230,8 +232,9 @@ TEST_CASE("what cannot be written is refused") {
     CHECK_THROWS_AS(gpipe::safetensors::arrange(many), StateError);
     CHECK_THROWS_AS(gpipe::safetensors::file_begin({}, {{"k", "\xff"}}), StateError);
     CHECK_THROWS_AS(gpipe::safetensors::file_begin({}, {{"\xff", "v"}}), StateError);
-    CHECK_THROWS_AS(gpipe::safetensors::file_begin({}, {{"k", std::string(100'000'000, 'x')}}),
-                    StateError);
+    if (!toy::sanitized) // where that takes half a minute
+        CHECK_THROWS_AS(gpipe::safetensors::file_begin({}, {{"k", std::string(100'000'000, 'x')}}),
+                        StateError);
 }
 
 TEST_CASE("a pattern is the begin of a name or, with * and ?, a whole one") {

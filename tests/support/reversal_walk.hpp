@@ -44,7 +44,7 @@ class ReversalWalker {
         w.retained = bytes(true);
         std::vector<std::size_t> next; // layers whose backward is to come
         for (std::size_t l = 0; l < n; ++l) next.push_back(l);
-        long hand = -1; // whose input is the current activation
+        long held = -1; // whose input is the current activation
         for (gpipe::ReversalStep const& step : reversal.steps) {
             if (!w.sound()) break;
             std::size_t const l = step.layer;
@@ -57,22 +57,22 @@ class ReversalWalker {
                     w.fault = "not kept whole";
                 else if (!input_there(l))
                     w.fault = "no input for the backward";
-                else if (hand >= 0 && hand != static_cast<long>(l) + 1)
+                else if (held >= 0 && held != static_cast<long>(l) + 1)
                     w.fault = "in vain";
                 if (!w.sound()) break;
                 w.working = std::max(w.working, bytes(false) + costs_.backward_temporary[l]);
                 next.pop_back();
-                hand = -1;
+                held = -1;
                 while (!stack_.empty() && stack_.back().layer == l) stack_.pop_back();
                 if (has(true, l) || has(false, l)) w.fault = "not on top of the stack";
             } else {
                 if (std::find(next.begin(), next.end(), l) == next.end())
                     w.fault = "too late";
-                else if (hand != static_cast<long>(l) && !input_there(l))
+                else if (held != static_cast<long>(l) && !input_there(l))
                     w.fault = "no input";
                 else if (step.keep == gpipe::Keep::all && has(true, l))
                     w.fault = "twice";
-                else if (hand >= 0 && hand != static_cast<long>(l))
+                else if (held >= 0 && held != static_cast<long>(l))
                     w.fault = "in vain";
                 if (!w.sound()) break;
                 keep(l, step.keep, false);
@@ -91,7 +91,7 @@ class ReversalWalker {
                 ++w.forwards;
                 ++w.runs[l];
                 w.time += costs_.forward[l];
-                hand = static_cast<long>(l) + 1;
+                held = static_cast<long>(l) + 1;
             }
         }
         if (w.sound() && !next.empty()) w.fault = "missing";

@@ -78,7 +78,7 @@ TEST_CASE_TEMPLATE("no gradient of the GPT's layers is called wrong", T, float, 
             for (std::size_t const classes : {vocabulary, std::size_t{16}}) {
                 // Each once under sanitizers, not with each.
                 if (toy::one_of(1) > 1 && (dropout > 0) != (classes == 16)) continue;
-                auto const found = report<T>(seed, classes, dropout, 16);
+                auto const found = report<T>(seed, classes, dropout, toy::sanitized ? 2 : 16);
                 INFO(found);
                 CHECK(found.passed());
                 for (gpipe::GradientRow const& row : found.rows) {
@@ -96,7 +96,7 @@ TEST_CASE_TEMPLATE("every fault in the gradients of the GPT is found in the laye
     for (std::size_t layer = 0; layer <= Net<T>::size; ++layer)
         for (std::size_t f = 1; f < toy::fault_count; ++f) {
             // In float a third of what double finds.
-            std::size_t const share = toy::sanitized ? 23 : sizeof(T) == sizeof(float) ? 3 : 1;
+            std::size_t const share = toy::sanitized ? 47 : sizeof(T) == sizeof(float) ? 3 : 1;
             if ((layer * toy::fault_count + f) % share != 0) continue;
             auto const fault = static_cast<GradientFault>(f);
             auto const found = report<T>(7, vocabulary, 0, 2, layer, fault);
