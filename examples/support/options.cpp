@@ -66,10 +66,10 @@ void Options::flag(std::string const& name, std::string help, bool& target) {
 }
 void Options::text(std::string const& name, std::string value, std::string help,
                    std::string& target) {
-    bool const is_folder = value == "FOLDER";
+    bool const is_path = value == "FOLDER" || value == "FILE" || value == "DIRECTORY";
     option(name, std::move(value), std::move(help), target,
-           [&target, name, is_folder](std::string const& text) {
-               if (is_folder && text.empty())
+           [&target, name, is_path](std::string const& text) {
+               if (is_path && text.empty())
                    throw UsageError("--" + name + " takes a name, not an empty one");
                target = text;
            });

@@ -29,7 +29,7 @@ class Options {
 
     /// An option without a value.
     void flag(std::string const& name, std::string help, bool& target);
-    /// Any text; `value` is its name in the help.
+    /// Any text; `value` is its name in the help: none that is empty for FILE, FOLDER, DIRECTORY.
     void text(std::string const& name, std::string value, std::string help, std::string& target);
     /// A whole number within [low, high].
     void number(std::string const& name, std::string help, std::uint64_t& target, std::uint64_t low,

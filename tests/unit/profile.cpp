@@ -236,6 +236,10 @@ TEST_CASE("a profile reads as a table, and as a header of constants") {
     CHECK(header.find("\n    {0, 0, 0.006, 0, 0, 4096, 0, 0}, // Layer\n};\n"
                       "inline constexpr gpipe::ProfileView of_two{1u, 2, {of_two_layers, 2}};\n") !=
           std::string::npos);
+    CHECK(gpipe::profile_header(profile, "_2").find(" _2{") != std::string::npos);
+    for (char const* name : {"", "2nd", "of-two", "of two", "zwei\xc3\xbc"})
+        CHECK_THROWS_WITH_AS(static_cast<void>(gpipe::profile_header(profile, name)),
+                             doctest::Contains("which cannot be called '"), std::invalid_argument);
 }
 
 TEST_CASE("Options::balance cuts a training of Cells<dynamic>, and no other") {

@@ -3,12 +3,15 @@
 #include <gpipe/balance/by_profile.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/trace/text_table.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -50,9 +53,17 @@ GPIPE_INLINE std::ostream& operator<<(std::ostream& out, Profile const& profile)
     return out << to_string(profile);
 }
 
-/// As a header, which has a constant ProfileView of this name.
+/// As a header, which has a constant ProfileView of this name. Throws std::invalid_argument for one
+/// that no constant has: it is letters, digits and underscores, and begins with no digit.
 GPIPE_INLINE std::string profile_header(Profile const& profile, std::string_view name) {
     std::string const own(name);
+    auto const is_digit = [](char c) { return '0' <= c && c <= '9'; };
+    auto const is_part = [&](char c) {
+        return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || c == '_' || is_digit(c);
+    };
+    if (own.empty() || is_digit(own[0]) || !std::all_of(own.begin(), own.end(), is_part))
+        detail::throw_error<std::invalid_argument>(
+            "gpipe: a profile's header has a constant, which cannot be called '%s'", own.c_str());
     std::string text =
         "// Made by gpipe::profile_header(): what layers take for micro-batches of " +
         std::to_string(profile.samples) +
