@@ -174,11 +174,11 @@ def spread(name, values):
 # here stand behind.
 TESTS = {
     "reduce": (60, ["emulated.reduce"]), "kernels": (60, ["emulated.kernels"]),
-    "random": (60, ["emulated.random"]), "blas": (60, None), "device": (60, ["cuda_double.gpu_device"]),
+    "random": (60, ["emulated.random"]), "blas": (60, None), "device": (60, ["emulated.device"]),
     "timing": (60, None), "rows": (60, ["emulated.rows"]), "precision": (60, ["emulated.precision"]), "thrust": (90, None),
-    "training": (200, ["cuda_double.gpu_training", "-tc=P6*"]),
+    "training": (200, ["emulated.training", "-tc=P6*"]),
     "gpt_layers": (200, ["emulated.gpt_layers", "-tc=the perceptron*"]),
-    "control": (100, ["cuda_double.gpu_control"]), "faults": (100, None),
+    "control": (100, ["emulated.control"]), "faults": (100, None),
 }
 TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
 SMALL = ["reduce", "kernels", "random", "rows", "batch_norm", "gradient_tap"]  # kernels of the library
