@@ -87,8 +87,8 @@ class WatchBoard {
     /// found that out itself, which others may tell first.
     bool all_know() const {
         for (std::size_t r = 0; r < ranks.size(); ++r) {
-            bool const may_be_dumb = static_cast<int>(r) == verdict_.rank && r != verdict_.by;
-            if (r != self_ && is_there(r) && !may_be_dumb && !ranks[r].answered) return false;
+            bool const may_be_silent = static_cast<int>(r) == verdict_.rank && r != verdict_.by;
+            if (r != self_ && is_there(r) && !may_be_silent && !ranks[r].answered) return false;
         }
         return true;
     }
