@@ -192,7 +192,7 @@ TEST_CASE("the least budget is that of the device that is named, and one byte le
 
 TEST_CASE("no budget that can be met is below what a constant is refused for") {
     std::vector<double> shares;
-    each_problem(71, 2, [&](Problem& problem, auto&) {
+    each_problem(71, 3, [&](Problem& problem, auto&) {
         std::size_t const least = BudgetSearch(problem.problem, by_device).fit(0).least_bytes;
         gpipe::LeastBudget const bound = gpipe::least_budget(problem.problem);
         CHECK(bound.bytes <= least);
