@@ -10,6 +10,7 @@
 
 #include <gpipe/gpipe.cuh>
 
+#include <cuda_bf16.h>
 #include <cuda_profiler_api.h>
 
 #include <chrono>
@@ -24,7 +25,8 @@ namespace {
 
 using namespace benchmark;
 
-template <gpt::Precision precision> using ModelIn = gpt::Gpt2On<gpt::CudaOperationsIn<precision>>;
+template <gpt::Precision precision, class T = float>
+using ModelIn = gpt::Gpt2On<gpt::CudaOperationsIn<precision>, T>;
 template <class Model>
 using TrainOf = gpipe::Training<typename Model::Net, gpipe::Cells<gpipe::dynamic>,
                                 gpipe::MicroBatches<gpipe::dynamic>,
@@ -166,16 +168,18 @@ int main(int argc, char** argv) {
     std::uint64_t batch = settings.batch, micro_batches = settings.micro_batches;
     std::uint64_t warm_up = settings.warm_up, rounds = settings.rounds, gpu = settings.gpu;
     support::Options options("gpu_gpt",
-                             "A training step of GPT-2's smallest shape (float, 1,024 tokens a "
-                             "sample) on one GPU.");
+                             "A training step of GPT-2's smallest shape (1,024 tokens a sample) on "
+                             "one GPU.");
     options.text("cells", "K,...", "numbers of cells, which share the GPU", cells);
     options.number("batch", "samples in a mini-batch", batch, 1, 1024);
     options.number("micro-batches", "slice each mini-batch into n micro-batches", micro_batches, 1,
                    1024);
     options.choice("checkpointing", "default: never for one cell, except-last for more",
                    settings.checkpointing, {"default", "never", "always", "except-last"});
-    options.choice("precision", "of products; tf32: of factors rounded for tensor cores",
-                   settings.precision, {"fp32", "tf32"});
+    options.choice("precision",
+                   "of products; tf32: of factors rounded for tensor cores; bf16: of activations, "
+                   "too",
+                   settings.precision, {"fp32", "tf32", "bf16"});
     options.choice("link", "the fastest way that tensors may take between cells", settings.link,
                    {"shared", "copied", "staged"});
     options.number("graphs", "sizes of mini-batches whose steps are kept as CUDA graphs",
@@ -192,7 +196,9 @@ int main(int argc, char** argv) {
     try {
         auto const list = numbers("--cells", cells, {}, ModelIn<gpt::Precision::fp32>::Net::size);
         gpipe::cuda::device_count(); // or there is nothing to measure
-        if (settings.precision == "tf32")
+        if (settings.precision == "bf16")
+            measure<ModelIn<gpt::Precision::fp32, __nv_bfloat16>>(settings, list);
+        else if (settings.precision == "tf32")
             measure<ModelIn<gpt::Precision::tf32>>(settings, list);
         else
             measure<ModelIn<gpt::Precision::fp32>>(settings, list);

@@ -22,26 +22,27 @@ template <class T, std::size_t context, std::size_t width, std::size_t heads,
 struct Attention {
     static_assert(width % heads == 0, "gpt: the heads must share the width equally");
 
+    using R = Real<T>;
     using Input = gpipe::Tensor<T, context, width>;
     using Output = gpipe::Tensor<T, context, width>;
     /// Gain and shift of the norm; queries, keys and values; the projection and its bias.
-    using Parameters = gpipe::Tensors<gpipe::Tensor<T, width>, gpipe::Tensor<T, width>,
-                                      gpipe::Tensor<T, 3 * width, width>,
-                                      gpipe::Tensor<T, width, width>, gpipe::Tensor<T, width>>;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<R, width>, gpipe::Tensor<R, width>,
+                                      gpipe::Tensor<R, 3 * width, width>,
+                                      gpipe::Tensor<R, width, width>, gpipe::Tensor<R, width>>;
     /// The norm's statistics; queries, keys and values; what the heads give; logarithms of the
     /// sums.
     using Saved =
-        gpipe::Tensors<gpipe::Tensor<T, context, 2>, gpipe::Tensor<T, context, 3 * width>,
-                       gpipe::Tensor<T, context, width>, gpipe::Tensor<T, heads, context>>;
+        gpipe::Tensors<gpipe::Tensor<R, context, 2>, gpipe::Tensor<T, context, 3 * width>,
+                       gpipe::Tensor<T, context, width>, gpipe::Tensor<R, heads, context>>;
     /// The gradients of queries, keys and values; that of what dropout was given, if anything is
     /// dropped; what the norm's gradients grow by, in the first sample's place.
     using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, 3 * width>,
-                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
+                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<R, 2, width>>;
     /// Scores, where they take memory, and what finds them; in the weight gradient the norm of x.
     using Scratch =
         gpipe::Tensor<T, std::max(context* width,
                                   Operations::template score_elements<T, context, heads>)>;
-    using Handles = typename Operations::Handles;
+    using Handles = typename Operations::template HandlesFor<T, 4 * width * width>;
     static constexpr double cost = 8.0 * context * width * width + 4.0 * context * context * width;
     /// It keeps as much as Mlp, for little more than half of the work.
     static constexpr bool recompute_is_cheap = true;
@@ -53,7 +54,7 @@ struct Attention {
 
     void initialize(auto& ctx) const {
         auto const [gain, shift, into, out, bias] = ctx.parameters();
-        for (T& element : gain) element = 1;
+        for (R& element : gain) element = 1;
         fill_normal(into, ctx.random(2), weight_deviation);
         fill_normal(out, ctx.random(3), residual_deviation(ctx.layers()));
     }
@@ -63,15 +64,16 @@ struct Attention {
         auto const on = Operations::on(ctx);
         auto const [gain, shift, into, out, bias] = ctx.parameters();
         auto const [statistics, qkv, heads_out, log_sums] = ctx.saved();
+        auto const [in_factor, out_factor] = on.template factors<T>(into, out);
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
         on.multiply({rows, 3 * width, width}, rows_of(y.data(), width),
-                    transpose_of(into.data(), width), qkv.data(), 3 * width);
+                    transpose_of(in_factor, width), qkv.data(), 3 * width);
         on.template attend<context, width, heads, T>(x.samples(), qkv.data(), heads_out.data(),
                                                      log_sums.data(), ctx.scratch().data());
         on.multiply({rows, width, width}, rows_of(heads_out.data(), width),
-                    transpose_of(out.data(), width), y.data(), width);
+                    transpose_of(out_factor, width), y.data(), width);
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
@@ -82,17 +84,18 @@ struct Attention {
         auto const [gain, shift, into, out, bias] = ctx.parameters();
         auto const [statistics, qkv, heads_out, log_sums] = ctx.saved();
         auto const [dqkv, dropped, sums] = ctx.deferred();
+        auto const [in_factor, out_factor] = on.template factors<T>(into, out);
         std::size_t const rows = x.samples() * context;
         // dx holds in turn: the gradient of what the heads gave, that of the norm of x, the result.
         T const* const dz =
             drop_gradient<context, width>(on, ctx, dropout, dy.data(), dropped.data());
-        on.multiply({rows, width, width}, rows_of(dz, width), rows_of(out.data(), width), dx.data(),
+        on.multiply({rows, width, width}, rows_of(dz, width), rows_of(out_factor, width), dx.data(),
                     width);
         on.template attend_backward<context, width, heads, T>(
             x.samples(), qkv.data(), heads_out.data(), log_sums.data(), dx.data(), dqkv.data(),
             ctx.scratch().data());
         on.multiply({rows, width, 3 * width}, rows_of(dqkv.data(), 3 * width),
-                    rows_of(into.data(), width), dx.data(), width);
+                    rows_of(in_factor, width), dx.data(), width);
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(),
                             sums.data());

@@ -19,8 +19,8 @@ constexpr std::size_t score_elements_of(std::size_t heads, std::size_t strip, st
 /// up to its last row only: two multiply 3/4 of what one does, four 5/8.
 template <class T, std::size_t context, std::size_t width, std::size_t heads, std::size_t strip>
 struct AttentionStrips {
-    static void forward(auto const& on, std::size_t samples, T const* qkv, T* out, T* log_sums,
-                        T* scores) {
+    static void forward(auto const& on, std::size_t samples, T const* qkv, T* out,
+                        Real<T>* log_sums, T* scores) {
         for (std::size_t first = 0; first < context; first += strip) {
             std::size_t const rows = std::min(strip, context - first), columns = first + rows;
             on.multiply_each({samples, heads, in_qkv, in_qkv, in_scores}, {rows, columns, size},
@@ -35,7 +35,7 @@ struct AttentionStrips {
     }
 
     static void backward(auto const& on, std::size_t samples, T const* qkv, T const* out,
-                         T const* log_sums, T const* dout, T* dqkv, T* scores) {
+                         Real<T> const* log_sums, T const* dout, T* dqkv, T* scores) {
         T* const gradients = scores + samples * heads * strip * context;
         // From the last strip, which reaches every key and value and so writes every gradient.
         for (std::size_t end = context; end > 0;) {
@@ -72,7 +72,7 @@ struct AttentionStrips {
     static constexpr Steps in_qkv{context * 3 * width, size};
     static constexpr Steps in_out{context * width, size};
     static constexpr Steps in_scores{heads * strip * context, strip* context};
-    static T scale() { return T{1} / std::sqrt(static_cast<T>(size)); }
+    static Real<T> scale() { return Real<T>{1} / std::sqrt(static_cast<Real<T>>(size)); }
 };
 
 } // namespace gpt

@@ -31,20 +31,21 @@ struct Strip {
 template <std::size_t context, class T> struct CausalSoftmax {
     Strip strip;
     T* scores;
-    T* log_sums;
+    Real<T>* log_sums;
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         std::size_t const position = strip.position(row);
         std::size_t const seen = position + 1;
+        using R = Real<T>;
         T* const p = scores + strip.at<context>(row);
-        T const most = team.most(p, seen);
-        T const sum = team.sum(seen, [=](std::size_t j) { return exponential(p[j] - most); });
-        T const factor = T{1} / sum;
+        R const most = team.most(p, seen);
+        R const sum = team.sum(seen, [=](std::size_t j) { return exponential(real(p[j]) - most); });
+        R const factor = R{1} / sum;
         team.each(strip.columns(), [=](std::size_t j) {
-            p[j] = j < seen ? exponential(p[j] - most) * factor : T{0};
+            p[j] = j < seen ? exponential(real(p[j]) - most) * factor : R{0};
         });
-        T* const to = log_sums + strip.head(row) * context + position;
+        R* const to = log_sums + strip.head(row) * context + position;
         team.at(0, [=] { *to = most + std::log(sum); });
     }
 };
@@ -55,8 +56,8 @@ template <std::size_t context, class T> struct CausalSoftmax {
 template <std::size_t context, std::size_t heads, std::size_t size, class T>
 struct CausalSoftmaxBackward {
     Strip strip;
-    T scale;
-    T const* log_sums;
+    Real<T> scale;
+    Real<T> const* log_sums;
     T const* out;
     T const* dout;
     T* scores;
@@ -70,14 +71,16 @@ struct CausalSoftmaxBackward {
         std::size_t const at = ((head / heads * context + position) * heads + head % heads) * size;
         T const* const o = out + at;
         T const* const d = dout + at;
-        T const dot = team.sum(size, [=](std::size_t i) { return o[i] * d[i]; });
-        T const log_sum = log_sums[head * context + position];
-        T const factor = scale;
+        using R = Real<T>;
+        R const dot = team.sum(size, [=](std::size_t i) { return real(o[i]) * real(d[i]); });
+        R const log_sum = log_sums[head * context + position];
+        R const factor = scale;
         T* const p = scores + strip.at<context>(row);
         T* const ds = gradients + strip.at<context>(row);
         team.each(strip.columns(), [=](std::size_t j) {
-            p[j] = j < seen ? exponential(p[j] - log_sum) : T{0};
-            ds[j] = j < seen ? p[j] * (ds[j] - dot) * factor : T{0};
+            R const probability = j < seen ? exponential(real(p[j]) - log_sum) : R{0};
+            p[j] = probability;
+            ds[j] = j < seen ? probability * (real(ds[j]) - dot) * factor : R{0};
         });
     }
 };

@@ -41,19 +41,24 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
             });
             return;
         }
-        T const most = team.most(logits, classes);
-        T const sum =
-            team.sum(classes, [=](std::size_t i) { return exponential(logits[i] - most); });
+        using R = Real<T>;
+        R const most = team.most(logits, classes);
+        R const sum =
+            team.sum(classes, [=](std::size_t i) { return exponential(real(logits[i]) - most); });
         team.at(0, [=] {
-            to[0] = static_cast<double>(most - logits[answer] + std::log(sum));
+            R const logit = real(logits[answer]);
+            to[0] = static_cast<double>(most - logit + std::log(sum));
             to[1] = 1;
-            to[2] = logits[answer] == most ? 1 : 0;
+            to[2] = logit == most ? 1 : 0;
         });
         if (!gradient) return;
-        T const factor = T{1} / sum;
-        team.each(classes,
-                  [=](std::size_t i) { gradient[i] = exponential(logits[i] - most) * factor; });
-        team.at(answer, [=] { gradient[answer] -= T{1}; });
+        R const factor = R{1} / sum;
+        team.each(classes, [=](std::size_t i) {
+            gradient[i] = exponential(real(logits[i]) - most) * factor;
+        });
+        team.at(answer, [=] { // once more, for 16 bits cannot tell nearly 1 from 1
+            gradient[answer] = exponential(real(logits[answer]) - most) * factor - R{1};
+        });
         T* const none = gradient + classes;
         team.each(vocabulary - classes, [=](std::size_t i) { none[i] = 0; });
     }

@@ -10,6 +10,7 @@
 #include <gpipe/cuda/launch.cuh>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -82,9 +83,27 @@ template <class T, std::size_t context, std::size_t heads> struct AttentionMemor
         (std::size_t{128} << 20) / (score_elements_of(heads, 1, context) * sizeof(T));
     static constexpr std::size_t strip =
         std::min({context, std::size_t{512}, std::max(fit, std::size_t{1})});
-    static constexpr std::size_t scores = score_elements_of(heads, strip, context);
-    static_assert(sizeof(T) >= 4, "gpt: behind the scores there are pointers");
-    static constexpr std::size_t places = 3 * heads * sizeof(void*) / sizeof(T);
+    static constexpr std::size_t of_pointer = sizeof(void*) / sizeof(T);
+    static constexpr std::size_t scores = // in whole pointers, which stand behind them
+        (score_elements_of(heads, strip, context) + of_pointer - 1) / of_pointer * of_pointer;
+    static constexpr std::size_t places = 3 * heads * of_pointer;
+};
+
+template <class T> struct Round {
+    Real<T> const* from;
+    T* to;
+
+    __device__ void operator()(std::size_t i) const { to[i] = from[i]; }
+};
+
+// A handle: room for the weights of any one of a device's layers, rounded to T.
+template <class T, std::size_t weights> struct RoundedWeights {
+    static constexpr std::size_t workspace = weights * sizeof(T);
+
+    RoundedWeights(gpipe::cuda::StreamRef, std::byte* memory)
+        : data(reinterpret_cast<T*>(memory)) {}
+
+    T* data;
 };
 
 // Operations that are enqueued for one call of a layer.
@@ -92,12 +111,25 @@ template <class Context, Precision precision> class CudaOn {
   public:
     explicit CudaOn(Context const& context) : context_(context) {}
 
-    template <class T>
-    void multiply(Extents extents, std::type_identity_t<Factor<T>> a,
-                  std::type_identity_t<Factor<T>> b, T* c, std::size_t stride, bool add = false,
-                  std::type_identity_t<T> scale = T{1}) const {
-        gpt::multiply<T>(gpipe::cuda::blas(context_), precision, {}, extents, a, b, c, stride, add,
-                         scale);
+    template <class T, class C>
+    void multiply(Extents extents, Factor<T> a, Factor<T> b, C* c, std::size_t stride,
+                  bool add = false, Real<T> scale = 1) const {
+        gpt::multiply(gpipe::cuda::blas(context_), precision, {}, extents, a, b, c, stride, add,
+                      scale);
+    }
+    template <class T, class... Weights>
+    std::array<T const*, sizeof...(Weights)> factors(Weights const&... weights) const {
+        if constexpr (std::is_same_v<T, Real<T>>) {
+            return {weights.data()...};
+        } else {
+            T* room = gpipe::handle<RoundedWeights<T, (Weights::size() + ...)>>(context_).data;
+            auto const round = [&](auto const& of) {
+                for_each_index(of.size(), Round<T>{of.data(), room});
+                room += of.size();
+                return room - of.size();
+            };
+            return {round(weights)...};
+        }
     }
     template <class Each> void for_each_index(std::size_t count, Each each) const {
         gpipe::cuda::for_each_index(context_.stream(), count, Prepared<Each>{each});
@@ -121,26 +153,25 @@ template <class Context, Precision precision> class CudaOn {
     }
     template <class T>
     void scatter_add(std::size_t rows, std::size_t vocabulary, std::size_t width,
-                     std::int32_t const* indices, T const* from, T* to) const {
+                     std::int32_t const* indices, T const* from, Real<T>* to) const {
         launch_rows<row_threads>(rows, ScatterRow<T>{rows, vocabulary, width, indices, from, to});
     }
     // Nothing can be thrown by what runs later.
     template <class F> void check(std::size_t, F) const {}
 
     template <class T>
-    void multiply_each(Products products, Extents extents, std::type_identity_t<Factor<T>> a,
-                       std::type_identity_t<Factor<T>> b, T* c, std::size_t stride,
-                       bool add = false, std::type_identity_t<T> scale = T{1}) const {
-        gpt::multiply_each<T>(gpipe::cuda::blas(context_), context_.stream(), precision, products,
-                              extents, a, b, c, stride, add, scale, places_);
+    void multiply_each(Products products, Extents extents, Factor<T> a, Factor<T> b, T* c,
+                       std::size_t stride, bool add = false, Real<T> scale = 1) const {
+        gpt::multiply_each(gpipe::cuda::blas(context_), context_.stream(), precision, products,
+                           extents, a, b, c, stride, add, scale, places_);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
-    void attend(std::size_t samples, T const* qkv, T* out, T* log_sums, T* scores) const {
+    void attend(std::size_t samples, T const* qkv, T* out, Real<T>* log_sums, T* scores) const {
         Strips<T, context, width, heads>::forward(with_places<T, context, heads>(samples, scores),
                                                   samples, qkv, out, log_sums, scores);
     }
     template <std::size_t context, std::size_t width, std::size_t heads, class T>
-    void attend_backward(std::size_t samples, T const* qkv, T const* out, T const* log_sums,
+    void attend_backward(std::size_t samples, T const* qkv, T const* out, Real<T> const* log_sums,
                          T const* dout, T* dqkv, T* scores) const {
         Strips<T, context, width, heads>::backward(with_places<T, context, heads>(samples, scores),
                                                    samples, qkv, out, log_sums, dout, dqkv, scores);
@@ -178,6 +209,10 @@ template <class Context, Precision precision> class CudaOn {
 /// the products of floats of the layers that are made of them are rounded so.
 template <Precision precision> struct CudaOperationsIn {
     using Handles = gpipe::Handles<gpipe::cuda::Blas>;
+    template <class T, std::size_t weights>
+    using HandlesFor =
+        std::conditional_t<std::is_same_v<T, Real<T>>, Handles,
+                           gpipe::Handles<gpipe::cuda::Blas, detail::RoundedWeights<T, weights>>>;
     /// What multiplies, for the user to read.
     static std::string kernels() {
         int version[3] = {};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gpt/math.hpp"
+
 #include <cstddef>
 
 namespace gpt {
@@ -23,10 +25,11 @@ template <unsigned threads> class CudaTeam {
         for (std::size_t i = rank(); i < n; i += threads) own += f(i);
         return together(own, [](auto a, auto b) { return a + b; });
     }
-    template <class T> __device__ T most(T const* values, std::size_t n) const {
-        T own = values[0];
-        for (std::size_t i = rank(); i < n; i += threads) own = values[i] > own ? values[i] : own;
-        return together(own, [](T a, T b) { return a > b ? a : b; });
+    template <class T> __device__ Real<T> most(T const* values, std::size_t n) const {
+        auto const greater = [](Real<T> a, Real<T> b) { return a > b ? a : b; };
+        Real<T> own = real(values[0]);
+        for (std::size_t i = rank(); i < n; i += threads) own = greater(real(values[i]), own);
+        return together(own, greater);
     }
 
   private:

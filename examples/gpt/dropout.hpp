@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpt/layer_norm.hpp"
+#include "gpt/math.hpp"
 
 #include <gpipe/core/host_device.hpp>
 
@@ -21,8 +21,8 @@ struct Dropout {
         return rate > 0 ? dropped : dy;
     }
 
-    /// f(i, what element i is multiplied with) for row `row` of sample `sample`. A block of Philox
-    /// makes eight of them, which lie apart, so that neighbouring blocks make neighbours.
+    /// f(i, the T that element i is multiplied with) for row `row` of sample `sample`. A block of
+    /// Philox makes eight of them, which lie apart, so that neighbouring blocks make neighbours.
     template <std::size_t width, class T, class Team, class Random, class F>
     GPIPE_HOST_DEVICE void each(Team const& team, Random const& random, std::size_t sample,
                                 std::size_t row, F f) const {
@@ -57,20 +57,23 @@ template <std::size_t rows, std::size_t width, class T, class Random> struct Add
     Dropout dropout;
     Random random;
     T const* x;
-    T const* bias;
+    Real<T> const* bias;
     T* y;
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        using R = Real<T>;
         T const* const around = x + row * width;
-        T const* const b = bias;
+        R const* const b = bias;
         T* const out = y + row * width;
         if (dropout.rate > 0)
-            dropout.each<width, T>(
-                team, random, row / rows, row % rows,
-                [=](std::size_t i, T factor) { out[i] = around[i] + factor * (out[i] + b[i]); });
+            dropout.each<width, R>(team, random, row / rows, row % rows,
+                                   [=](std::size_t i, R factor) {
+                                       out[i] = real(around[i]) + factor * (real(out[i]) + b[i]);
+                                   });
         else
-            team.each(width, [=](std::size_t i) { out[i] = around[i] + (out[i] + b[i]); });
+            team.each(width,
+                      [=](std::size_t i) { out[i] = real(around[i]) + (real(out[i]) + b[i]); });
     }
 };
 
@@ -85,8 +88,9 @@ template <std::size_t rows, std::size_t width, class T, class Random> struct Dro
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         T const* const in = dy + row * width;
         T* const out = dz + row * width;
-        dropout.each<width, T>(team, random, row / rows, row % rows,
-                               [=](std::size_t i, T factor) { out[i] = factor * in[i]; });
+        using R = Real<T>;
+        dropout.each<width, R>(team, random, row / rows, row % rows,
+                               [=](std::size_t i, R factor) { out[i] = factor * real(in[i]); });
     }
 };
 
@@ -94,7 +98,7 @@ template <std::size_t rows, std::size_t width, class T, class Random> struct Dro
 
 /// The end of a block: y = x + dropout(y + bias), for samples of `rows` rows.
 template <std::size_t rows, std::size_t width, class T>
-void add_residual(auto const& on, auto const& ctx, Dropout dropout, T const* x, T const* bias,
+void add_residual(auto const& on, auto const& ctx, Dropout dropout, T const* x, Real<T> const* bias,
                   T* y) {
     auto const random = ctx.random();
     Dropout const here = ctx.training() ? dropout : Dropout{};

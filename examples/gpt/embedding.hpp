@@ -21,20 +21,20 @@ namespace detail {
 // One row of the output; no numbers where the token is none.
 template <std::size_t vocabulary, std::size_t context, std::size_t width, class T> struct Gather {
     std::int32_t const* indices;
-    T const* tokens;
-    T const* positions;
+    Real<T> const* tokens;
+    Real<T> const* positions;
     T* y;
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         auto const index = static_cast<std::size_t>(indices[row]);
         T* const out = y + row * width;
-        T const* const position = positions + row % context * width;
+        Real<T> const* const position = positions + row % context * width;
         if (index < vocabulary) {
-            T const* const token = tokens + index * width;
+            Real<T> const* const token = tokens + index * width;
             team.each(width, [=](std::size_t i) { out[i] = token[i] + position[i]; });
         } else {
-            team.each(width, [=](std::size_t i) { out[i] = T(NAN); });
+            team.each(width, [=](std::size_t i) { out[i] = static_cast<Real<T>>(NAN); });
         }
     }
 };
@@ -49,8 +49,8 @@ template <class T, std::size_t vocabulary, std::size_t context, std::size_t widt
 struct Embedding {
     using Input = gpipe::Tensor<std::int32_t, context>;
     using Output = gpipe::Tensor<T, context, width>;
-    using Parameters =
-        gpipe::Tensors<gpipe::Tensor<T, vocabulary, width>, gpipe::Tensor<T, context, width>>;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<Real<T>, vocabulary, width>,
+                                      gpipe::Tensor<Real<T>, context, width>>;
     static constexpr double cost = static_cast<double>(context * width);
     static constexpr float decay[] = {0, 0};
     static constexpr char const* parameter_names[] = {"tokens", "positions"};

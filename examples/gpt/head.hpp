@@ -20,15 +20,15 @@ namespace detail {
 // One row of logits: held within the bound; no class beyond the first `classes`.
 template <class T> struct Clip {
     std::size_t classes, vocabulary;
-    T bound;
+    Real<T> bound;
     T* logits;
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         T* const out = logits + row * vocabulary;
-        T const most = bound;
+        Real<T> const most = bound;
         team.each(classes, [=](std::size_t i) {
-            T const held = out[i] < -most ? -most : out[i];
+            Real<T> const logit = real(out[i]), held = logit < -most ? -most : logit;
             out[i] = most < held ? most : held;
         });
         T* const none = out + classes;
@@ -39,7 +39,7 @@ template <class T> struct Clip {
 // One row of the gradient of the logits before they were held, without gaps between rows.
 template <class T> struct ClipBackward {
     std::size_t classes, vocabulary;
-    T bound;
+    Real<T> bound;
     T const* logits;
     T const* dy;
     T* dlogits;
@@ -49,9 +49,9 @@ template <class T> struct ClipBackward {
         T const* const out = logits + row * vocabulary;
         T const* const dout = dy + row * vocabulary;
         T* const din = dlogits + row * classes;
-        T const most = bound;
+        Real<T> const most = bound;
         team.each(classes, [=](std::size_t i) {
-            din[i] = out[i] > -most && out[i] < most ? dout[i] : T{0};
+            din[i] = real(out[i]) > -most && real(out[i]) < most ? real(dout[i]) : Real<T>{0};
         });
     }
 };
@@ -65,19 +65,20 @@ template <class T> struct ClipBackward {
 template <class T, std::size_t context, std::size_t width, std::size_t vocabulary,
           class Operations = HostOperations>
 struct Head {
+    using R = Real<T>;
     using Input = gpipe::Tensor<T, context, width>;
     using Output = gpipe::Tensor<T, context, vocabulary>;
     /// Gain and shift of the norm; weights.
-    using Parameters = gpipe::Tensors<gpipe::Tensor<T, width>, gpipe::Tensor<T, width>,
-                                      gpipe::Tensor<T, vocabulary, width>>;
-    using Saved = gpipe::Tensor<T, context, 2>;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<R, width>, gpipe::Tensor<R, width>,
+                                      gpipe::Tensor<R, vocabulary, width>>;
+    using Saved = gpipe::Tensor<R, context, 2>;
     /// The gradient of the logits before they were clipped; what the norm's gradients grow by, in
     /// the first sample's place.
     using Deferred =
-        gpipe::Tensors<gpipe::Tensor<T, context, vocabulary>, gpipe::Tensor<T, 2, width>>;
+        gpipe::Tensors<gpipe::Tensor<T, context, vocabulary>, gpipe::Tensor<R, 2, width>>;
     /// The norm of x.
     using Scratch = gpipe::Tensor<T, context, width>;
-    using Handles = typename Operations::Handles;
+    using Handles = typename Operations::template HandlesFor<T, vocabulary * width>;
     static constexpr gpipe::Reads backward_reads = gpipe::Reads::both;
     /// Of bytes as many as a text has, about; more would be work that is never done.
     static constexpr double cost =
@@ -87,11 +88,11 @@ struct Head {
     static constexpr char const* parameter_names[] = {"norm.gain", "norm.shift", "weight"};
 
     std::size_t classes = vocabulary;
-    T bound = 30;
+    R bound = 30;
 
     void initialize(auto& ctx) const {
         auto const [gain, shift, weights] = ctx.parameters();
-        for (T& element : gain) element = 1;
+        for (R& element : gain) element = 1;
         fill_normal(weights, ctx.random(2), weight_deviation);
     }
 
@@ -101,11 +102,12 @@ struct Head {
         auto const [gain, shift, weights] = ctx.parameters();
         auto const statistics = ctx.saved();
         auto const normal = ctx.scratch();
+        auto const [factor] = on.template factors<T>(weights);
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.forward(on, rows, x.data(), statistics.data(), normal.data());
         on.multiply({rows, classes, width}, rows_of(normal.data(), width),
-                    transpose_of(weights.data(), width), y.data(), vocabulary);
+                    transpose_of(factor, width), y.data(), vocabulary);
         on.for_each_row(rows, vocabulary, detail::Clip<T>{classes, vocabulary, bound, y.data()});
     }
 
@@ -117,12 +119,13 @@ struct Head {
         auto const [gain, shift, weights] = ctx.parameters();
         auto const statistics = ctx.saved();
         auto const [dlogits, sums] = ctx.deferred();
+        auto const [factor] = on.template factors<T>(weights);
         std::size_t const rows = x.samples() * context;
         on.for_each_row(rows, classes,
                         detail::ClipBackward<T>{classes, vocabulary, bound, y.data(), dy.data(),
                                                 dlogits.data()});
         on.multiply({rows, width, classes}, rows_of(dlogits.data(), classes),
-                    rows_of(weights.data(), width), dx.data(), width);
+                    rows_of(factor, width), dx.data(), width);
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.input_gradient(on, rows, x.data(), statistics.data(), nullptr, dx.data(), sums.data());
     }

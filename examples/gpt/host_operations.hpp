@@ -9,6 +9,7 @@
 #include <gpipe/layer/handles.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -35,15 +36,19 @@ struct HostTeam {
 /// What layers are made of, as oneDNN and loops on the calling thread.
 struct HostOperations {
     using Handles = gpipe::Handles<>;
+    template <class T, std::size_t weights> using HandlesFor = Handles;
     /// What multiplies, for the user to read.
     static std::string kernels() { return gpt::kernels(); }
     template <class Context> static HostOperations on(Context const&) { return {}; }
 
     template <class T>
-    void multiply(Extents extents, std::type_identity_t<Factor<T>> a,
-                  std::type_identity_t<Factor<T>> b, T* c, std::size_t stride, bool add = false,
-                  std::type_identity_t<T> scale = T{1}) const {
+    void multiply(Extents extents, Factor<T> a, Factor<T> b, T* c, std::size_t stride,
+                  bool add = false, T scale = T{1}) const {
         gpt::multiply<T>(extents, a, b, c, stride, add, scale);
+    }
+    template <class T, class... Weights>
+    std::array<T const*, sizeof...(Weights)> factors(Weights const&... weights) const {
+        return {weights.data()...};
     }
     template <class Each> void for_each_index(std::size_t count, Each each) const {
         for (std::size_t i = 0; i < count; ++i) each(i);

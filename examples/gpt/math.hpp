@@ -12,6 +12,13 @@
 /// by the compiler's own word for it, since std::bit_cast is none that a kernel may call.
 namespace gpt {
 
+/// What numbers that are kept as T are calculated in, and what is kept of them where 16 bits are
+/// too few: parameters, their gradients, statistics and sums.
+template <class T> using Real = std::conditional_t<(sizeof(T) < sizeof(float)), float, T>;
+template <class T> GPIPE_HOST_DEVICE inline Real<T> real(T value) {
+    return static_cast<Real<T>>(value);
+}
+
 /// e^x. For float a polynomial (Cephes' expf, Moshier 1992: 2 units in the last place) with x held
 /// within
 /// [-60, 60], also where it is no number: beyond, nothing here can tell the result from 0, and

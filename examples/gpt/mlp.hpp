@@ -21,7 +21,7 @@ template <class T> struct Activate {
     T const* before;
     T* after;
 
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { after[i] = gelu(before[i]); }
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { after[i] = gelu(real(before[i])); }
 };
 
 // In place: the gradient of what came after to that of what came before.
@@ -29,7 +29,9 @@ template <class T> struct ActivateBackward {
     T const* before;
     T* gradient;
 
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { gradient[i] *= gelu_slope(before[i]); }
+    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
+        gradient[i] = real(gradient[i]) * gelu_slope(real(before[i]));
+    }
 };
 
 } // namespace detail
@@ -40,21 +42,22 @@ template <class T, std::size_t context, std::size_t width, class Operations = Ho
 struct Mlp {
     static constexpr std::size_t hidden = 4 * width;
 
+    using R = Real<T>;
     using Input = gpipe::Tensor<T, context, width>;
     using Output = gpipe::Tensor<T, context, width>;
     /// Gain and shift of the norm; up; down and its bias.
-    using Parameters = gpipe::Tensors<gpipe::Tensor<T, width>, gpipe::Tensor<T, width>,
-                                      gpipe::Tensor<T, hidden, width>,
-                                      gpipe::Tensor<T, width, hidden>, gpipe::Tensor<T, width>>;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<R, width>, gpipe::Tensor<R, width>,
+                                      gpipe::Tensor<R, hidden, width>,
+                                      gpipe::Tensor<R, width, hidden>, gpipe::Tensor<R, width>>;
     /// The norm's statistics; the hidden layer before its GELU, which backward evaluates again.
-    using Saved = gpipe::Tensors<gpipe::Tensor<T, context, 2>, gpipe::Tensor<T, context, hidden>>;
+    using Saved = gpipe::Tensors<gpipe::Tensor<R, context, 2>, gpipe::Tensor<T, context, hidden>>;
     /// The gradient of the hidden layer before its GELU; that of what dropout was given, if
     /// anything is dropped; what the norm's gradients grow by, in the first sample's place.
     using Deferred = gpipe::Tensors<gpipe::Tensor<T, context, hidden>,
-                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<T, 2, width>>;
+                                    gpipe::Tensor<T, context, width>, gpipe::Tensor<R, 2, width>>;
     /// The hidden layer after its GELU, later what else a backward or half of it has room for.
     using Scratch = gpipe::Tensor<T, context, hidden>;
-    using Handles = typename Operations::Handles;
+    using Handles = typename Operations::template HandlesFor<T, 2 * width * hidden>;
     static constexpr double cost = 4.0 * context * width * hidden;
     static constexpr float decay[] = {0, 0, 1, 1, 0};
     static constexpr char const* parameter_names[] = {"norm.gain", "norm.shift", "up", "down",
@@ -64,7 +67,7 @@ struct Mlp {
 
     void initialize(auto& ctx) const {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
-        for (T& element : gain) element = 1;
+        for (R& element : gain) element = 1;
         fill_normal(up, ctx.random(2), weight_deviation);
         fill_normal(down, ctx.random(3), residual_deviation(ctx.layers()));
     }
@@ -75,14 +78,15 @@ struct Mlp {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [statistics, before] = ctx.saved();
         auto const after = ctx.scratch();
+        auto const [up_factor, down_factor] = on.template factors<T>(up, down);
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
-        on.multiply({rows, hidden, width}, rows_of(y.data(), width), transpose_of(up.data(), width),
+        on.multiply({rows, hidden, width}, rows_of(y.data(), width), transpose_of(up_factor, width),
                     before.data(), hidden);
         on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
         on.multiply({rows, width, hidden}, rows_of(after.data(), hidden),
-                    transpose_of(down.data(), hidden), y.data(), width);
+                    transpose_of(down_factor, hidden), y.data(), width);
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
     }
 
@@ -95,20 +99,22 @@ struct Mlp {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [dgain, dshift, dup, ddown, dbias] = ctx.gradients();
         auto const [statistics, before] = ctx.saved();
+        auto const [up_factor, down_factor] = on.template factors<T>(up, down);
         T* const room = ctx.scratch().data(); // the hidden layer, its gradient, sums
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         // dx holds in turn: what dropout gives back, the norm of x, its gradient, the result.
         T const* const dz = drop_gradient<context, width>(on, ctx, dropout, dy.data(), dx.data());
         down_gradients(on, rows, dz, before.data(), room, ddown.data(), dbias.data());
-        hidden_gradient(on, rows, dz, down.data(), before.data(), room);
+        hidden_gradient(on, rows, dz, down_factor, before.data(), room);
         norm.apply(on, rows, x.data(), statistics.data(), dx.data());
         on.multiply({hidden, width, rows}, transpose_of(room, hidden), rows_of(dx.data(), width),
                     dup.data(), width, true);
-        on.multiply({rows, width, hidden}, rows_of(room, hidden), rows_of(up.data(), width),
+        on.multiply({rows, width, hidden}, rows_of(room, hidden), rows_of(up_factor, width),
                     dx.data(), width);
-        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), room);
-        norm.add_sums(on, room, dgain.data(), dshift.data());
+        R* const sums = reinterpret_cast<R*>(room);
+        norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(), sums);
+        norm.add_sums(on, sums, dgain.data(), dshift.data());
     }
 
     void input_gradient(auto& ctx, gpipe::BatchView<T const, context, width> x,
@@ -118,13 +124,14 @@ struct Mlp {
         auto const [gain, shift, up, down, bias] = ctx.parameters();
         auto const [statistics, before] = ctx.saved();
         auto const [dbefore, dropped, sums] = ctx.deferred();
+        auto const [up_factor, down_factor] = on.template factors<T>(up, down);
         std::size_t const rows = x.samples() * context;
         LayerNorm<width, T> const norm{gain.data(), shift.data()};
         T const* const dz =
             drop_gradient<context, width>(on, ctx, dropout, dy.data(), dropped.data());
-        hidden_gradient(on, rows, dz, down.data(), before.data(), dbefore.data());
+        hidden_gradient(on, rows, dz, down_factor, before.data(), dbefore.data());
         on.multiply({rows, width, hidden}, rows_of(dbefore.data(), hidden),
-                    rows_of(up.data(), width), dx.data(), width);
+                    rows_of(up_factor, width), dx.data(), width);
         norm.input_gradient(on, rows, x.data(), statistics.data(), dy.data(), dx.data(),
                             sums.data());
     }
@@ -157,7 +164,7 @@ struct Mlp {
     }
     // Leaves the hidden layer in `after`.
     static void down_gradients(auto const& on, std::size_t rows, T const* dz, T const* before,
-                               T* after, T* ddown, T* dbias) {
+                               T* after, R* ddown, R* dbias) {
         on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias, true);
         on.for_each_index(rows * hidden, detail::Activate<T>{before, after});
         on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after, hidden), ddown,

@@ -64,8 +64,8 @@ using Standard = StandardOn<HostOperations>;
 /// GPT-2's smallest shape (124 million parameters there), its vocabulary of 50,257 rounded up to a
 /// multiple of 64, and its head's weights the embedding's; neither queries, keys and values nor the
 /// hidden layer have a bias.
-template <class Operations>
-struct Gpt2On : Model<float, 1024, 768, 12, 12, Operations, 50304, true> {
+template <class Operations, class T = float>
+struct Gpt2On : Model<T, 1024, 768, 12, 12, Operations, 50304, true> {
     static_assert(Gpt2On::Net::parameters() == 124'411'392);
 };
 

@@ -6,6 +6,7 @@ namespace gpt {
 // object with
 //
 //   multiply(extents, a, b, c, stride, add, scale)   a product; see product.hpp and blas.hpp
+//   factors<T>(weights...)                           the same weights as elements of type T
 //   for_each_index(count, each)                      each(i)
 //   for_each_row(rows, length, row)                  row(team, r); `length` elements take part in
 //                                                    a row, about
@@ -15,7 +16,8 @@ namespace gpt {
 //   attend, attend_backward                          what heads do with queries, keys and values
 //   check(count, f)                                  f(i), which may throw, where it can be seen
 //
-// and Operations::Handles are the libraries' handles that they need. The functors are called in
+// and Operations::Handles are the libraries' handles that they need, HandlesFor<T, weights> those
+// of a layer whose products have so many weights as factors. The functors are called in
 // kernels, too, so they are GPIPE_HOST_DEVICE, hold values and pointers, and call what kernels can.
 // Several threads may share a row. They do so through their team:
 //

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gpt/math.hpp"
+
 #include <gpipe/core/host_device.hpp>
 
 #include <cstddef>
@@ -14,7 +16,7 @@ template <class T> struct ScatterRow {
     std::size_t rows, vocabulary, width;
     std::int32_t const* indices;
     T const* from;
-    T* to;
+    Real<T>* to;
 
     static constexpr std::size_t at_once = 256; ///< rows
 
@@ -27,16 +29,16 @@ template <class T> struct ScatterRow {
         if (team.sum(row, is_same) > 0) return;
         std::size_t const stride = width;
         T const* const in = from;
-        T* const entry = to + static_cast<std::size_t>(index) * stride;
+        Real<T>* const entry = to + static_cast<std::size_t>(index) * stride;
         // Few rows have one index, so a team looks together where there is one to add.
         for (std::size_t begin = row; begin < rows; begin += at_once) {
             std::size_t const end = begin + at_once < rows ? begin + at_once : rows;
             if (team.sum(end - begin, [=](std::size_t i) { return is_same(begin + i); }) == 0)
                 continue;
             team.each(stride, [=](std::size_t i) {
-                T sum = entry[i];
+                Real<T> sum = entry[i];
                 for (std::size_t r = begin; r < end; ++r)
-                    if (of[r] == index) sum += in[r * stride + i];
+                    if (of[r] == index) sum += real(in[r * stride + i]);
                 entry[i] = sum;
             });
         }

@@ -1,11 +1,9 @@
 // The GPT's layers and its loss on a GPU: in float against the host's in double, in double against
-// differences, and the same bits however they are run. Each layer stands behind one that adds its
-// parameters to the input, so that the gradient of the layer's input can be read, too.
-#include <gpt/cuda_operations.cuh>
-#include <gpt/host_operations.hpp>
+// differences, and the same bits however they are run.
+#include "support/gpt_layer.cuh"
+
 #include <gpt/model.hpp>
 
-#include <gpipe/gpipe.cuh>
 #include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
@@ -16,70 +14,19 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <span>
-#include <type_traits>
 #include <vector>
 
 namespace gpu_test {
 
-template <class T> struct AddAt {
-    std::size_t size;
-    T const* x;
-    T const* offset;
-    T* y;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { y[i] = x[i] + offset[i % size]; }
-};
-
-// y = x + parameters.
-template <class T, class Shape, class Operations> struct Offset {
-    using Input = Shape;
-    using Output = Shape;
-    using Parameters = Shape;
-    static constexpr bool accepts_none = true;
-    static constexpr double cost = 1;
-
-    void initialize(auto&) const {}
-    void forward(auto& ctx, auto x, auto y) const {
-        Operations::on(ctx).for_each_index(
-            x.size(), AddAt<T>{Shape::size, x.data(), ctx.parameters().data(), y.data()});
-    }
-    void backward(auto& ctx, auto, auto dy, auto) const {
-        Operations::on(ctx).sum_columns(dy.samples(), Shape::size,
-                                        gpt::ElementAt<T>{dy.data(), Shape::size},
-                                        ctx.gradients().data(), true);
-    }
-};
-
-template <class T> struct DotAt {
-    T const* y;
-    T const* target;
-    T* dy;
-    double* terms;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
-        terms[i] = static_cast<double>(y[i]) * static_cast<double>(target[i]);
-        if (dy) dy[i] = target[i];
-    }
-};
-struct Write {
-    double* to;
-    double value;
-    GPIPE_HOST_DEVICE void operator()(std::size_t) const { *to = value; }
-};
-
-// The sum of y times the target: its gradient is the target.
-template <class T, class Shape, class Operations> struct Dot {
-    using Target = Shape;
-    using Scratch = gpipe::Tensor<double, Shape::size>;
-
-    void operator()(auto& ctx, auto y, auto target, auto dy) const {
-        auto const on = Operations::on(ctx);
-        double* const terms = ctx.scratch().data();
-        double* const value = ctx.value().data();
-        on.for_each_index(y.size(), DotAt<T>{y.data(), target.data(),
-                                             ctx.training() ? dy.data() : nullptr, terms});
-        on.sum_columns(y.size(), 1, gpt::ElementAt<double>{terms, 1}, value, false);
-        on.for_each_index(1, Write{value + 1, static_cast<double>(y.samples())});
-    }
+// Rows of all lengths: for one warp and for a block, few and many.
+template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 4, O>;
+template <class T, class O> using LongAttention = gpt::Attention<T, 600, 48, 4, O>;
+template <class T, class O> using NarrowAttention = gpt::Attention<T, 20, 40, 4, O>;
+template <class T, class O> using Mlp = gpt::Mlp<T, 20, 40, O>;
+template <class T, class O> using Head = gpt::Head<T, 20, 24, 60, O>;
+template <class T, class O> using LongHead = gpt::Head<T, 7, 24, 1500, O>;
+template <class T, class O> struct Embedding : gpt::Embedding<T, 11, 40, 24, O> {
+    static constexpr std::size_t vocabulary_size = 11;
 };
 
 } // namespace gpu_test
@@ -87,140 +34,10 @@ template <class T, class Shape, class Operations> struct Dot {
 namespace {
 
 using namespace gpu_test;
-using gpipe::device::Cuda;
-using gpipe::device::Host;
-
-constexpr std::size_t samples = 3;
-constexpr std::size_t micro_batches = 2; // of two samples and one
-
-// L<T, Operations> is the layer; the embedding, whose input is no number, stands alone.
-template <template <class, class> class L, class T, class Operations, class Device> struct Around {
-    using Layer = L<T, Operations>;
-    using Before = Offset<T, typename Layer::Input, Operations>;
-    static constexpr bool reads_tokens = !std::is_same_v<typename Layer::Input::Element, T>;
-    template <bool alone, class = void> struct NetOf {
-        using type = gpipe::Pipeline<Before, Layer>;
-    };
-    template <class Unused> struct NetOf<true, Unused> { using type = gpipe::Pipeline<Layer>; };
-    using Net = typename NetOf<reads_tokens>::type;
-    using Loss = Dot<T, typename Layer::Output, Operations>;
-    using Train = gpipe::Training<Net, gpipe::Cells<1>, gpipe::MicroBatches<micro_batches>,
-                                  gpipe::Loss<Loss>, gpipe::Optimizer<gpipe::SGD>, Device>;
-
-    static typename Device::Options device() {
-        if constexpr (std::is_same_v<Device, Cuda>)
-            return {.gpus = {0}};
-        else
-            return {};
-    }
-    static Net net(Layer const& layer) {
-        if constexpr (reads_tokens)
-            return Net{layer};
-        else
-            return Net{Before{}, layer};
-    }
-    // Nothing learns, so that every step sees the same parameters.
-    explicit Around(Layer const& layer)
-        : train(net(layer), Loss{}, gpipe::SGD{.learning_rate = 0},
-                {.samples = samples, .seed = 1, .device = device()}),
-          x(samples * Layer::Input::size), target(samples * Layer::Output::size), y(target.size()) {
-        std::mt19937 random{5};
-        std::normal_distribution<double> normal;
-        for (auto& element : x)
-            if constexpr (reads_tokens)
-                element = static_cast<std::int32_t>(random() % Layer::vocabulary_size);
-            else
-                element = static_cast<T>(static_cast<float>(normal(random)));
-        for (T& element : target) element = static_cast<T>(static_cast<float>(normal(random)));
-        each_tensor([&](std::size_t l, std::size_t t, std::size_t size) {
-            auto values = parameter(l, t, size);
-            for (T& value : values)
-                value = static_cast<T>(
-                    static_cast<float>(static_cast<double>(value) + 0.3 * normal(random)));
-            write(l, t, values);
-        });
-    }
-
-    template <class F> void each_tensor(F f) {
-        auto const layers = Net::layers();
-        for (std::size_t l = 0; l < Net::size; ++l)
-            for (std::size_t t = 0; t < layers[l].parameters.count; ++t)
-                f(l, t, layers[l].parameters.bytes[t] / sizeof(T));
-    }
-    std::vector<T> parameter(std::size_t l, std::size_t t, std::size_t size) {
-        std::vector<T> values(size);
-        train.read_parameter(l, t, std::span<T>(values));
-        return values;
-    }
-    std::vector<T> gradient(std::size_t l, std::size_t t, std::size_t size) {
-        std::vector<T> values(size);
-        train.read_gradient(l, t, std::span<T>(values));
-        return values;
-    }
-    void write(std::size_t l, std::size_t t, std::vector<T> const& values) {
-        train.write_parameter(l, t, std::span<T const>(values));
-    }
-    std::vector<T> const& predict() {
-        train.predict(x, y);
-        return y;
-    }
-    double step() { return train.step(x, target).loss; }
-    double value() { return train.evaluate(x, target).loss; }
-
-    Train train;
-    std::vector<typename Layer::Input::Element> x;
-    std::vector<T> target;
-    std::vector<T> y;
-};
-
-// Beside the greatest number of its tensor.
-template <class A, class B> bool close(std::vector<A> const& a, std::vector<B> const& b) {
-    double most = 1e-3;
-    double worst = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        double const difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-        if (!(difference <= worst)) worst = difference; // also where it is no number
-        most = std::max(most, std::abs(static_cast<double>(b[i])));
-    }
-    CAPTURE(worst / most);
-    bool const is = a.size() == b.size() && worst <= 1e-4 * most;
-    CHECK(is);
-    return is;
-}
-
-template <template <class, class> class L, class Make> void compare_with_host(Make make) {
-    Around<L, float, gpt::CudaOperations, Cuda> gpu(
-        make.template operator()<L<float, gpt::CudaOperations>>());
-    Around<L, double, gpt::HostOperations, Host> host(
-        make.template operator()<L<double, gpt::HostOperations>>());
-    close(gpu.predict(), host.predict());
-    CHECK(gpu.step() == doctest::Approx(host.step()).epsilon(1e-4));
-    gpu.each_tensor([&](std::size_t l, std::size_t t, std::size_t size) {
-        CAPTURE(l);
-        CAPTURE(t);
-        close(gpu.parameter(l, t, size), host.parameter(l, t, size));
-        close(gpu.gradient(l, t, size), host.gradient(l, t, size));
-    });
-
-    // The same bits once more.
-    auto const y = gpu.predict();
-    std::vector<std::vector<float>> first;
-    gpu.each_tensor([&](std::size_t l, std::size_t t, std::size_t size) {
-        first.push_back(gpu.gradient(l, t, size));
-    });
-    Around<L, float, gpt::CudaOperations, Cuda> again(
-        make.template operator()<L<float, gpt::CudaOperations>>());
-    CHECK(again.predict() == y);
-    again.step();
-    std::size_t next = 0;
-    again.each_tensor([&](std::size_t l, std::size_t t, std::size_t size) {
-        CHECK(again.gradient(l, t, size) == first[next++]);
-    });
-}
 
 template <template <class, class> class L, class Make> void compare_with_differences(Make make) {
     Around<L, double, gpt::CudaOperations, Cuda> gpu(
-        make.template operator()<L<double, gpt::CudaOperations>>());
+        make.template operator()<L<double, gpt::CudaOperations>>(), 0.0);
     gpu.step();
     gpu.each_tensor([&](std::size_t l, std::size_t t, std::size_t size) {
         auto const gradient = gpu.gradient(l, t, size);
@@ -246,30 +63,6 @@ template <template <class, class> class L, class Make> void compare_with_differe
         CHECK(most > 1e-4); // else nothing was checked
     });
 }
-
-struct Default {
-    template <class L> L operator()() const { return {}; }
-};
-struct WithDropout {
-    template <class L> L operator()() const { return {{0.25f}}; }
-};
-struct Bounded {
-    template <class L> L operator()() const {
-        using T = typename L::Output::Element;
-        return {.classes = L::Output::extents[1] - 5, .bound = T(0.75)};
-    }
-};
-
-// Rows of all lengths: for one warp and for a block, few and many.
-template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 4, O>;
-template <class T, class O> using LongAttention = gpt::Attention<T, 600, 48, 4, O>;
-template <class T, class O> using NarrowAttention = gpt::Attention<T, 20, 40, 4, O>;
-template <class T, class O> using Mlp = gpt::Mlp<T, 20, 40, O>;
-template <class T, class O> using Head = gpt::Head<T, 20, 24, 60, O>;
-template <class T, class O> using LongHead = gpt::Head<T, 7, 24, 1500, O>;
-template <class T, class O> struct Embedding : gpt::Embedding<T, 11, 40, 24, O> {
-    static constexpr std::size_t vocabulary_size = 11;
-};
 
 TEST_CASE("attention on a GPU is the host's, and its gradients those of differences") {
     compare_with_host<Attention>(Default{});

@@ -1,12 +1,13 @@
-// Products on a GPU in FP32 and TF32: for every form, stride and number of products as close to the
-// exact ones as the precision promises, and a model that is trained in TF32 has the same bits
-// however it is run.
+// Products on a GPU in FP32, TF32 and BF16: for every form, stride and number of products as close
+// to the exact ones as the precision promises, and a model that is trained in TF32 or BF16 has the
+// same bits however it is run.
 #include "support/gpu_memory.hpp"
 
 #include <gpt/cuda_operations.cuh>
 #include <gpt/model.hpp>
 
 #include <gpipe/gpipe.cuh>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <doctest/doctest.h>
 
@@ -16,8 +17,11 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <cuda_bf16.h>
 
 namespace {
 
@@ -58,28 +62,30 @@ struct Case {
 
 class Multiplier {
   public:
-    template <class T>
-    std::vector<T> operator()(Precision precision, Case const& of, Matrix<T> const& a,
-                              Matrix<T> const& b, Matrix<T> const& c, T scale) const {
+    template <class T, class C>
+    std::vector<C> operator()(Precision precision, Case const& of, Matrix<T> const& a,
+                              Matrix<T> const& b, Matrix<C> const& c, gpt::Real<T> scale) const {
         Buffer const a_on(0, a.values.size() * sizeof(T)), b_on(0, b.values.size() * sizeof(T)),
-            c_on(0, c.values.size() * sizeof(T));
+            c_on(0, c.values.size() * sizeof(C));
         toy::write(a_on, a.values);
         toy::write(b_on, b.values);
         toy::write(c_on, c.values);
         auto const factor = [](Buffer const& on, Matrix<T> const& m) {
             return gpt::Factor<T>{reinterpret_cast<T const*>(on.data()), m.stride, m.transposed};
         };
-        auto const steps = [&](Matrix<T> const& m) {
-            return gpt::Steps{of.heads * m.step, m.step};
-        };
+        auto const steps = [&](auto const& m) { return gpt::Steps{of.heads * m.step, m.step}; };
         gpt::Products const products{of.samples, of.heads, steps(a), steps(b), steps(c)};
-        T* const to = reinterpret_cast<T*>(c_on.data());
+        C* const to = reinterpret_cast<C*>(c_on.data());
         Buffer const places_on(0, 3 * of.count() * sizeof(void*));
-        gpt::multiply_each<T>(blas_.get(), stream_.get(), precision, products, of.extents,
-                              factor(a_on, a), factor(b_on, b), to, c.stride, of.add, scale,
-                              reinterpret_cast<void const**>(places_on.data()));
+        if constexpr (std::is_same_v<C, T>)
+            gpt::multiply_each(blas_.get(), stream_.get(), precision, products, of.extents,
+                               factor(a_on, a), factor(b_on, b), to, c.stride, of.add, scale,
+                               reinterpret_cast<void const**>(places_on.data()));
+        else
+            gpt::multiply(blas_.get(), precision, products, of.extents, factor(a_on, a),
+                          factor(b_on, b), to, c.stride, of.add, scale);
         stream_.synchronize();
-        return toy::read<T>(c_on, c.values.size());
+        return toy::read<C>(c_on, c.values.size());
     }
 
   private:
@@ -89,46 +95,48 @@ class Multiplier {
 };
 
 // How far one number may be from its exact value, as a share of the sum of what is added. Both
-// factors are rounded, and what is added is.
-template <class T> double tolerance(Precision precision, std::size_t inner) {
+// factors are rounded for TF32, what is added is, and the result in BF16.
+template <class T, class C> double tolerance(Precision precision, std::size_t inner) {
     double const rounded = precision == Precision::tf32 && sizeof(T) == 4 ? 0x1p-9 : 0;
-    return rounded + static_cast<double>(inner + 4) * std::numeric_limits<T>::epsilon();
+    return rounded + (sizeof(C) == 2 ? 0x1p-8 : 0) +
+           static_cast<double>(inner + 4) * std::numeric_limits<gpt::Real<T>>::epsilon();
 }
 
-// Returns whether TF32 gives other bits.
-template <class T> bool compare(Multiplier const& multiplied, Case const& of) {
+// Of factors of type T to results of type C. Returns whether TF32 gives other bits.
+template <class T, class C = T> bool compare(Multiplier const& multiplied, Case const& of) {
     auto const& [rows, columns, inner] = of.extents;
     Matrix<T> a(rows, inner, of.a_turned, of.count(), of.gap),
-        b(inner, columns, of.b_turned, of.count(), of.gap),
-        c(rows, columns, false, of.count(), of.gap);
+        b(inner, columns, of.b_turned, of.count(), of.gap);
+    Matrix<C> c(rows, columns, false, of.count(), of.gap);
     a.fill(1), b.fill(2), c.fill(3);
-    T const scale = T(0.375);
-    std::vector<T> results[2];
+    auto const scale = gpt::Real<T>(0.375);
+    auto const exactly = [](auto value) { return double(gpt::real(value)); };
+    std::vector<C> results[2];
     for (Precision precision : {Precision::fp32, Precision::tf32}) {
         auto& result = results[precision == Precision::tf32];
         result = multiplied(precision, of, a, b, c, scale);
         std::size_t far = 0;
-        std::vector<T> untouched = c.values;
+        std::vector<C> untouched = c.values;
         for (std::size_t n = 0; n < of.count(); ++n)
             for (std::size_t row = 0; row < rows; ++row)
                 for (std::size_t column = 0; column < columns; ++column) {
                     double exact = 0, size = 0;
                     for (std::size_t p = 0; p < inner; ++p) {
-                        double const term = double(scale) * double(a.values[a.at(n, row, p)]) *
-                                            double(b.values[b.at(n, p, column)]);
+                        double const term = double(scale) * exactly(a.values[a.at(n, row, p)]) *
+                                            exactly(b.values[b.at(n, p, column)]);
                         exact += term, size += std::abs(term);
                     }
                     std::size_t const at = c.at(n, row, column);
                     if (of.add)
-                        exact += double(c.values[at]), size += std::abs(double(c.values[at]));
-                    far += !(std::abs(double(result[at]) - exact) <=
-                             tolerance<T>(precision, inner) * size);
+                        exact += exactly(c.values[at]), size += std::abs(exactly(c.values[at]));
+                    far += !(std::abs(exactly(result[at]) - exact) <=
+                             tolerance<T, C>(precision, inner) * size);
                     untouched[at] = result[at];
                 }
         CHECK(far == 0);
-        CHECK(std::memcmp(untouched.data(), result.data(), result.size() * sizeof(T)) == 0);
+        CHECK(std::memcmp(untouched.data(), result.data(), result.size() * sizeof(C)) == 0);
     }
-    return std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(T)) != 0;
+    return std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(C)) != 0;
 }
 
 } // namespace
@@ -146,27 +154,30 @@ TEST_CASE("products are exact to their precision, in every form, and write nothi
                          form, ", ", of.heads, " products of ", of.samples, " samples, gap ", gap);
                     compare<float>(multiplied, of);
                     CHECK(!compare<double>(multiplied, of));
+                    CHECK(!compare<__nv_bfloat16>(multiplied, of));
+                    if (samples == 1) CHECK(!compare<__nv_bfloat16, float>(multiplied, of));
                 }
     CHECK(compare<float>(multiplied, {{128, 128, 128}})); // what tensor cores are good at
 }
 
 namespace {
 
-template <Precision precision>
-using Model = gpt::Model<float, 16, 32, 2, 1, gpt::CudaOperationsIn<precision>, 64>;
+template <class T, Precision precision>
+using Model = gpt::Model<T, 16, 32, 2, 1, gpt::CudaOperationsIn<precision>, 64, true>;
 
 // Losses of some steps and what the model then gives.
-template <Precision precision>
-std::vector<float> trained(std::size_t cells, gpipe::checkpoint::Dynamic checkpointing) {
-    using M = Model<precision>;
+template <class M>
+std::vector<float> trained(std::size_t cells, gpipe::checkpoint::Dynamic checkpointing,
+                           gpipe::schedule::Dynamic schedule = gpipe::schedule::GPipe{}) {
     using Train =
         gpipe::Training<typename M::Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<2>,
                         gpipe::Loss<typename M::Loss>, gpipe::Optimizer<gpipe::AdamW>,
-                        gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
+                        gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic, gpipe::device::Cuda>;
     Train train(M::net(), M::loss(), gpipe::AdamW{.learning_rate = 1e-2f},
                 typename Train::Options{.samples = 3,
                                         .seed = 4,
                                         .cells = cells,
+                                        .schedule = schedule,
                                         .checkpointing = checkpointing,
                                         .device = {.gpus = std::vector<int>(cells, 0)}});
     std::mt19937 random{3};
@@ -176,21 +187,26 @@ std::vector<float> trained(std::size_t cells, gpipe::checkpoint::Dynamic checkpo
     std::vector<float> result;
     for (int i = 0; i < 4; ++i)
         result.push_back(static_cast<float>(train.step(inputs, targets).loss));
-    std::vector<float> logits(inputs.size() * 64);
+    std::vector<typename M::Element> logits(inputs.size() * 64);
     train.predict(inputs, logits);
-    result.insert(result.end(), logits.begin(), logits.end());
+    for (auto logit : logits) result.push_back(gpt::real(logit));
     return result;
 }
 
 } // namespace
 
-TEST_CASE("P1 a model in TF32 has the same bits for every cut and checkpointing, and nearly the "
-          "losses of FP32") {
-    auto const expected = trained<Precision::tf32>(1, gpipe::checkpoint::Never{});
-    CHECK(trained<Precision::tf32>(1, gpipe::checkpoint::Always{}) == expected);
-    CHECK(trained<Precision::tf32>(2, gpipe::checkpoint::ExceptLast{}) == expected);
-    CHECK(trained<Precision::tf32>(4, gpipe::checkpoint::Never{}) == expected);
-    auto const plain = trained<Precision::fp32>(1, gpipe::checkpoint::Never{});
+TEST_CASE_TEMPLATE(
+    "P1 a model in TF32 or BF16 has the same bits for every cut and checkpointing, and "
+    "nearly the losses of FP32",
+    M, Model<float, Precision::tf32>, Model<__nv_bfloat16, Precision::fp32>) {
+    auto const expected = trained<M>(1, gpipe::checkpoint::Never{});
+    CHECK(trained<M>(1, gpipe::checkpoint::Always{}) == expected);
+    CHECK(trained<M>(2, gpipe::checkpoint::ExceptLast{}) == expected);
+    CHECK(trained<M>(4, gpipe::checkpoint::Never{}) == expected);
+    using gpipe::schedule::GPipeAscending, gpipe::schedule::ZeroBubbleH1;
+    CHECK(trained<M>(2, gpipe::checkpoint::Always{}, ZeroBubbleH1{}) ==
+          trained<M>(1, gpipe::checkpoint::Never{}, GPipeAscending{}));
+    auto const plain = trained<Model<float, Precision::fp32>>(1, gpipe::checkpoint::Never{});
     CHECK(plain != expected);
     for (std::size_t step = 0; step < 4; ++step)
         CHECK(expected[step] == doctest::Approx(plain[step]).epsilon(1e-2));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
 
 struct cublasContext {
     cudaStream_t stream = nullptr;
@@ -37,22 +38,23 @@ float tf32(float value) {
     return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1FFFu);
 }
 
-template <class T, class Round>
-void multiply(std::size_t m, std::size_t n, std::size_t k, T alpha, Matrix<T> a, Matrix<T> b,
-              T beta, T* c, std::size_t stride, Round round) {
-    std::vector<T> left(k * m), sums(m);
+// Of elements of type T to such of type C, added as R.
+template <class T, class C, class R, class Round>
+void multiply(std::size_t m, std::size_t n, std::size_t k, R alpha, Matrix<T> a, Matrix<T> b,
+              R beta, C* c, std::size_t stride, Round round) {
+    std::vector<R> left(k * m), sums(m);
     for (std::size_t p = 0; p < k; ++p)
-        for (std::size_t i = 0; i < m; ++i) left[p * m + i] = round(a(i, p));
+        for (std::size_t i = 0; i < m; ++i) left[p * m + i] = round(static_cast<R>(a(i, p)));
     for (std::size_t j = 0; j < n; ++j) {
-        sums.assign(m, T{});
+        sums.assign(m, R{});
         for (std::size_t p = 0; p < k; ++p) {
-            T const right = round(b(p, j));
-            T const* const column = left.data() + p * m;
+            R const right = round(static_cast<R>(b(p, j)));
+            R const* const column = left.data() + p * m;
             for (std::size_t i = 0; i < m; ++i) sums[i] += column[i] * right;
         }
         for (std::size_t i = 0; i < m; ++i) { // where beta is 0, c is not read
-            T& to = c[i + j * stride];
-            to = beta == T{} ? alpha * sums[i] : alpha * sums[i] + beta * to;
+            C& to = c[i + j * stride];
+            to = beta == R{} ? alpha * sums[i] : alpha * sums[i] + beta * static_cast<R>(to);
         }
     }
 }
@@ -81,16 +83,16 @@ cublasStatus_t enqueue_products(cublasContext const& handle, Form a, Form b, For
     if (m < 0 || n < 0 || k < 0 || count < 0 || a.stride < std::max(1, a.turned() ? k : m) ||
         b.stride < std::max(1, b.turned() ? n : k) || c.stride < std::max(1, m))
         return CUBLAS_STATUS_INVALID_VALUE;
-    auto const enqueue = [&]<class T>(T, auto round) {
+    auto const enqueue = [&]<class T, class C, class R>(T, C, R, auto round) {
         auto const size = [](auto number) { return static_cast<std::size_t>(number); };
-        auto const work = [=, scale = *static_cast<T const*>(alpha),
-                           keep = *static_cast<T const*>(beta)] {
+        auto const work = [=, scale = *static_cast<R const*>(alpha),
+                           keep = *static_cast<R const*>(beta)] {
             for (std::ptrdiff_t i = 0; i < count; ++i) {
                 Places const at = places_of(i);
-                multiply<T>(size(m), size(n), size(k), scale,
-                            {static_cast<T const*>(at.a), size(a.stride), a.turned()},
-                            {static_cast<T const*>(at.b), size(b.stride), b.turned()}, keep,
-                            static_cast<T*>(at.c), size(c.stride), round);
+                multiply<T, C, R>(size(m), size(n), size(k), scale,
+                                  {static_cast<T const*>(at.a), size(a.stride), a.turned()},
+                                  {static_cast<T const*>(at.b), size(b.stride), b.turned()}, keep,
+                                  static_cast<C*>(at.c), size(c.stride), round);
             }
         };
         return cuda_double::launch(handle.stream, work, {}, {}, "a product") == cudaSuccess
@@ -98,11 +100,17 @@ cublasStatus_t enqueue_products(cublasContext const& handle, Form a, Form b, For
                    : CUBLAS_STATUS_EXECUTION_FAILED;
     };
     auto const as_it_is = [](auto value) { return value; };
-    if (b.type != a.type || c.type != a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (a.type == CUDA_R_64F && compute == CUBLAS_COMPUTE_64F) return enqueue(double{}, as_it_is);
-    if (a.type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F) return enqueue(float{}, as_it_is);
-    if (a.type == CUDA_R_32F && compute == CUBLAS_COMPUTE_32F_FAST_TF32)
-        return enqueue(float{}, tf32);
+    auto const is = [&](cudaDataType_t factors, cudaDataType_t result, cublasComputeType_t how) {
+        return a.type == factors && b.type == factors && c.type == result && compute == how;
+    };
+    if (is(CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F)) return enqueue(0.0, 0.0, 0.0, as_it_is);
+    if (is(CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F)) return enqueue(0.0f, 0.0f, 0.0f, as_it_is);
+    if (is(CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32))
+        return enqueue(0.0f, 0.0f, 0.0f, tf32);
+    __nv_bfloat16 const bf16{};
+    if (is(CUDA_R_16BF, CUDA_R_16BF, CUBLAS_COMPUTE_32F))
+        return enqueue(bf16, bf16, 0.0f, as_it_is);
+    if (is(CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F)) return enqueue(bf16, 0.0f, 0.0f, as_it_is);
     return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -139,16 +147,16 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t a_fo
                                    void const* beta, void* const c[], cudaDataType_t c_type,
                                    int c_stride, int count, cublasComputeType_t compute,
                                    cublasGemmAlgo_t) {
-    return enqueue_products(*handle, {a_form, a_type, a_stride}, {b_form, b_type, b_stride},
-                            {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
-                            [=](std::ptrdiff_t i) {
-                                for (void const* at : {a[i], b[i], static_cast<void const*>(c[i])})
-                                    if (compute == CUBLAS_COMPUTE_32F_FAST_TF32 &&
-                                        reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
-                                        throw std::runtime_error(
-                                            "a matrix is at no multiple of 16");
-                                return Places{a[i], b[i], c[i]};
-                            });
+    return enqueue_products(
+        *handle, {a_form, a_type, a_stride}, {b_form, b_type, b_stride},
+        {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
+        [=](std::ptrdiff_t i) {
+            for (void const* at : {a[i], b[i], static_cast<void const*>(c[i])})
+                if ((compute == CUBLAS_COMPUTE_32F_FAST_TF32 || a_type == CUDA_R_16BF) &&
+                    reinterpret_cast<std::uintptr_t>(at) % 16 != 0)
+                    throw std::runtime_error("a matrix is at no multiple of 16");
+            return Places{a[i], b[i], c[i]};
+        });
 }
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_form,
                                           cublasOperation_t b_form, int m, int n, int k,
@@ -159,13 +167,15 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           int c_stride, long long c_step, int count,
                                           cublasComputeType_t compute, cublasGemmAlgo_t) {
     auto const at = [](void const* from, cudaDataType_t of, std::ptrdiff_t elements) {
-        return static_cast<std::byte const*>(from) + elements * (of == CUDA_R_64F ? 8 : 4);
+        return static_cast<std::byte const*>(from) + elements * (of == CUDA_R_64F   ? 8
+                                                                 : of == CUDA_R_32F ? 4
+                                                                                    : 2);
     };
     return enqueue_products(*handle, {a_form, type, a_stride}, {b_form, b_type, b_stride},
                             {CUBLAS_OP_N, c_type, c_stride}, m, n, k, alpha, beta, count, compute,
                             [=](std::ptrdiff_t i) {
-                                return Places{at(a, type, i * a_step), at(b, type, i * b_step),
-                                              const_cast<std::byte*>(at(c, type, i * c_step))};
+                                return Places{at(a, type, i * a_step), at(b, b_type, i * b_step),
+                                              const_cast<std::byte*>(at(c, c_type, i * c_step))};
                             });
 }
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_form,
