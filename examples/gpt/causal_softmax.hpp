@@ -40,13 +40,17 @@ template <std::size_t context, class T> struct CausalSoftmax {
         using R = Real<T>;
         T* const p = scores + strip.at<context>(row);
         R const most = team.most(p, seen);
-        R const sum = team.sum(seen, [=](std::size_t j) { return exponential(real(p[j]) - most); });
+        R const sum = team.sum(
+            seen, [=](std::size_t, R score) { return exponential(score - most); }, p);
         R const factor = R{1} / sum;
-        team.each(strip.columns(), [=](std::size_t j) {
-            p[j] = j < seen ? exponential(real(p[j]) - most) * factor : R{0};
-        });
+        team.map(
+            strip.columns(), p,
+            [=](std::size_t j, R score) {
+                return j < seen ? exponential(score - most) * factor : R{0};
+            },
+            p);
         R* const to = log_sums + strip.head(row) * context + position;
-        team.at(0, [=] { *to = most + std::log(sum); });
+        team.once([=] { *to = most + std::log(sum); });
     }
 };
 
@@ -69,19 +73,23 @@ struct CausalSoftmaxBackward {
         std::size_t const seen = position + 1;
         std::size_t const head = strip.head(row);
         std::size_t const at = ((head / heads * context + position) * heads + head % heads) * size;
-        T const* const o = out + at;
-        T const* const d = dout + at;
         using R = Real<T>;
-        R const dot = team.sum(size, [=](std::size_t i) { return real(o[i]) * real(d[i]); });
+        R const dot = team.sum(
+            size, [](std::size_t, R o, R d) { return o * d; }, out + at, dout + at);
         R const log_sum = log_sums[head * context + position];
         R const factor = scale;
         T* const p = scores + strip.at<context>(row);
         T* const ds = gradients + strip.at<context>(row);
-        team.each(strip.columns(), [=](std::size_t j) {
-            R const probability = j < seen ? exponential(real(p[j]) - log_sum) : R{0};
-            p[j] = probability;
-            ds[j] = j < seen ? probability * (real(ds[j]) - dot) * factor : R{0};
-        });
+        auto const probability = [=](std::size_t j, R score) {
+            return j < seen ? exponential(score - log_sum) : R{0};
+        };
+        team.map(
+            strip.columns(), ds,
+            [=](std::size_t j, R score, R gradient) {
+                return j < seen ? probability(j, score) * (gradient - dot) * factor : R{0};
+            },
+            p, ds);
+        team.map(strip.columns(), p, probability, p);
     }
 };
 

@@ -34,8 +34,8 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
         std::int32_t const wanted = target[row];
         auto const answer = static_cast<std::size_t>(wanted);
         if (answer >= classes) { // ignored if -1; another one the host has refused
-            if (gradient) team.each(vocabulary, [=](std::size_t i) { gradient[i] = 0; });
-            team.at(0, [=] {
+            if (gradient) team.map(vocabulary, gradient, [](std::size_t) { return Real<T>{0}; });
+            team.once([=] {
                 to[0] = wanted == -1 ? 0 : static_cast<double>(NAN);
                 to[1] = to[2] = 0;
             });
@@ -43,9 +43,9 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
         }
         using R = Real<T>;
         R const most = team.most(logits, classes);
-        R const sum =
-            team.sum(classes, [=](std::size_t i) { return exponential(real(logits[i]) - most); });
-        team.at(0, [=] {
+        R const sum = team.sum(
+            classes, [=](std::size_t, R logit) { return exponential(logit - most); }, logits);
+        team.once([=] {
             R const logit = real(logits[answer]);
             to[0] = static_cast<double>(most - logit + std::log(sum));
             to[1] = 1;
@@ -53,14 +53,13 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
         });
         if (!gradient) return;
         R const factor = R{1} / sum;
-        team.each(classes, [=](std::size_t i) {
-            gradient[i] = exponential(real(logits[i]) - most) * factor;
-        });
-        team.at(answer, [=] { // once more, for 16 bits cannot tell nearly 1 from 1
-            gradient[answer] = exponential(real(logits[answer]) - most) * factor - R{1};
-        });
-        T* const none = gradient + classes;
-        team.each(vocabulary - classes, [=](std::size_t i) { none[i] = 0; });
+        team.map(
+            classes, gradient,
+            [=](std::size_t i, R logit) {
+                return exponential(logit - most) * factor - (i == answer ? R{1} : R{0});
+            },
+            logits);
+        team.map(vocabulary - classes, gradient + classes, [](std::size_t) { return R{0}; });
     }
 };
 

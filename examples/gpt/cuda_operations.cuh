@@ -89,11 +89,14 @@ template <class T, std::size_t context, std::size_t heads> struct AttentionMemor
     static constexpr std::size_t places = 3 * heads * of_pointer;
 };
 
-template <class T> struct Round {
-    Real<T> const* from;
-    T* to;
+template <class To, class F, class... From>
+__global__ void map_kernel(std::size_t n, To* to, F f, From const*... from) {
+    map_runs(std::size_t{blockIdx.x} * blockDim.x + threadIdx.x,
+             std::size_t{gridDim.x} * blockDim.x, n, to, f, from...);
+}
 
-    __device__ void operator()(std::size_t i) const { to[i] = from[i]; }
+struct Itself {
+    template <class R> __device__ R operator()(std::size_t, R value) const { return value; }
 };
 
 // A handle: room for the weights of any one of a device's layers, rounded to T.
@@ -124,7 +127,7 @@ template <class Context, Precision precision> class CudaOn {
         } else {
             T* room = gpipe::handle<RoundedWeights<T, (Weights::size() + ...)>>(context_).data;
             auto const round = [&](auto const& of) {
-                for_each_index(of.size(), Round<T>{of.data(), room});
+                map(of.size(), room, Itself{}, of.data());
                 room += of.size();
                 return room - of.size();
             };
@@ -133,6 +136,14 @@ template <class Context, Precision precision> class CudaOn {
     }
     template <class Each> void for_each_index(std::size_t count, Each each) const {
         gpipe::cuda::for_each_index(context_.stream(), count, Prepared<Each>{each});
+    }
+    template <class To, class F, class... From>
+    void map(std::size_t n, To* to, F f, From const*... from) const {
+        constexpr std::size_t of_block = row_threads * Run<To>::length, most_blocks = 65'536;
+        auto const blocks =
+            static_cast<unsigned>(std::min((n + of_block - 1) / of_block, most_blocks));
+        gpipe::cuda::launch(context_.stream(), blocks, row_threads, 0, map_kernel<To, F, From...>,
+                            n, to, f, from...);
     }
     template <class Row> void for_each_row(std::size_t rows, std::size_t length, Row row) const {
         if (length <= 1024)

@@ -3,8 +3,70 @@
 #include "gpt/math.hpp"
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gpt {
+
+namespace detail {
+
+/// Neighbouring elements, which a thread reads and writes at once: sixteen bytes of those of 16
+/// bits. With one at a time a GPU waits for memory.
+template <class T> struct alignas(16) Run {
+    static constexpr std::size_t length = 8;
+    T elements[length];
+};
+
+// Whether runs of all of them begin at multiples of what is read at once.
+template <class... Ts> __device__ bool has_runs(Ts const*... of) {
+    return ((reinterpret_cast<std::uintptr_t>(of) | ...) & 15) == 0;
+}
+template <class T> __device__ Run<T> const& run_at(T const* of) {
+    return *reinterpret_cast<Run<T> const*>(of);
+}
+
+// to[i] = f(i, from[i]...) for the elements i < n of every `step`-th run, from run `rank` on.
+template <class To, class F, class... From>
+__device__ void map_runs(std::size_t rank, std::size_t step, std::size_t n, To* to, F const& f,
+                         From const*... from) {
+    constexpr std::size_t length = Run<To>::length;
+    bool const at_once = has_runs<To, From...>(to, from...);
+    for (std::size_t first = rank * length; first < n; first += step * length) {
+        if (at_once && first + length <= n) {
+            auto const apply = [&](Run<From> const... runs) {
+                Run<To> result;
+                for (std::size_t k = 0; k < length; ++k)
+                    result.elements[k] = f(first + k, real(runs.elements[k])...);
+                return result;
+            };
+            *reinterpret_cast<Run<To>*>(to + first) = apply(run_at(from + first)...);
+        } else {
+            for (std::size_t i = first; i < n && i < first + length; ++i)
+                to[i] = f(i, real(from[i])...);
+        }
+    }
+}
+// Likewise all f(i, from[i]...), put together by `combine`.
+template <class R, class Combine, class F, class... From>
+__device__ R fold_runs(std::size_t rank, std::size_t step, std::size_t n, R value, Combine combine,
+                       F const& f, From const*... from) {
+    constexpr std::size_t length = Run<R>::length;
+    bool const at_once = has_runs<From...>(from...);
+    for (std::size_t first = rank * length; first < n; first += step * length) {
+        if (at_once && first + length <= n) {
+            auto const add = [&](Run<From> const... runs) {
+                for (std::size_t k = 0; k < length; ++k)
+                    value = combine(value, f(first + k, real(runs.elements[k])...));
+            };
+            add(run_at(from + first)...);
+        } else {
+            for (std::size_t i = first; i < n && i < first + length; ++i)
+                value = combine(value, f(i, real(from[i])...));
+        }
+    }
+    return value;
+}
+
+} // namespace detail
 
 /// Of a row's work: `threads` neighbouring threads, one warp or a whole block.
 template <unsigned threads> class CudaTeam {
@@ -17,19 +79,25 @@ template <unsigned threads> class CudaTeam {
     template <class F> __device__ void each(std::size_t n, F f) const {
         for (std::size_t i = rank(); i < n; i += threads) f(i);
     }
-    template <class F> __device__ void at(std::size_t i, F f) const {
-        if (i % threads == rank()) f();
+    template <class F> __device__ void once(F f) const {
+        if (rank() == 0) f();
     }
-    template <class F> __device__ auto sum(std::size_t n, F f) const {
-        decltype(f(n)) own{};
-        for (std::size_t i = rank(); i < n; i += threads) own += f(i);
-        return together(own, [](auto a, auto b) { return a + b; });
+    template <class To, class F, class... From>
+    __device__ void map(std::size_t n, To* to, F f, From const*... from) const {
+        detail::map_runs(rank(), threads, n, to, f, from...);
+    }
+    template <class F, class... From>
+    __device__ auto sum(std::size_t n, F f, From const*... from) const {
+        auto const add = [](auto a, auto b) { return a + b; };
+        decltype(f(n, real(*from)...)) const none{};
+        return together(detail::fold_runs(rank(), threads, n, none, add, f, from...), add);
     }
     template <class T> __device__ Real<T> most(T const* values, std::size_t n) const {
-        auto const greater = [](Real<T> a, Real<T> b) { return a > b ? a : b; };
-        Real<T> own = real(values[0]);
-        for (std::size_t i = rank(); i < n; i += threads) own = greater(real(values[i]), own);
-        return together(own, greater);
+        auto const greater = [](Real<T> a, Real<T> b) { return b > a ? b : a; };
+        auto const itself = [](std::size_t, Real<T> value) { return value; };
+        return together(
+            detail::fold_runs(rank(), threads, n, real(values[0]), greater, itself, values),
+            greater);
     }
 
   private:

@@ -52,8 +52,24 @@ struct Dropout {
 
 namespace detail {
 
+// One row of y = x + (y + bias).
+template <std::size_t width, class T> struct AddResidual {
+    T const* x;
+    Real<T> const* bias;
+    T* y;
+
+    template <class Team>
+    GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        using R = Real<T>;
+        T* const out = y + row * width;
+        team.map(
+            width, out, [](std::size_t, R of, R b, R around) { return around + (of + b); }, out,
+            bias, x + row * width);
+    }
+};
+
 // One row of y = x + dropout(y + bias), for samples of `rows` rows.
-template <std::size_t rows, std::size_t width, class T, class Random> struct AddResidual {
+template <std::size_t rows, std::size_t width, class T, class Random> struct AddDropped {
     Dropout dropout;
     Random random;
     T const* x;
@@ -66,14 +82,9 @@ template <std::size_t rows, std::size_t width, class T, class Random> struct Add
         T const* const around = x + row * width;
         R const* const b = bias;
         T* const out = y + row * width;
-        if (dropout.rate > 0)
-            dropout.each<width, R>(team, random, row / rows, row % rows,
-                                   [=](std::size_t i, R factor) {
-                                       out[i] = real(around[i]) + factor * (real(out[i]) + b[i]);
-                                   });
-        else
-            team.each(width,
-                      [=](std::size_t i) { out[i] = real(around[i]) + (real(out[i]) + b[i]); });
+        dropout.each<width, R>(team, random, row / rows, row % rows, [=](std::size_t i, R factor) {
+            out[i] = real(around[i]) + factor * (real(out[i]) + b[i]);
+        });
     }
 };
 
@@ -101,10 +112,12 @@ template <std::size_t rows, std::size_t width, class T>
 void add_residual(auto const& on, auto const& ctx, Dropout dropout, T const* x, Real<T> const* bias,
                   T* y) {
     auto const random = ctx.random();
-    Dropout const here = ctx.training() ? dropout : Dropout{};
-    on.for_each_row(
-        ctx.samples() * rows, width,
-        detail::AddResidual<rows, width, T, decltype(random)>{here, random, x, bias, y});
+    if (dropout.rate > 0 && ctx.training())
+        on.for_each_row(
+            ctx.samples() * rows, width,
+            detail::AddDropped<rows, width, T, decltype(random)>{dropout, random, x, bias, y});
+    else
+        on.for_each_row(ctx.samples() * rows, width, detail::AddResidual<width, T>{x, bias, y});
 }
 
 /// Its input gradient: returns dropout.gradient(dy, dropped), and writes `dropped` where that is

@@ -28,14 +28,14 @@ template <std::size_t vocabulary, std::size_t context, std::size_t width, class 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         auto const index = static_cast<std::size_t>(indices[row]);
+        using R = Real<T>;
         T* const out = y + row * width;
-        Real<T> const* const position = positions + row % context * width;
-        if (index < vocabulary) {
-            Real<T> const* const token = tokens + index * width;
-            team.each(width, [=](std::size_t i) { out[i] = token[i] + position[i]; });
-        } else {
-            team.each(width, [=](std::size_t i) { out[i] = static_cast<Real<T>>(NAN); });
-        }
+        if (index < vocabulary)
+            team.map(
+                width, out, [](std::size_t, R token, R position) { return token + position; },
+                tokens + index * width, positions + row % context * width);
+        else
+            team.map(width, out, [](std::size_t) { return static_cast<R>(NAN); });
     }
 };
 

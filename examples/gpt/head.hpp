@@ -25,14 +25,17 @@ template <class T> struct Clip {
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
+        using R = Real<T>;
         T* const out = logits + row * vocabulary;
-        Real<T> const most = bound;
-        team.each(classes, [=](std::size_t i) {
-            Real<T> const logit = real(out[i]), held = logit < -most ? -most : logit;
-            out[i] = most < held ? most : held;
-        });
-        T* const none = out + classes;
-        team.each(vocabulary - classes, [=](std::size_t i) { none[i] = -most; });
+        R const most = bound;
+        team.map(
+            classes, out,
+            [=](std::size_t, R logit) {
+                R const held = logit < -most ? -most : logit;
+                return most < held ? most : held;
+            },
+            out);
+        team.map(vocabulary - classes, out + classes, [=](std::size_t) { return -most; });
     }
 };
 
@@ -46,13 +49,14 @@ template <class T> struct ClipBackward {
 
     template <class Team>
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
-        T const* const out = logits + row * vocabulary;
-        T const* const dout = dy + row * vocabulary;
-        T* const din = dlogits + row * classes;
-        Real<T> const most = bound;
-        team.each(classes, [=](std::size_t i) {
-            din[i] = real(out[i]) > -most && real(out[i]) < most ? real(dout[i]) : Real<T>{0};
-        });
+        using R = Real<T>;
+        R const most = bound;
+        team.map(
+            classes, dlogits + row * classes,
+            [=](std::size_t, R logit, R gradient) {
+                return logit > -most && logit < most ? gradient : R{0};
+            },
+            logits + row * vocabulary, dy + row * vocabulary);
     }
 };
 

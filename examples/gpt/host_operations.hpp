@@ -24,9 +24,14 @@ struct HostTeam {
     template <class F> GPIPE_HOST_DEVICE void each(std::size_t n, F f) const {
         for (std::size_t i = 0; i < n; ++i) f(i);
     }
-    template <class F> GPIPE_HOST_DEVICE void at(std::size_t, F f) const { f(); }
-    template <class F> GPIPE_HOST_DEVICE auto sum(std::size_t n, F f) const {
-        return sum_over(n, f);
+    template <class F> GPIPE_HOST_DEVICE void once(F f) const { f(); }
+    template <class To, class F, class... From>
+    GPIPE_HOST_DEVICE void map(std::size_t n, To* to, F f, From const*... from) const {
+        for (std::size_t i = 0; i < n; ++i) to[i] = f(i, from[i]...);
+    }
+    template <class F, class... From>
+    GPIPE_HOST_DEVICE auto sum(std::size_t n, F f, From const*... from) const {
+        return sum_over(n, [=](std::size_t i) { return f(i, from[i]...); });
     }
     template <class T> GPIPE_HOST_DEVICE T most(T const* values, std::size_t n) const {
         return most_of(values, n);
@@ -52,6 +57,10 @@ struct HostOperations {
     }
     template <class Each> void for_each_index(std::size_t count, Each each) const {
         for (std::size_t i = 0; i < count; ++i) each(i);
+    }
+    template <class To, class F, class... From>
+    void map(std::size_t n, To* to, F f, From const*... from) const {
+        HostTeam{}.map(n, to, f, from...);
     }
     template <class Row> void for_each_row(std::size_t rows, std::size_t, Row row) const {
         for (std::size_t r = 0; r < rows; ++r) row(HostTeam{}, r);

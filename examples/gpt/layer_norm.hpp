@@ -26,12 +26,11 @@ template <std::size_t width, class T> struct NormApply {
     template <class Team>
     GPIPE_HOST_DEVICE void apply(Team const& team, std::size_t row, Real<T> mean,
                                  Real<T> scale) const {
-        T const* const in = x + row * width;
-        T* const out = y + row * width;
-        Real<T> const* const g = gain;
-        Real<T> const* const s = shift;
-        team.each(width,
-                  [=](std::size_t i) { out[i] = (real(in[i]) - mean) * scale * g[i] + s[i]; });
+        using R = Real<T>;
+        team.map(
+            width, y + row * width,
+            [=](std::size_t, R in, R g, R s) { return (in - mean) * scale * g + s; },
+            x + row * width, gain, shift);
     }
 };
 
@@ -44,13 +43,16 @@ template <std::size_t width, class T> struct NormForward {
     GPIPE_HOST_DEVICE void operator()(Team const& team, std::size_t row) const {
         using R = Real<T>;
         T const* const in = norm.x + row * width;
-        R const mean = team.sum(width, [=](std::size_t i) { return real(in[i]); }) / R{width};
-        R const variance = team.sum(width, [=](std::size_t i) {
-            return (real(in[i]) - mean) * (real(in[i]) - mean);
-        }) / R{width};
+        R const mean = team.sum(
+                           width, [](std::size_t, R value) { return value; }, in) /
+                       R{width};
+        R const variance =
+            team.sum(
+                width, [=](std::size_t, R value) { return (value - mean) * (value - mean); }, in) /
+            R{width};
         R const scale = R{1} / std::sqrt(variance + R(1e-5));
         R* const to = statistics + 2 * row;
-        team.at(0, [=] {
+        team.once([=] {
             to[0] = mean;
             to[1] = scale;
         });
@@ -86,22 +88,24 @@ template <std::size_t width, class T> struct NormBackward {
         T const* const in = x + row * width;
         R const* const g = gain;
         T* const d = dx + row * width;
-        R const a = team.sum(width, [=](std::size_t i) { return real(d[i]) * g[i]; }) / R{width};
-        R const b = team.sum(width, [=](std::size_t i) {
-            return real(d[i]) * g[i] * ((real(in[i]) - mean) * scale);
-        }) / R{width};
-        if (residual) {
-            T const* const around = residual + row * width;
-            team.each(width, [=](std::size_t i) {
-                R const normal = (real(in[i]) - mean) * scale;
-                d[i] = scale * (real(d[i]) * g[i] - a - normal * b) + real(around[i]);
-            });
-        } else {
-            team.each(width, [=](std::size_t i) {
-                R const normal = (real(in[i]) - mean) * scale;
-                d[i] = scale * (real(d[i]) * g[i] - a - normal * b);
-            });
-        }
+        R const a = team.sum(
+                        width, [](std::size_t, R dy, R by) { return dy * by; }, d, g) /
+                    R{width};
+        R const b = team.sum(
+                        width,
+                        [=](std::size_t, R dy, R by, R value) {
+                            return dy * by * ((value - mean) * scale);
+                        },
+                        d, g, in) /
+                    R{width};
+        auto const gradient = [=](std::size_t, R dy, R by, R value, auto... around) {
+            R const normal = (value - mean) * scale;
+            return ((scale * (dy * by - a - normal * b)) + ... + around);
+        };
+        if (residual)
+            team.map(width, d, gradient, d, g, in, residual + row * width);
+        else
+            team.map(width, d, gradient, d, g, in);
     }
 };
 

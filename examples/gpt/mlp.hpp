@@ -17,20 +17,16 @@ namespace gpt {
 
 namespace detail {
 
-template <class T> struct Activate {
-    T const* before;
-    T* after;
-
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const { after[i] = gelu(real(before[i])); }
+struct Activate {
+    template <class R> GPIPE_HOST_DEVICE R operator()(std::size_t, R before) const {
+        return gelu(before);
+    }
 };
 
-// In place: the gradient of what came after to that of what came before.
-template <class T> struct ActivateBackward {
-    T const* before;
-    T* gradient;
-
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
-        gradient[i] = real(gradient[i]) * gelu_slope(real(before[i]));
+// The gradient of what came after to that of what came before.
+struct ActivateBackward {
+    template <class R> GPIPE_HOST_DEVICE R operator()(std::size_t, R gradient, R before) const {
+        return gradient * gelu_slope(before);
     }
 };
 
@@ -84,7 +80,7 @@ struct Mlp {
         norm.forward(on, rows, x.data(), statistics.data(), y.data()); // y is free until the end
         on.multiply({rows, hidden, width}, rows_of(y.data(), width), transpose_of(up_factor, width),
                     before.data(), hidden);
-        on.for_each_index(rows * hidden, detail::Activate<T>{before.data(), after.data()});
+        on.map(rows * hidden, after.data(), detail::Activate{}, before.data());
         on.multiply({rows, width, hidden}, rows_of(after.data(), hidden),
                     transpose_of(down_factor, hidden), y.data(), width);
         add_residual<context, width>(on, ctx, dropout, x.data(), bias.data(), y.data());
@@ -160,13 +156,13 @@ struct Mlp {
                                 T const* before, T* dbefore) {
         on.multiply({rows, hidden, width}, rows_of(dz, width), rows_of(down, hidden), dbefore,
                     hidden);
-        on.for_each_index(rows * hidden, detail::ActivateBackward<T>{before, dbefore});
+        on.map(rows * hidden, dbefore, detail::ActivateBackward{}, dbefore, before);
     }
     // Leaves the hidden layer in `after`.
     static void down_gradients(auto const& on, std::size_t rows, T const* dz, T const* before,
                                T* after, R* ddown, R* dbias) {
         on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias, true);
-        on.for_each_index(rows * hidden, detail::Activate<T>{before, after});
+        on.map(rows * hidden, after, detail::Activate{}, before);
         on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after, hidden), ddown,
                     hidden, true);
     }

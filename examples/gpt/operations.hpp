@@ -8,6 +8,7 @@ namespace gpt {
 //   multiply(extents, a, b, c, stride, add, scale)   a product; see product.hpp and blas.hpp
 //   factors<T>(weights...)                           the same weights as elements of type T
 //   for_each_index(count, each)                      each(i)
+//   map(n, to, f, from...)                           to[i] = f(i, from[i]...) for i < n
 //   for_each_row(rows, length, row)                  row(team, r); `length` elements take part in
 //                                                    a row, about
 //   sum_columns(rows, columns, of, to, add)          to[i] = the sum of of(r, i) over the rows r
@@ -21,13 +22,16 @@ namespace gpt {
 // kernels, too, so they are GPIPE_HOST_DEVICE, hold values and pointers, and call what kernels can.
 // Several threads may share a row. They do so through their team:
 //
-//   each(n, f)       f(i) for i < n
-//   at(i, f)         f(), by the thread to which each() gives i: it sees what that one wrote there
-//   sum(n, f)        the sum of f(i) over i < n, in a fixed order, for all of them
-//   most(values, n)  the greatest, for all of them
-//   alone            whether it is one thread
+//   map(n, to, f, from...)   to[i] = f(i, from[i]...) for i < n
+//   sum(n, f, from...)       the sum of f(i, from[i]...) over i < n, in a fixed order, for all
+//   most(values, n)          the greatest, for all of them
+//   each(n, f)               f(i) for i < n
+//   once(f)                  f(), by one of them
+//   alone                    whether it is one thread
 //
-// each() and sum() give the same i to the same thread: what another one wrote is not to be read.
+// f is given what numbers are calculated in (math.hpp). map() and sum() give the same i to the same
+// thread, and all have read what a sum or the greatest is of when they have it. Nothing else that
+// another one wrote is to be read.
 
 /// On the host, in host_operations.hpp.
 struct HostOperations;

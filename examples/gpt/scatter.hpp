@@ -25,22 +25,27 @@ template <class T> struct ScatterRow {
         std::int32_t const* const of = indices;
         std::int32_t const index = of[row];
         if (static_cast<std::size_t>(index) >= vocabulary) return;
-        auto const is_same = [=](std::size_t r) { return of[r] == index ? 1u : 0u; };
-        if (team.sum(row, is_same) > 0) return;
+        auto const same = [=](std::size_t, std::int32_t at) { return at == index ? 1u : 0u; };
+        if (team.sum(row, same, of) > 0) return;
         std::size_t const stride = width;
-        T const* const in = from;
         Real<T>* const entry = to + static_cast<std::size_t>(index) * stride;
-        // Few rows have one index, so a team looks together where there is one to add.
-        for (std::size_t begin = row; begin < rows; begin += at_once) {
+        auto const add = [](std::size_t, Real<T> sum, Real<T> in) { return sum + in; };
+        team.map(stride, entry, add, entry, from + row * stride);
+        // Few rows have one index, so a team looks together where there is one more to add.
+        auto const later = [=](std::size_t begin, std::size_t end) {
+            auto const is = [=](std::size_t i, std::int32_t at) {
+                return begin + i > row && at == index ? 1u : 0u;
+            };
+            return team.sum(end - begin, is, of + begin);
+        };
+        unsigned left = later(0, rows);
+        for (std::size_t begin = row / at_once * at_once; left > 0; begin += at_once) {
             std::size_t const end = begin + at_once < rows ? begin + at_once : rows;
-            if (team.sum(end - begin, [=](std::size_t i) { return is_same(begin + i); }) == 0)
-                continue;
-            team.each(stride, [=](std::size_t i) {
-                Real<T> sum = entry[i];
-                for (std::size_t r = begin; r < end; ++r)
-                    if (of[r] == index) sum += real(in[r * stride + i]);
-                entry[i] = sum;
-            });
+            unsigned const here = later(begin, end);
+            if (here == 0) continue;
+            for (std::size_t r = row < begin ? begin : row + 1; r < end; ++r)
+                if (of[r] == index) team.map(stride, entry, add, entry, from + r * stride);
+            left -= here;
         }
     }
 };
