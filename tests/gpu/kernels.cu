@@ -192,20 +192,22 @@ template <class T, class Optimizer> void compare_updates(Optimizer optimizer, st
     std::mt19937 random(static_cast<unsigned>(size));
     std::normal_distribution<double> numbers(0, 1);
     for (std::size_t i = 0; i < size; ++i) host.array(0)[i] = static_cast<T>(numbers(random));
-    Buffer const on_gpu(0, host.memory.size()), on_gpu_state(0, sizeof(gpipe::StepState)),
-        on_gpu_optimizer(0, sizeof(Optimizer));
+    Buffer const on_gpu(0, host.memory.size()), copy(0, host.memory.size()),
+        on_gpu_state(0, sizeof(gpipe::StepState)), on_gpu_optimizer(0, sizeof(Optimizer));
+    std::vector<gpipe::UpdateRow> rows{host.row(on_gpu.data()), {}, host.row(copy.data())};
     for (std::uint64_t step = 1; step <= 4; ++step) { // as the commit has counted it
         optimizer.learning_rate /= static_cast<float>(step);
         gpipe::StepState const state{1, step, 1.0 / 24, 0, step != 3}; // not committed: the third
         for (std::size_t i = 0; i < size; ++i) host.array(1)[i] = static_cast<T>(numbers(random));
         std::vector<T> const before = host.values(0);
         write(on_gpu, host.memory);
+        write(copy, host.memory);
         write(on_gpu_state, std::vector{state});
         write(on_gpu_optimizer, std::vector{optimizer});
         gpipe::StepWork<gpipe::device::Cuda>::update<T, Optimizer>(
             {on_gpu_optimizer.data(), reinterpret_cast<gpipe::StepState*>(on_gpu_state.data()),
              &name},
-            host.row(on_gpu.data()));
+            rows.data(), rows.size());
         stream.synchronize();
         gpipe::detail::update_tensor<T, Optimizer>({&optimizer, &state, nullptr},
                                                    host.row(host.memory.data()));
@@ -213,6 +215,8 @@ template <class T, class Optimizer> void compare_updates(Optimizer optimizer, st
         for (std::size_t n = 1; n < 2 + Optimizer::states; ++n) // the gradient and the states
             CHECK(same_bits(read<T>(on_gpu, size, n * host.slot), host.values(n)));
         std::vector<T> const theirs = read<T>(on_gpu, size), ours = host.values(0);
+        CHECK(read<std::byte>(copy, host.memory.size()) ==
+              read<std::byte>(on_gpu, host.memory.size()));
         std::size_t far = 0;
         for (std::size_t i = 0; i < size; ++i) {
             // The parameter itself is rounded, too, and shrunk a little.

@@ -387,19 +387,27 @@ struct gpipe::StepWork<gpipe::device::Cuda>
             [call, row] { gpipe::detail::add_gradient<T>(call, row); }, std::move(ranges),
             "a sum of gradients");
     }
+    static constexpr std::size_t rows_at_once = 3;
     template <class T, class Optimizer>
-    static bool update(gpipe::UpdateCall const& call, gpipe::UpdateRow const& row) {
+    static bool update(gpipe::UpdateCall const& call, gpipe::UpdateRow const* rows,
+                       std::size_t count) {
         toy::Ranges ranges;
         ranges.add(call.state, 1);
         ranges.add(static_cast<Optimizer const*>(call.optimizer), 1);
-        auto const tensor = row.tensor<T, Optimizer::states>();
-        ranges.add(tensor.parameter, tensor.size);
-        ranges.add(const_cast<T*>(tensor.gradient), tensor.size);
-        for (std::size_t s = 0; s < Optimizer::states; ++s)
-            ranges.add(tensor.state[s], tensor.size);
+        std::vector<gpipe::UpdateRow> const those(rows, rows + count);
+        for (gpipe::UpdateRow const& row : those) {
+            auto const tensor = row.tensor<T, Optimizer::states>();
+            ranges.add(tensor.parameter, tensor.size);
+            ranges.add(const_cast<T*>(tensor.gradient), tensor.size);
+            for (std::size_t s = 0; s < Optimizer::states; ++s)
+                ranges.add(tensor.state[s], tensor.size);
+        }
         toy::enqueue(
             *static_cast<Stream const*>(call.stream),
-            [call, row] { gpipe::detail::update_tensor<T, Optimizer>(call, row); },
+            [call, those] {
+                for (gpipe::UpdateRow const& row : those)
+                    if (row.elements > 0) gpipe::detail::update_tensor<T, Optimizer>(call, row);
+            },
             std::move(ranges), "an update");
         return call.updates;
     }

@@ -14,12 +14,15 @@ namespace gpipe {
 /// device on which calls put work on a stream it is to be specialised, with EnqueuingWork as its
 /// base and commit(CommitCall), revoke(RevokeCall), keep(KeepCall), scale<T>(ScaleCall),
 /// squares<T>(SquaresCall, UpdateRow), add<T>(AddCall, UpdateRow) and update<T,
-/// Optimizer>(UpdateCall, UpdateRow), which put that on the call's stream; and what PoisonWork has.
+/// Optimizer>(UpdateCall, UpdateRow const* rows, count), which put that on the call's stream; and
+/// what PoisonWork has.
 template <class Device> struct StepWork {
     /// Whether the functions of layers put work on a stream, instead of doing it.
     static constexpr bool enqueues = false;
     /// Whether a walk stops where layers have failed: not before all their calls have been made.
     static constexpr bool stops(bool) { return false; }
+    /// How many tensors are updated at once, at most: one, so that what throws names it.
+    static constexpr std::size_t rows_at_once = 1;
     /// Whether attempt() throws nothing.
     static constexpr bool catches = true;
     /// Does it. What throws is told and goes no further: other lanes wait for the marks behind.
@@ -50,8 +53,9 @@ template <class Device> struct StepWork {
         detail::add_gradient<T>(call, row);
     }
     template <class T, class Optimizer>
-    static bool update(UpdateCall const& call, UpdateRow const& row) {
-        return detail::update_tensor<T, Optimizer>(call, row);
+    static bool update(UpdateCall const& call, UpdateRow const* row, std::size_t) {
+        if (row->elements == 0) return false; // another replica's
+        return detail::update_tensor<T, Optimizer>(call, *row);
     }
     static void fill_poison(StepFrame const&, PoisonedBytes const& bytes) {
         detail::fill_poison(bytes);

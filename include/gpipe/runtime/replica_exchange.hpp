@@ -103,6 +103,7 @@ template <class End> class ReplicaExchange {
         end_.launch_rows(run_, stream_, FailureOf::gradient, tables_.updates, first, last,
                          [self = *this, own](UpdateRow const& row, std::size_t i) {
                              self.add_up(row, self.parts_.element[i], own);
+                             return std::size_t{1};
                          });
     }
     // What a tensor has of these bytes.

@@ -158,6 +158,7 @@ template <DeviceRuntime Device> class StepEnd {
 
     void const* stream(std::size_t number) const { return &device_.stream(number); }
     // Does this with each of these rows, and tells what throws there: the element type of a tensor.
+    // It says for how many rows it was, from the one on that it is given.
     template <class F>
     void launch_rows(Run& run, std::size_t stream, FailureOf of, Array<UpdateRow> const& rows,
                      std::size_t first, std::size_t last, F work) {
@@ -165,7 +166,7 @@ template <DeviceRuntime Device> class StepEnd {
             std::size_t i = first;
             Work::attempt(
                 [&] {
-                    for (; i < last; ++i) work(rows[i], i);
+                    while (i < last) i += work(rows[i], i);
                 },
                 [&](std::exception_ptr error) { fail(run, of, i, std::move(error)); });
         };
@@ -237,6 +238,7 @@ template <DeviceRuntime Device> class StepEnd {
                         SquaresCall own = call;
                         own.result += i - first;
                         if (row.squares) row.squares(own, row);
+                        return std::size_t{1};
                     });
         squares.get(device_, stream);
     }
@@ -248,11 +250,17 @@ template <DeviceRuntime Device> class StepEnd {
         if (!immediate || !run.failed()) buffers().keep(run, d, stream, call.state);
         launch_rows(run, stream, FailureOf::update, rows(tables_.replicas.replication.shards),
                     tables_.updates_at[d], tables_.updates_at[d + 1],
-                    [this, &run, call](UpdateRow const& row, std::size_t) {
-                        if (row.elements == 0) return;         // another replica's
-                        if (immediate && run.failed()) return; // gradients may be missing
-                        if (row.update(call, row) && !run.updated.load(std::memory_order_relaxed))
+                    [this, &run, call, last = tables_.updates_at[d + 1]](UpdateRow const& row,
+                                                                         std::size_t i) {
+                        std::size_t count = 1;
+                        while (count < Work::rows_at_once && i + count < last &&
+                               (&row)[count].update == row.update)
+                            ++count;
+                        if (immediate && run.failed()) return count; // gradients may be missing
+                        if (row.update(call, &row, count) &&
+                            !run.updated.load(std::memory_order_relaxed))
                             run.updated.store(true, std::memory_order_relaxed);
+                        return count;
                     });
     }
 

@@ -60,10 +60,12 @@ template <class End, class Device> class TieReduction {
         return here;
     }
     void add(std::byte const* other) {
-        end_.launch_rows(run_, step_.stream, FailureOf::gradient, tables_.updates, first_,
-                         first_ + 1,
-                         [call = AddCall{other, end_.stream(step_.stream)}](
-                             UpdateRow const& row, std::size_t) { row.add(call, row); });
+        end_.launch_rows(
+            run_, step_.stream, FailureOf::gradient, tables_.updates, first_, first_ + 1,
+            [call = AddCall{other, end_.stream(step_.stream)}](UpdateRow const& row, std::size_t) {
+                row.add(call, row);
+                return std::size_t{1};
+            });
     }
 
     End& end_;

@@ -12,10 +12,10 @@
 namespace gpipe {
 
 struct UpdateRow;
-/// What updates a tensor (and says whether it does, or perhaps will), sums the squares of its
-/// gradient, or adds another to that: knows its element type.
+/// What updates tensors, `count` rows that have this function (and says whether it does, or perhaps
+/// will), sums the squares of a gradient, or adds another to that: knows the element type.
 ///@{
-using UpdateFunction = bool (*)(UpdateCall const&, UpdateRow const&);
+using UpdateFunction = bool (*)(UpdateCall const&, UpdateRow const* rows, std::size_t count);
 using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
 using AddFunction = void (*)(AddCall const&, UpdateRow const&);
 ///@}
