@@ -277,8 +277,9 @@ def fast():
     ]
     one, four = ["--micro-batches", "1"], OURS + ["--cells", "4"]
     return steps + [
-        turns("PyTorch compiled, fp32 M=1", 120, needs=(("gpu_gpt_torch", "--compile"),),
-              compiled=theirs + one + ["--compile"], ours=OURS + ["--cells", "1", *one]),
+        *(turns(f"PyTorch compiled, {precision} M=1", 120, needs=(("gpu_gpt_torch", "--compile"),),
+                compiled=theirs + one + ["--compile", "--precision", precision],
+                ours=OURS + ["--cells", "1", *one, "--precision", precision]) for precision in ("fp32", "bf16")),
         turns("gpt K=4, graphs", 60, needs=(("gpu_gpt", "--graphs"),), streams=four, graphs=four + ["--graphs", "1"]),
         turns("gpt K=4, links", 60, needs=(("gpu_gpt", "--link"),),
               **{link: four + ["--link", link] for link in ("shared", "staged", "copied")}),

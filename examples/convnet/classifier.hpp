@@ -94,8 +94,7 @@ struct Classify {
         auto const [dweights, dbias] = ctx.gradients();
         on.multiply({classes, width, x.samples()}, gpt::transpose_of(dy.data(), classes),
                     gpt::rows_of(x.data(), width), dweights.data(), width, true);
-        on.sum_columns(x.samples(), classes, gpt::ElementAt<T>{dy.data(), classes}, dbias.data(),
-                       true);
+        on.sum_columns(x.samples(), classes, dbias.data(), true, gpt::Itself{}, dy.data());
     }
 };
 

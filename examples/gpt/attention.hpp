@@ -111,7 +111,7 @@ struct Attention {
         T* const normal = ctx.scratch().data();
         std::size_t const rows = x.samples() * context;
         T const* const dz = dropout.gradient(dy.data(), dropped.data());
-        on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias.data(), true);
+        on.sum_columns(rows, width, dbias.data(), true, Itself{}, dz);
         on.multiply({width, width, rows}, transpose_of(dz, width), rows_of(heads_out.data(), width),
                     dout.data(), width, true);
         LayerNorm<width, T> const norm{gain.data(), shift.data()};

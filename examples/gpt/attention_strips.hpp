@@ -26,7 +26,7 @@ struct AttentionStrips {
             on.multiply_each({samples, heads, in_qkv, in_qkv, in_scores}, {rows, columns, size},
                              rows_of(qkv + first * 3 * width, 3 * width),
                              transpose_of(qkv + width, 3 * width), scores, context, false, scale());
-            on.for_each_row(samples * heads * rows, columns,
+            on.for_each_row(samples * heads * rows, context,
                             CausalSoftmax<context, T>{{first, rows, strip}, scores, log_sums});
             on.multiply_each({samples, heads, in_scores, in_qkv, in_out}, {rows, size, columns},
                              rows_of(scores, context), rows_of(qkv + 2 * width, 3 * width),
@@ -50,7 +50,7 @@ struct AttentionStrips {
                              rows_of(d, width), transpose_of(qkv + 2 * width, 3 * width), gradients,
                              context);
             on.for_each_row(
-                samples * heads * rows, end,
+                samples * heads * rows, context,
                 CausalSoftmaxBackward<context, heads, size, T>{
                     {first, rows, strip}, scale(), log_sums, out, dout, scores, gradients});
             on.multiply_each({samples, heads, in_scores, in_qkv, in_qkv}, {rows, size, end},

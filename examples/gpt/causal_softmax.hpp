@@ -39,16 +39,13 @@ template <std::size_t context, class T> struct CausalSoftmax {
         std::size_t const seen = position + 1;
         using R = Real<T>;
         T* const p = scores + strip.at<context>(row);
-        R const most = team.most(p, seen);
-        R const sum = team.sum(
-            seen, [=](std::size_t, R score) { return exponential(score - most); }, p);
+        auto held = team.template hold<context>(seen, p);
+        R const most = held.most();
+        held.change([=](R score) { return exponential(score - most); });
+        R const sum = held.sum();
         R const factor = R{1} / sum;
-        team.map(
-            strip.columns(), p,
-            [=](std::size_t j, R score) {
-                return j < seen ? exponential(score - most) * factor : R{0};
-            },
-            p);
+        held.change([=](R power) { return power * factor; });
+        held.write(strip.columns(), p);
         R* const to = log_sums + strip.head(row) * context + position;
         team.once([=] { *to = most + std::log(sum); });
     }
@@ -80,16 +77,14 @@ struct CausalSoftmaxBackward {
         R const factor = scale;
         T* const p = scores + strip.at<context>(row);
         T* const ds = gradients + strip.at<context>(row);
-        auto const probability = [=](std::size_t j, R score) {
-            return j < seen ? exponential(score - log_sum) : R{0};
-        };
-        team.map(
-            strip.columns(), ds,
+        team.map_both(
+            strip.columns(), p, ds,
             [=](std::size_t j, R score, R gradient) {
-                return j < seen ? probability(j, score) * (gradient - dot) * factor : R{0};
+                if (j >= seen) return Two<R>{0, 0};
+                R const probability = exponential(score - log_sum);
+                return Two<R>{probability, probability * (gradient - dot) * factor};
             },
             p, ds);
-        team.map(strip.columns(), p, probability, p);
     }
 };
 

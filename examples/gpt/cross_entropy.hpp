@@ -88,7 +88,7 @@ struct CrossEntropy {
                         detail::CrossEntropyRow<vocabulary, T>{classes, y.data(), target.data(),
                                                                ctx.training() ? dy.data() : nullptr,
                                                                terms});
-        on.sum_columns(target.size(), 3, ElementAt<double>{terms, 3}, ctx.value().data(), false);
+        on.sum_columns(target.size(), 3, ctx.value().data(), false, Itself{}, terms);
     }
 
   private:

@@ -33,47 +33,56 @@ __global__ void __launch_bounds__(row_threads) for_each_row_kernel(std::size_t r
         row(team, r);
 }
 
-inline constexpr unsigned sum_columns_wide = 8; // columns of a block: a sector of memory
-inline constexpr unsigned sum_columns_high = 64;
-
-// Thread (x, y) of a block sums rows y, y + 64, ... of column x, four at a time, so that it waits
-// for memory a quarter as often; then the threads of a column meet in a tree.
-template <class Of, class T>
-__global__ void sum_columns_kernel(std::size_t rows, std::size_t columns, Of of, T* to, bool add) {
-    constexpr unsigned high = sum_columns_high, at_once = 4;
-    __shared__ T sums[high][sum_columns_wide];
-    std::size_t const column = std::size_t{blockIdx.x} * sum_columns_wide + threadIdx.x;
-    T sum{};
-    if (column < columns) {
-        std::size_t row = threadIdx.y;
-        for (; row + (at_once - 1) * high < rows; row += at_once * high)
-            sum += (of(row, column) + of(row + high, column)) +
-                   (of(row + 2 * high, column) + of(row + 3 * high, column));
-        for (; row < rows; row += high) sum += of(row, column);
+// A block sums some columns: thread y rows y, y + high, ...; then the threads meet in a tree.
+template <class T> inline constexpr unsigned sum_columns_high = sizeof(T) > 4 ? 256 : 512;
+template <class T, class F, class... From>
+__global__ void sum_columns_kernel(std::size_t rows, std::size_t columns, T* to, bool add, F f,
+                                   From const*... from) {
+    constexpr unsigned high = sum_columns_high<T>, wide = Run<T>::length;
+    __shared__ T sums[high][wide];
+    std::size_t const first = std::size_t{blockIdx.x} * wide;
+    std::size_t const left = columns - first, count = left < wide ? left : wide;
+    bool const at_once = columns % wide == 0 && has_runs<From...>(from...);
+    T sum[wide] = {};
+    auto const add_run = [&](std::size_t row, Run<From> const... runs) {
+        for (unsigned k = 0; k < wide; ++k) sum[k] += f(row, real(runs.elements[k])...);
+    };
+    std::size_t row = threadIdx.x;
+    if (at_once) {
+        constexpr unsigned together = 4; // rows: so it waits for memory a quarter as often
+        for (; row + (together - 1) * high < rows; row += together * high)
+            for (unsigned n = 0; n < together; ++n)
+                add_run(row + n * high, run_at(from + (row + n * high) * columns + first)...);
+        for (; row < rows; row += high) add_run(row, run_at(from + row * columns + first)...);
+    } else {
+        for (; row < rows; row += high)
+            for (unsigned k = 0; k < wide; ++k)
+                if (k < count) sum[k] += f(row, real(from[row * columns + first + k])...);
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
+    for (unsigned k = 0; k < wide; ++k) sums[threadIdx.x][k] = sum[k];
     for (unsigned half = high / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (threadIdx.y < half)
-            sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
+        for (unsigned i = threadIdx.x; i < half * wide; i += high)
+            sums[i / wide][i % wide] += sums[half + i / wide][i % wide];
     }
-    if (threadIdx.y == 0 && column < columns)
-        to[column] = add ? to[column] + sums[0][threadIdx.x] : sums[0][threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x >= count) return;
+    std::size_t const column = first + threadIdx.x;
+    T const total = sums[0][threadIdx.x];
+    to[column] = add ? to[column] + total : total;
 }
 
-// The sum of a column by one thread: where there are few rows and many columns.
-template <class Of, class T> struct SumColumn {
-    std::size_t rows;
-    Of of;
-    T* to;
-    bool add;
-
-    __device__ void operator()(std::size_t column) const {
-        T sum{};
-        for (std::size_t row = 0; row < rows; ++row) sum += of(row, column);
-        to[column] = add ? to[column] + sum : sum;
-    }
-};
+// A column's sum by one thread: where there are few rows and many columns.
+template <class T, class F, class... From>
+__global__ void sum_few_rows_kernel(std::size_t rows, std::size_t columns, T* to, bool add, F f,
+                                    From const*... from) {
+    std::size_t const column = std::size_t{blockIdx.x} * row_threads + threadIdx.x;
+    if (column >= columns) return;
+    T sum{};
+    for (std::size_t row = 0; row < rows; ++row)
+        sum += f(row, real(from[row * columns + column])...);
+    to[column] = add ? to[column] + sum : sum;
+}
 
 // What attention has of memory per sample: scores, and for each head the places of a product's
 // matrices. 512 rows at once: with 256 or 1,024 of GPT-2's, steps in TF32 take 2 or 3 % longer on
@@ -94,10 +103,6 @@ __global__ void map_kernel(std::size_t n, To* to, F f, From const*... from) {
     map_runs(std::size_t{blockIdx.x} * blockDim.x + threadIdx.x,
              std::size_t{gridDim.x} * blockDim.x, n, to, f, from...);
 }
-
-struct Itself {
-    template <class R> __device__ R operator()(std::size_t, R value) const { return value; }
-};
 
 // A handle: room for the weights of any one of a device's layers, rounded to T.
 template <class T, std::size_t weights> struct RoundedWeights {
@@ -151,16 +156,16 @@ template <class Context, Precision precision> class CudaOn {
         else
             launch_rows<row_threads>(rows, row);
     }
-    template <class Of, class T>
-    void sum_columns(std::size_t rows, std::size_t columns, Of of, T* to, bool add) const {
-        if (rows < sum_columns_high) {
-            for_each_index(columns, SumColumn<Of, T>{rows, of, to, add});
-            return;
-        }
-        auto const blocks =
-            static_cast<unsigned>((columns + sum_columns_wide - 1) / sum_columns_wide);
-        gpipe::cuda::launch(context_.stream(), blocks, dim3(sum_columns_wide, sum_columns_high), 0,
-                            sum_columns_kernel<Of, T>, rows, columns, of, to, add);
+    template <class T, class F, class... From>
+    void sum_columns(std::size_t rows, std::size_t columns, T* to, bool add, F f,
+                     From const*... from) const {
+        bool const few = rows < 64;
+        std::size_t const of_block = few ? row_threads : Run<T>::length;
+        gpipe::cuda::launch(
+            context_.stream(), static_cast<unsigned>((columns + of_block - 1) / of_block),
+            few ? row_threads : sum_columns_high<T>, 0,
+            few ? sum_few_rows_kernel<T, F, From...> : sum_columns_kernel<T, F, From...>, rows,
+            columns, to, add, f, from...);
     }
     template <class T>
     void scatter_add(std::size_t rows, std::size_t vocabulary, std::size_t width,

@@ -2,6 +2,7 @@
 
 #include "gpt/math.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,6 +46,32 @@ __device__ void map_runs(std::size_t rank, std::size_t step, std::size_t n, To* 
         }
     }
 }
+// first[i] and second[i] = f(i, from[i]...) likewise; both may be among `from`.
+template <class To, class F, class... From>
+__device__ void map_both_runs(std::size_t rank, std::size_t step, std::size_t n, To* first_to,
+                              To* second_to, F const& f, From const*... from) {
+    constexpr std::size_t length = Run<To>::length;
+    bool const at_once = has_runs<To, To, From...>(first_to, second_to, from...);
+    for (std::size_t first = rank * length; first < n; first += step * length) {
+        if (at_once && first + length <= n) {
+            Run<To> firsts, seconds;
+            auto const apply = [&](Run<From> const... runs) {
+                for (std::size_t k = 0; k < length; ++k) {
+                    auto const both = f(first + k, real(runs.elements[k])...);
+                    firsts.elements[k] = both.first, seconds.elements[k] = both.second;
+                }
+            };
+            apply(run_at(from + first)...);
+            *reinterpret_cast<Run<To>*>(first_to + first) = firsts;
+            *reinterpret_cast<Run<To>*>(second_to + first) = seconds;
+        } else {
+            for (std::size_t i = first; i < n && i < first + length; ++i) {
+                auto const both = f(i, real(from[i])...);
+                first_to[i] = both.first, second_to[i] = both.second;
+            }
+        }
+    }
+}
 // Likewise all f(i, from[i]...), put together by `combine`.
 template <class R, class Combine, class F, class... From>
 __device__ R fold_runs(std::size_t rank, std::size_t step, std::size_t n, R value, Combine combine,
@@ -66,6 +93,65 @@ __device__ R fold_runs(std::size_t rank, std::size_t step, std::size_t n, R valu
     return value;
 }
 
+// The elements i < n of a row, in the registers of its team's threads.
+template <class Team, class R, std::size_t runs> class CudaHeldRow {
+  public:
+    template <class T> __device__ CudaHeldRow(std::size_t n, T const* from) : n_(n) {
+        bool const at_once = has_runs<T>(from);
+        for (std::size_t j = 0; j < runs; ++j) {
+            std::size_t const first = at(j);
+            if (at_once && first + length <= n_) {
+                Run<T> const run = run_at(from + first);
+                for (std::size_t k = 0; k < length; ++k) values_[j][k] = real(run.elements[k]);
+            } else {
+                for (std::size_t k = 0; k < length; ++k)
+                    values_[j][k] = first + k < n_ ? real(from[first + k]) : R{0};
+            }
+        }
+    }
+    template <class F> __device__ void change(F f) {
+        for (std::size_t j = 0; j < runs; ++j)
+            if (at(j) < n_)
+                for (R& value : values_[j]) value = f(value);
+    }
+    template <class Combine> __device__ R together(Combine combine, R value) const {
+        for (std::size_t j = 0; j < runs; ++j)
+            for (std::size_t k = 0; k < length; ++k)
+                if (at(j) + k < n_) value = combine(value, values_[j][k]);
+        return Team::together(value, combine);
+    }
+    __device__ R sum() const {
+        return together([](R a, R b) { return a + b; }, R{0});
+    }
+    __device__ R most() const {
+        return together([](R a, R b) { return b > a ? b : a; }, -static_cast<R>(INFINITY));
+    }
+    // What stands behind them becomes zero.
+    template <class T> __device__ void write(std::size_t columns, T* to) const {
+        bool const at_once = has_runs<T>(to);
+        for (std::size_t j = 0; j < runs; ++j) {
+            std::size_t const first = at(j);
+            Run<T> run;
+            for (std::size_t k = 0; k < length; ++k)
+                run.elements[k] = first + k < n_ ? values_[j][k] : R{0};
+            if (at_once && first + length <= columns)
+                *reinterpret_cast<Run<T>*>(to + first) = run;
+            else
+                for (std::size_t k = 0; k < length; ++k)
+                    if (first + k < columns) to[first + k] = run.elements[k];
+        }
+    }
+
+  private:
+    static constexpr std::size_t length = Run<R>::length;
+    __device__ static std::size_t at(std::size_t j) {
+        return (j * Team::size + Team::rank()) * length;
+    }
+
+    std::size_t n_;
+    R values_[runs][length];
+};
+
 } // namespace detail
 
 /// Of a row's work: `threads` neighbouring threads, one warp or a whole block.
@@ -75,6 +161,7 @@ template <unsigned threads> class CudaTeam {
 
   public:
     static constexpr bool alone = false;
+    static constexpr unsigned size = threads;
 
     template <class F> __device__ void each(std::size_t n, F f) const {
         for (std::size_t i = rank(); i < n; i += threads) f(i);
@@ -85,6 +172,14 @@ template <unsigned threads> class CudaTeam {
     template <class To, class F, class... From>
     __device__ void map(std::size_t n, To* to, F f, From const*... from) const {
         detail::map_runs(rank(), threads, n, to, f, from...);
+    }
+    template <class To, class F, class... From>
+    __device__ void map_both(std::size_t n, To* first, To* second, F f, From const*... from) const {
+        detail::map_both_runs(rank(), threads, n, first, second, f, from...);
+    }
+    template <std::size_t most, class T> __device__ auto hold(std::size_t n, T const* from) const {
+        constexpr std::size_t of_team = threads * detail::Run<T>::length;
+        return detail::CudaHeldRow<CudaTeam, Real<T>, (most + of_team - 1) / of_team>(n, from);
     }
     template <class F, class... From>
     __device__ auto sum(std::size_t n, F f, From const*... from) const {
@@ -100,7 +195,6 @@ template <unsigned threads> class CudaTeam {
             greater);
     }
 
-  private:
     __device__ static unsigned rank() { return threadIdx.x % threads; }
 
     // The same for every thread: pairs of equal distance exchange what they have, so the tree has

@@ -79,8 +79,7 @@ struct Embedding {
         auto const on = Operations::on(ctx);
         auto const [tokens, positions] = ctx.gradients();
         on.scatter_add(x.size(), vocabulary, width, x.data(), dy.data(), tokens.data());
-        on.sum_columns(x.samples(), context * width, ElementAt<T>{dy.data(), context * width},
-                       positions.data(), true);
+        on.sum_columns(x.samples(), context * width, positions.data(), true, Itself{}, dy.data());
     }
 
   private:

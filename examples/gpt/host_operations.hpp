@@ -17,6 +17,26 @@
 
 namespace gpt {
 
+/// The elements of a row that are calculated with before they are written.
+template <class T, std::size_t most_elements> struct HostHeldRow {
+    std::size_t n;
+    T values[most_elements];
+
+    GPIPE_HOST_DEVICE HostHeldRow(std::size_t count, T const* from) : n(count) {
+        for (std::size_t i = 0; i < n; ++i) values[i] = from[i];
+    }
+    template <class F> GPIPE_HOST_DEVICE void change(F f) {
+        for (std::size_t i = 0; i < n; ++i) values[i] = f(values[i]);
+    }
+    GPIPE_HOST_DEVICE T sum() const {
+        return sum_over(n, [this](std::size_t i) { return values[i]; });
+    }
+    GPIPE_HOST_DEVICE T most() const { return most_of(values, n); }
+    GPIPE_HOST_DEVICE void write(std::size_t columns, T* to) const {
+        for (std::size_t i = 0; i < columns; ++i) to[i] = i < n ? values[i] : T{0};
+    }
+};
+
 /// Of a row's work: the calling thread alone.
 struct HostTeam {
     static constexpr bool alone = true;
@@ -28,6 +48,18 @@ struct HostTeam {
     template <class To, class F, class... From>
     GPIPE_HOST_DEVICE void map(std::size_t n, To* to, F f, From const*... from) const {
         for (std::size_t i = 0; i < n; ++i) to[i] = f(i, from[i]...);
+    }
+    template <class To, class F, class... From>
+    GPIPE_HOST_DEVICE void map_both(std::size_t n, To* first, To* second, F f,
+                                    From const*... from) const {
+        for (std::size_t i = 0; i < n; ++i) {
+            auto const both = f(i, from[i]...);
+            first[i] = both.first, second[i] = both.second;
+        }
+    }
+    template <std::size_t most_elements, class T>
+    GPIPE_HOST_DEVICE HostHeldRow<T, most_elements> hold(std::size_t n, T const* from) const {
+        return {n, from};
     }
     template <class F, class... From>
     GPIPE_HOST_DEVICE auto sum(std::size_t n, F f, From const*... from) const {
@@ -65,14 +97,16 @@ struct HostOperations {
     template <class Row> void for_each_row(std::size_t rows, std::size_t, Row row) const {
         for (std::size_t r = 0; r < rows; ++r) row(HostTeam{}, r);
     }
-    template <class Of, class T>
-    void sum_columns(std::size_t rows, std::size_t columns, Of of, T* to, bool add) const {
+    template <class T, class F, class... From>
+    void sum_columns(std::size_t rows, std::size_t columns, T* to, bool add, F f,
+                     From const*... from) const {
         constexpr std::size_t strip = 256;
         for (std::size_t first = 0; first < columns; first += strip) {
             std::size_t const n = std::min(strip, columns - first);
             T sums[strip] = {};
             for (std::size_t row = 0; row < rows; ++row)
-                for (std::size_t i = 0; i < n; ++i) sums[i] += of(row, first + i);
+                for (std::size_t i = 0; i < n; ++i)
+                    sums[i] += f(row, from[row * columns + first + i]...);
             for (std::size_t i = 0; i < n; ++i)
                 to[first + i] = add ? to[first + i] + sums[i] : sums[i];
         }

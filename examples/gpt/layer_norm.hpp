@@ -61,14 +61,11 @@ template <std::size_t width, class T> struct NormForward {
 };
 
 // What one row adds to the gradient of the gain.
-template <std::size_t width, class T> struct NormGainTerm {
-    T const* x;
-    Real<T> const* statistics;
-    T const* dy;
+template <class R> struct NormGainTerm {
+    R const* statistics;
 
-    GPIPE_HOST_DEVICE Real<T> operator()(std::size_t row, std::size_t i) const {
-        return real(dy[row * width + i]) *
-               ((real(x[row * width + i]) - statistics[2 * row]) * statistics[2 * row + 1]);
+    GPIPE_HOST_DEVICE R operator()(std::size_t row, R dy, R x) const {
+        return dy * ((x - statistics[2 * row]) * statistics[2 * row + 1]);
     }
 };
 
@@ -111,16 +108,6 @@ template <std::size_t width, class T> struct NormBackward {
 
 } // namespace detail
 
-/// An element of a row-major matrix, as a term of a sum over columns.
-template <class T> struct ElementAt {
-    T const* data;
-    std::size_t stride;
-
-    GPIPE_HOST_DEVICE Real<T> operator()(std::size_t row, std::size_t i) const {
-        return real(data[row * stride + i]);
-    }
-};
-
 /// Layer normalisation (Ba, Kiros and Hinton, 2016) of rows of `width` elements: the pre-norm that
 /// every block begins with. What backward needs besides its input are two numbers per row,
 /// `statistics`: the mean, and one over the standard deviation.
@@ -143,15 +130,15 @@ template <std::size_t width, class T> struct LayerNorm {
     /// added to dx.
     void input_gradient(auto const& on, std::size_t rows, T const* x, R const* statistics,
                         T const* residual, T* dx, R* sums) const {
-        on.sum_columns(rows, width, detail::NormGainTerm<width, T>{x, statistics, dx}, sums, false);
-        on.sum_columns(rows, width, ElementAt<T>{dx, width}, sums + width, false);
+        on.sum_columns(rows, width, sums, false, detail::NormGainTerm<R>{statistics}, dx, x);
+        on.sum_columns(rows, width, sums + width, false, Itself{}, dx);
         on.for_each_row(rows, width,
                         detail::NormBackward<width, T>{gain, x, statistics, residual, dx});
     }
     /// The gradients of gain and shift: sums of two rows' length wait better than all rows of dx.
     static void add_sums(auto const& on, R const* sums, R* dgain, R* dshift) {
-        on.sum_columns(1, width, ElementAt<R>{sums, width}, dgain, true);
-        on.sum_columns(1, width, ElementAt<R>{sums + width, width}, dshift, true);
+        on.sum_columns(1, width, dgain, true, Itself{}, sums);
+        on.sum_columns(1, width, dshift, true, Itself{}, sums + width);
     }
 };
 

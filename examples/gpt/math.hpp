@@ -19,6 +19,13 @@ template <class T> GPIPE_HOST_DEVICE inline Real<T> real(T value) {
     return static_cast<Real<T>>(value);
 }
 
+template <class R> struct Two { R first, second; };
+
+/// A number as it is, of whichever element it is.
+struct Itself {
+    template <class R> GPIPE_HOST_DEVICE R operator()(std::size_t, R value) const { return value; }
+};
+
 /// e^x. For float a polynomial (Cephes' expf, Moshier 1992: 2 units in the last place) with x held
 /// within
 /// [-60, 60], also where it is no number: beyond, nothing here can tell the result from 0, and

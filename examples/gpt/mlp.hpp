@@ -161,7 +161,7 @@ struct Mlp {
     // Leaves the hidden layer in `after`.
     static void down_gradients(auto const& on, std::size_t rows, T const* dz, T const* before,
                                T* after, R* ddown, R* dbias) {
-        on.sum_columns(rows, width, ElementAt<T>{dz, width}, dbias, true);
+        on.sum_columns(rows, width, dbias, true, Itself{}, dz);
         on.map(rows * hidden, after, detail::Activate{}, before);
         on.multiply({width, hidden, rows}, transpose_of(dz, width), rows_of(after, hidden), ddown,
                     hidden, true);

@@ -11,8 +11,8 @@ namespace gpt {
 //   map(n, to, f, from...)                           to[i] = f(i, from[i]...) for i < n
 //   for_each_row(rows, length, row)                  row(team, r); `length` elements take part in
 //                                                    a row, about
-//   sum_columns(rows, columns, of, to, add)          to[i] = the sum of of(r, i) over the rows r
-//   scatter_add(rows, vocabulary, width, indices, from, to)
+//   sum_columns(rows, columns, to, add, f, from...)  to[i] = the sum of f(r, from[r, i]...) over
+//   rows scatter_add(rows, vocabulary, width, indices, from, to)
 //                                                    to[indices[r]] += from[r], rows of `width`
 //   attend, attend_backward                          what heads do with queries, keys and values
 //   check(count, f)                                  f(i), which may throw, where it can be seen
@@ -23,6 +23,9 @@ namespace gpt {
 // Several threads may share a row. They do so through their team:
 //
 //   map(n, to, f, from...)   to[i] = f(i, from[i]...) for i < n
+//   map_both(n, a, b, f, from...)  a[i] and b[i] are the Two that f(i, from[i]...) is
+//   hold<most>(n, from)      the elements i < n, at most so many, for more than one use of them:
+//                            change(f), sum(), most(), write(columns, to), with zeros behind n
 //   sum(n, f, from...)       the sum of f(i, from[i]...) over i < n, in a fixed order, for all
 //   most(values, n)          the greatest, for all of them
 //   each(n, f)               f(i) for i < n

@@ -150,11 +150,16 @@ TEST_CASE("rows of tokens may be shared") {
 }
 
 TEST_CASE("sums of columns are those of one thread, set and added") {
-    using gpt::detail::sum_columns_high, gpt::detail::sum_columns_wide;
     std::mt19937 random{2};
     std::normal_distribution<double> normal;
+    gpipe::cuda::Stream const stream(0);
+    struct Context {
+        cudaStream_t its;
+        cudaStream_t stream() const { return its; }
+    } const context{stream.get()};
+    gpt::detail::CudaOn<Context, gpt::Precision::fp32> const on(context);
     for (std::size_t high : {1, 63, 65, 100, 600})
-        for (std::size_t wide : {1, 8, 17})
+        for (std::size_t wide : {1, 8, 17, 24})
             for (bool add : {false, true}) {
                 std::vector<double> from(high * wide), expected(wide, 0.5);
                 for (double& element : from) element = normal(random);
@@ -162,13 +167,8 @@ TEST_CASE("sums of columns are those of one thread, set and added") {
                     out(0, wide * sizeof(double));
                 toy::write(in, from);
                 toy::write(out, expected);
-                gpt::ElementAt<double> const of{reinterpret_cast<double const*>(in.data()), wide};
-                gpipe::cuda::Stream const stream(0);
-                auto const columns = static_cast<unsigned>(wide + sum_columns_wide - 1);
-                gpipe::cuda::launch(stream.get(), columns / sum_columns_wide,
-                                    dim3(sum_columns_wide, sum_columns_high), 0,
-                                    gpt::detail::sum_columns_kernel<decltype(of), double>, high,
-                                    wide, of, reinterpret_cast<double*>(out.data()), add);
+                on.sum_columns(high, wide, reinterpret_cast<double*>(out.data()), add,
+                               gpt::Itself{}, reinterpret_cast<double const*>(in.data()));
                 stream.synchronize();
                 for (std::size_t i = 0; i < wide; ++i) {
                     double sum = 0;

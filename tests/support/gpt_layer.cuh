@@ -2,7 +2,6 @@
 
 #include <gpt/cuda_operations.cuh>
 #include <gpt/host_operations.hpp>
-#include <gpt/layer_norm.hpp>
 #include <gpt/math.hpp>
 
 #include <gpipe/gpipe.cuh>
@@ -49,9 +48,8 @@ struct Offset<gpipe::Tensor<T, extents...>, Operations> {
             x.size(), AddAt<T>{Shape::size, x.data(), ctx.parameters().data(), y.data()});
     }
     void backward(auto& ctx, auto, auto dy, auto) const {
-        Operations::on(ctx).sum_columns(dy.samples(), Shape::size,
-                                        gpt::ElementAt<T>{dy.data(), Shape::size},
-                                        ctx.gradients().data(), true);
+        Operations::on(ctx).sum_columns(dy.samples(), Shape::size, ctx.gradients().data(), true,
+                                        gpt::Itself{}, dy.data());
     }
 };
 
@@ -82,7 +80,7 @@ template <class T, class Shape, class Operations> struct Dot {
         double* const value = ctx.value().data();
         on.for_each_index(y.size(), DotAt<T>{y.data(), target.data(),
                                              ctx.training() ? dy.data() : nullptr, terms});
-        on.sum_columns(y.size(), 1, gpt::ElementAt<double>{terms, 1}, value, false);
+        on.sum_columns(y.size(), 1, value, false, gpt::Itself{}, terms);
         on.for_each_index(1, Write{value + 1, static_cast<double>(y.samples())});
     }
 };

@@ -363,10 +363,8 @@ TEST_CASE("columns are summed, and added or written, however many there are") {
         fill_normal(matrix, 1);
         std::vector<double> added(columns, 10), written(columns, 10);
         gpt::HostOperations const on;
-        on.sum_columns(rows, columns, gpt::ElementAt<double>{matrix.data(), columns}, added.data(),
-                       true);
-        on.sum_columns(rows, columns, gpt::ElementAt<double>{matrix.data(), columns},
-                       written.data(), false);
+        on.sum_columns(rows, columns, added.data(), true, gpt::Itself{}, matrix.data());
+        on.sum_columns(rows, columns, written.data(), false, gpt::Itself{}, matrix.data());
         for (std::size_t i = 0; i < columns; ++i) {
             double sum = 0;
             for (std::size_t r = 0; r < rows; ++r) sum += matrix[r * columns + i];
