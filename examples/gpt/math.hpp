@@ -19,6 +19,7 @@ template <class T> GPIPE_HOST_DEVICE inline Real<T> real(T value) {
     return static_cast<Real<T>>(value);
 }
 
+/// Results of one functor.
 template <class R> struct Two { R first, second; };
 
 /// A number as it is, of whichever element it is.

@@ -23,8 +23,9 @@ template <class L, std::size_t place> struct WithTable : L {
 
 /// A decoder-only Transformer (GPT-2's form: Radford et al., 2019) and its loss, as types. Each
 /// block is two layers, so that cells can be cut inside it. The vocabulary has room for every byte
-/// unless it is told otherwise. `Operations` says what its devices are made for; include that
-/// header, too (operations.hpp). `tied`: whether the head's weights are the embedding's, as
+/// unless it is told otherwise. `T` is what activations are kept as: with __nv_bfloat16 parameters,
+/// their gradients and all sums are float. `Operations` says what its devices are made for; include
+/// that header, too (operations.hpp). `tied`: whether the head's weights are the embedding's, as
 /// GPT-2's are.
 template <class T, std::size_t context_, std::size_t width_, std::size_t heads_,
           std::size_t blocks_, class Operations = HostOperations, std::size_t vocabulary_ = 256,

@@ -74,6 +74,8 @@ template <class Work> struct EnqueuingWork {
     static constexpr bool enqueues = true;
     /// A walk stops where layers have failed.
     static constexpr bool stops(bool failed) { return failed; }
+    /// A tensor is updated by itself, unless the specialisation says otherwise.
+    static constexpr std::size_t rows_at_once = 1;
     /// What throws is the walk's to catch: there is no other lane.
     static constexpr bool catches = false;
     /// Does it.
