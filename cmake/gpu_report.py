@@ -132,12 +132,12 @@ def learns(outputs):
 
 
 def nearly(outputs):
-    """gpu_gpt in two precisions: what both come to differs by 2 % of what both began with."""
+    """gpu_gpt in two precisions: both lose nine tenths of their loss, and what is left differs by a tenth."""
     seen = [record for output in outputs for record in objects(output)]
-    if len(seen) != 2:
-        raise Failed("printed no JSON")
+    if len(seen) != 2 or seen[0].get("precision") == seen[1].get("precision"):
+        raise Failed("printed no JSON of two precisions")
     (first, last), (_, other) = ((number(r, "first_loss"), number(r, "last_loss")) for r in seen)
-    if not abs(last - other) <= 0.02 * first:
+    if not (abs(last - other) <= 0.1 * last and last <= 0.1 * first):
         raise Failed(f"the losses come to {last} and {other}")
     return {"first_loss": first, **{f"{r.get('precision')} last_loss": number(r, "last_loss") for r in seen}}
 
@@ -305,7 +305,7 @@ def safe():
              fields("ours", "theirs", "used_bytes", of=lambda record: f"{record.get('checkpointing')} ")),
         Step("the same run twice: bits", [twice, twice], 60, learns),
         Step("profile of ten kernels",
-             [["ncu", "--set", "basic", "--clock-control", "none", "--launch-skip", "2446", "--launch-count", "10",
+             [["ncu", "--set", "basic", "--clock-control", "none", "--profile-from-start", "off", "--launch-count", "10",
                "PROGRAM:gpu_gpt", "--cells", "1", "--rounds", "1", "--warm-up", "1"]], 120, says("Duration")),
         Step("200 steps in bf16 against fp32", [gpt("--cells", "1", "--micro-batches", "1", "--precision", precision, rounds=200)
                                                 for precision in ("fp32", "bf16")], 90, nearly),

@@ -2,7 +2,7 @@
 
 #include "convnet/operations.hpp"
 #include "gpt/initial.hpp"
-#include "gpt/layer_norm.hpp"
+#include "gpt/math.hpp"
 #include "gpt/product.hpp"
 
 #include <gpipe/core/host_device.hpp>

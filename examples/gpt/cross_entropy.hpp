@@ -1,6 +1,5 @@
 #pragma once
 
-#include "gpt/layer_norm.hpp"
 #include "gpt/math.hpp"
 #include "gpt/operations.hpp"
 
@@ -53,12 +52,17 @@ template <std::size_t vocabulary, class T> struct CrossEntropyRow {
         });
         if (!gradient) return;
         R const factor = R{1} / sum;
-        team.map(
-            classes, gradient,
-            [=](std::size_t i, R logit) {
-                return exponential(logit - most) * factor - (i == answer ? R{1} : R{0});
-            },
-            logits);
+        auto const share = [=](R logit) { return exponential(logit - most) * factor; };
+        if constexpr (Team::alone) { // which vectorises
+            team.map(
+                classes, gradient, [=](std::size_t, R logit) { return share(logit); }, logits);
+            gradient[answer] -= R{1};
+        } else {
+            team.map(
+                classes, gradient,
+                [=](std::size_t i, R logit) { return share(logit) - (i == answer ? R{1} : R{0}); },
+                logits);
+        }
         team.map(vocabulary - classes, gradient + classes, [](std::size_t) { return R{0}; });
     }
 };

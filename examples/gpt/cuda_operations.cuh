@@ -65,7 +65,6 @@ __global__ void sum_columns_kernel(std::size_t rows, std::size_t columns, T* to,
         for (unsigned i = threadIdx.x; i < half * wide; i += high)
             sums[i / wide][i % wide] += sums[half + i / wide][i % wide];
     }
-    __syncthreads();
     if (threadIdx.x >= count) return;
     std::size_t const column = first + threadIdx.x;
     T const total = sums[0][threadIdx.x];
@@ -144,6 +143,7 @@ template <class Context, Precision precision> class CudaOn {
     }
     template <class To, class F, class... From>
     void map(std::size_t n, To* to, F f, From const*... from) const {
+        if (n == 0) return;
         constexpr std::size_t of_block = row_threads * Run<To>::length, most_blocks = 65'536;
         auto const blocks =
             static_cast<unsigned>(std::min((n + of_block - 1) / of_block, most_blocks));

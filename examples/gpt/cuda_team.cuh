@@ -14,6 +14,7 @@ namespace detail {
 /// bits. With one at a time a GPU waits for memory.
 template <class T> struct alignas(16) Run {
     static constexpr std::size_t length = 8;
+    static_assert(sizeof(T) % 2 == 0, "gpt: a run is no shorter than its alignment");
     T elements[length];
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpt/initial.hpp"
-#include "gpt/layer_norm.hpp"
+#include "gpt/math.hpp"
 #include "gpt/operations.hpp"
 
 #include <gpipe/core/host_device.hpp>

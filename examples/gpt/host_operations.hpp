@@ -20,7 +20,7 @@ namespace gpt {
 /// The elements of a row that are calculated with before they are written.
 template <class T, std::size_t most_elements> struct HostHeldRow {
     std::size_t n;
-    T values[most_elements];
+    T values[(most_elements + lanes - 1) / lanes * lanes]; // as sum_over takes them
 
     GPIPE_HOST_DEVICE HostHeldRow(std::size_t count, T const* from) : n(count) {
         for (std::size_t i = 0; i < n; ++i) values[i] = from[i];

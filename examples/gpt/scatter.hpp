@@ -39,7 +39,8 @@ template <class T> struct ScatterRow {
             return team.sum(end - begin, is, of + begin);
         };
         unsigned left = later(0, rows);
-        for (std::size_t begin = row / at_once * at_once; left > 0; begin += at_once) {
+        for (std::size_t begin = row / at_once * at_once; begin < rows && left > 0;
+             begin += at_once) {
             std::size_t const end = begin + at_once < rows ? begin + at_once : rows;
             unsigned const here = later(begin, end);
             if (here == 0) continue;

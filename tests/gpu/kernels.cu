@@ -192,16 +192,20 @@ template <class T, class Optimizer> void compare_updates(Optimizer optimizer, st
     std::mt19937 random(static_cast<unsigned>(size));
     std::normal_distribution<double> numbers(0, 1);
     for (std::size_t i = 0; i < size; ++i) host.array(0)[i] = static_cast<T>(numbers(random));
-    Buffer const on_gpu(0, host.memory.size()), copy(0, host.memory.size()),
+    // Beside it one of no elements, and one that begins where no thread can read several at once.
+    std::vector<std::byte> shifted(sizeof(T) + host.memory.size());
+    Buffer const on_gpu(0, host.memory.size()), copy(0, shifted.size()),
         on_gpu_state(0, sizeof(gpipe::StepState)), on_gpu_optimizer(0, sizeof(Optimizer));
-    std::vector<gpipe::UpdateRow> rows{host.row(on_gpu.data()), {}, host.row(copy.data())};
+    std::vector<gpipe::UpdateRow> rows{
+        host.row(on_gpu.data()), {}, host.row(copy.data() + sizeof(T))};
     for (std::uint64_t step = 1; step <= 4; ++step) { // as the commit has counted it
         optimizer.learning_rate /= static_cast<float>(step);
         gpipe::StepState const state{1, step, 1.0 / 24, 0, step != 3}; // not committed: the third
         for (std::size_t i = 0; i < size; ++i) host.array(1)[i] = static_cast<T>(numbers(random));
         std::vector<T> const before = host.values(0);
         write(on_gpu, host.memory);
-        write(copy, host.memory);
+        std::copy(host.memory.begin(), host.memory.end(), shifted.begin() + sizeof(T));
+        write(copy, shifted);
         write(on_gpu_state, std::vector{state});
         write(on_gpu_optimizer, std::vector{optimizer});
         gpipe::StepWork<gpipe::device::Cuda>::update<T, Optimizer>(
@@ -215,7 +219,7 @@ template <class T, class Optimizer> void compare_updates(Optimizer optimizer, st
         for (std::size_t n = 1; n < 2 + Optimizer::states; ++n) // the gradient and the states
             CHECK(same_bits(read<T>(on_gpu, size, n * host.slot), host.values(n)));
         std::vector<T> const theirs = read<T>(on_gpu, size), ours = host.values(0);
-        CHECK(read<std::byte>(copy, host.memory.size()) ==
+        CHECK(read<std::byte>(copy, host.memory.size(), sizeof(T)) ==
               read<std::byte>(on_gpu, host.memory.size()));
         std::size_t far = 0;
         for (std::size_t i = 0; i < size; ++i) {
@@ -241,6 +245,58 @@ TEST_CASE_TEMPLATE("updates on a GPU are the host's in every bit, but for Adam's
         compare_updates<T>(gpipe::Adam{.weight_decay = 1e-2f}, size);
         compare_updates<T>(gpipe::AdamW{}, size);
     }
+}
+
+namespace {
+
+// An element of twelve bytes, of which no thread reads several at once.
+struct Color {
+    float red, green, blue;
+
+    Color() = default;
+    GPIPE_HOST_DEVICE explicit Color(double all)
+        : red(static_cast<float>(all)), green(red), blue(red) {}
+    GPIPE_HOST_DEVICE Color& operator*=(Color by) {
+        red *= by.red, green *= by.green, blue *= by.blue;
+        return *this;
+    }
+};
+struct Fade {
+    static constexpr std::size_t states = 1;
+    struct Rule {
+        GPIPE_HOST_DEVICE void operator()(Color& parameter, Color gradient, Color& state) const {
+            state.green += gradient.red;
+            parameter.red -= gradient.blue, parameter.blue += state.green;
+        }
+    };
+    template <class T> GPIPE_HOST_DEVICE Rule rule(gpipe::UpdateContext) const { return {}; }
+    template <class T>
+    void operator()(gpipe::UpdateContext context, gpipe::UpdateTensor<T, 1> tensor) const noexcept {
+        gpipe::apply_to_all(*this, context, tensor);
+    }
+};
+
+} // namespace
+
+TEST_CASE("an element may have any size") {
+    Stream const stream(0);
+    CudaStream const name(stream.get());
+    Updated<Color, Fade> host{100};
+    for (std::size_t i = 0; i < host.memory.size() / sizeof(float); ++i)
+        reinterpret_cast<float*>(host.memory.data())[i] = static_cast<float>(i);
+    gpipe::StepState const state{1, 1, 0.5, 0, true};
+    Buffer const on_gpu(0, host.memory.size()), on_gpu_state(0, sizeof state), on_gpu_fade(0, 1);
+    write(on_gpu, host.memory);
+    write(on_gpu_state, std::vector{state});
+    gpipe::UpdateRow const row = host.row(on_gpu.data());
+    gpipe::StepWork<gpipe::device::Cuda>::update<Color, Fade>(
+        {on_gpu_fade.data(), reinterpret_cast<gpipe::StepState*>(on_gpu_state.data()), &name}, &row,
+        1);
+    stream.synchronize();
+    Fade const fade;
+    gpipe::detail::update_tensor<Color, Fade>({&fade, &state, nullptr},
+                                              host.row(host.memory.data()));
+    CHECK(read<std::byte>(on_gpu, host.memory.size()) == host.memory);
 }
 
 TEST_CASE_TEMPLATE("gradients of tied parameters are added up on a GPU as on the host", T, float,

@@ -81,6 +81,13 @@ template <class Make> void check(Make make, Numbers const& numbers = {}) {
     compare(shared<gpt::detail::row_threads>(make, numbers), alone.values);
 }
 
+// For operations without a layer.
+struct Streamed {
+    cudaStream_t its;
+    cudaStream_t stream() const { return its; }
+};
+using On = gpt::detail::CudaOn<Streamed, gpt::Precision::fp32>;
+
 } // namespace
 
 TEST_CASE("a norm's rows may be shared") {
@@ -149,16 +156,40 @@ TEST_CASE("rows of tokens may be shared") {
     check([](Arrays x) { return gpt::ScatterRow<double>{rows, 7, width, x.indices, x.a, x.b}; });
 }
 
+// More rows than a team looks through at once; those with one index lie far apart and near.
+TEST_CASE("the rows of a long text may be shared") {
+    constexpr std::size_t length = 1000, wide = 8, vocabulary = 300;
+    std::vector<std::int32_t> indices(length);
+    std::mt19937 random{3};
+    for (auto& index : indices) index = static_cast<std::int32_t>(random() % (vocabulary - 1));
+    for (std::size_t r : {5, 6, 300, 511, 512, 999}) indices[r] = vocabulary - 1;
+    std::vector<double> from(length * wide), expected(vocabulary * wide, 0.5);
+    std::normal_distribution<double> normal;
+    for (double& element : from) element = normal(random);
+    gpipe::cuda::Buffer const of(0, length * sizeof(std::int32_t)),
+        in(0, from.size() * sizeof(double)), out(0, expected.size() * sizeof(double));
+    toy::write(of, indices);
+    toy::write(in, from);
+    toy::write(out, expected);
+    gpipe::cuda::Stream const stream(0);
+    Streamed const context{stream.get()};
+    On(context).scatter_add(
+        length, vocabulary, wide, reinterpret_cast<std::int32_t const*>(of.data()),
+        reinterpret_cast<double const*>(in.data()), reinterpret_cast<double*>(out.data()));
+    stream.synchronize();
+    for (std::size_t r = 0; r < length; ++r)
+        for (std::size_t i = 0; i < wide; ++i)
+            expected[static_cast<std::size_t>(indices[r]) * wide + i] += from[r * wide + i];
+    CHECK(toy::read<double>(out, expected.size()) == expected);
+}
+
 TEST_CASE("sums of columns are those of one thread, set and added") {
     std::mt19937 random{2};
     std::normal_distribution<double> normal;
     gpipe::cuda::Stream const stream(0);
-    struct Context {
-        cudaStream_t its;
-        cudaStream_t stream() const { return its; }
-    } const context{stream.get()};
-    gpt::detail::CudaOn<Context, gpt::Precision::fp32> const on(context);
-    for (std::size_t high : {1, 63, 65, 100, 600})
+    Streamed const context{stream.get()};
+    On const on(context);
+    for (std::size_t high : {1, 63, 65, 100, 600, 2049, 5000})
         for (std::size_t wide : {1, 8, 17, 24})
             for (bool add : {false, true}) {
                 std::vector<double> from(high * wide), expected(wide, 0.5);

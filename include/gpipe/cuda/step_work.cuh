@@ -76,7 +76,7 @@ template <class T> struct PrepareScale {
 template <class T, class Optimizer> struct UpdateElements {
     using Tensor = UpdateTensor<T, Optimizer::states>;
     // What a thread reads and writes at once: one number after the other, it would wait for memory.
-    static constexpr std::size_t run = 16 / sizeof(T);
+    static constexpr std::size_t run = 16 % sizeof(T) == 0 ? 16 / sizeof(T) : 1;
     struct alignas(16) Run {
         T values[run];
     };
@@ -90,20 +90,28 @@ template <class T, class Optimizer> struct UpdateElements {
     __device__ bool has_runs() const {
         auto all = address(tensor.parameter) | address(gradient);
         for (T* const state : tensor.state) all |= address(state);
-        return all % sizeof(Run) == 0;
+        return sizeof(Run) == run * sizeof(T) && all % sizeof(Run) == 0;
     }
     __device__ void one(std::size_t i) const { update(tensor, gradient, i); }
     __device__ void several(std::size_t first) const {
         Run parameters = at(tensor.parameter + first), gradients = at(gradient + first);
-        Run states[Optimizer::states + 1]; // there is no array of none
         Tensor those{parameters.values, gradients.values, {}, run};
-        for (std::size_t s = 0; s < Optimizer::states; ++s) {
-            states[s] = at(tensor.state[s] + first);
-            those.state[s] = states[s].values;
+        auto const all = [&] {
+            for (std::size_t i = 0; i < run; ++i) update(those, gradients.values, i);
+        };
+        if constexpr (Optimizer::states > 0) {
+            Run states[Optimizer::states];
+            for (std::size_t s = 0; s < Optimizer::states; ++s) {
+                states[s] = at(tensor.state[s] + first);
+                those.state[s] = states[s].values;
+            }
+            all();
+            for (std::size_t s = 0; s < Optimizer::states; ++s)
+                at(tensor.state[s] + first) = states[s];
+        } else {
+            all();
         }
-        for (std::size_t i = 0; i < run; ++i) update(those, gradients.values, i);
         at(tensor.parameter + first) = parameters;
-        for (std::size_t s = 0; s < Optimizer::states; ++s) at(tensor.state[s] + first) = states[s];
         at(gradient + first) = gradients; // last: it stands for states that are not planned, too
     }
 
@@ -153,7 +161,8 @@ template <class T, class Optimizer> __global__ void update_kernel(UpdateRows con
     std::size_t const first = (blockIdx.x - (r > 0 ? all.ends[r - 1] : 0)) * UpdateRows::of_block;
     std::size_t const left = row.elements - first;
     std::size_t const end = first + (left < UpdateRows::of_block ? left : UpdateRows::of_block);
-    std::size_t const runs = elements.has_runs() ? (end - first) / Elements::run : 0;
+    bool const at_once = elements.updates && elements.has_runs();
+    std::size_t const runs = at_once ? (end - first) / Elements::run : 0;
     for (std::size_t i = threadIdx.x; i < runs; i += blockDim.x)
         elements.several(first + i * Elements::run);
     for (std::size_t i = first + runs * Elements::run + threadIdx.x; i < end; i += blockDim.x)
