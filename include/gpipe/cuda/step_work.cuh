@@ -124,8 +124,9 @@ template <class T, class Optimizer> struct UpdateElements {
         its_gradient[i] = its_mean; // likewise
     }
 };
-// Rows of one launch, as many as its parameters have room for: a launch for each tensor would take
-// as long again as the updates of a model of 124 million parameters do (measured on an H200).
+
+// Rows of one launch, as many as its parameters have room for. With one launch for each tensor, a
+// float at a time, 125 tensors of 124 million parameters took 1.97 ms on an H200, so 1.32.
 struct UpdateRows {
     static constexpr std::size_t most = 32, of_block = 8192; // elements
 
