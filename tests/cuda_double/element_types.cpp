@@ -68,6 +68,7 @@ TEST_CASE("P1 parameters of two element types on one device are updated as on th
     CHECK(expected[3] < expected[0]);
     for (std::size_t const cells : {1u, 2u}) {
         CAPTURE(cells);
+        cuda_double::Session const session({.devices = static_cast<int>(cells)});
         CHECK((losses<NetOf<toy::Enqueued>, toy::EnqueuedLoss<Loss>, gpipe::device::Cuda>(cells) ==
                expected));
     }
