@@ -162,8 +162,9 @@ TEST_CASE("products are exact to their precision, in every form, and write nothi
 
 namespace {
 
+// Of two blocks: layers of one type share the room for their rounded weights.
 template <class T, Precision precision>
-using Model = gpt::Model<T, 16, 32, 2, 1, gpt::CudaOperationsIn<precision>, 64, true>;
+using Model = gpt::Model<T, 16, 32, 2, 2, gpt::CudaOperationsIn<precision>, 64, true>;
 
 // Losses of some steps and what the model then gives.
 template <class M>
@@ -204,8 +205,9 @@ TEST_CASE_TEMPLATE(
     CHECK(trained<M>(2, gpipe::checkpoint::ExceptLast{}) == expected);
     CHECK(trained<M>(4, gpipe::checkpoint::Never{}) == expected);
     using gpipe::schedule::GPipeAscending, gpipe::schedule::ZeroBubbleH1;
-    CHECK(trained<M>(2, gpipe::checkpoint::Always{}, ZeroBubbleH1{}) ==
-          trained<M>(1, gpipe::checkpoint::Never{}, GPipeAscending{}));
+    auto const ascending = trained<M>(1, gpipe::checkpoint::Never{}, GPipeAscending{});
+    CHECK(trained<M>(1, gpipe::checkpoint::Never{}, ZeroBubbleH1{}) == ascending);
+    CHECK(trained<M>(2, gpipe::checkpoint::Always{}, ZeroBubbleH1{}) == ascending);
     auto const plain = trained<Model<float, Precision::fp32>>(1, gpipe::checkpoint::Never{});
     CHECK(plain != expected);
     for (std::size_t step = 0; step < 4; ++step)
