@@ -545,6 +545,49 @@ TEST_CASE("ranks that are threads have the same words for it") {
     }
 }
 
+TEST_CASE(
+    "what a thread has sent stays while another copies it, though a third is lost meanwhile") {
+    Bytes const sent = message(0, 0, 2'000'000);
+    auto const channels = all_channels(3, sent.size());
+    int whole = 0;
+    for (int n = 0; n < 200; ++n) {
+        CAPTURE(n);
+        gpipe::LocalWire wire(3);
+        std::atomic<bool> receives{false};
+        Bytes own = sent, received(sent.size());
+        std::uint32_t word = 0;
+        CHECK(each_rank(3, [&](std::size_t r) {
+                  gpipe::LocalRanks ranks(wire, r);
+                  ranks.open(channels);
+                  if (r == 0) {
+                      ranks.send(0, own.data(), own.size(), 7);
+                      std::fill(own.begin(), own.end(), std::byte{0xFF});
+                  } else if (r == 1) {
+                      receives = true;
+                      word = ranks.receive(0, received.data(), received.size());
+                  } else {
+                      while (!receives) std::this_thread::yield();
+                      std::this_thread::sleep_for(std::chrono::microseconds(n * 5));
+                      ranks.give_up("has had enough");
+                  }
+              }) == Words(3));
+        CHECK((received == (word == 7 ? sent : Bytes(sent.size()))));
+        whole += word == 7;
+    }
+    CHECK(whole > 0);
+
+    gpipe::LocalWire wire(2);
+    gpipe::LocalRanks from(wire, 0), to(wire, 1);
+    from.open(channels);
+    to.give_up("is gone");
+    for (int twice = 0; twice < 2; ++twice) {
+        Bytes received(sent.size());
+        from.send(0, sent.data(), sent.size(), 7); // and takes it back
+        CHECK(to.receive(0, received.data(), received.size()) == 0);
+        CHECK((received == Bytes(sent.size())));
+    }
+}
+
 namespace {
 
 using gpipe::Adam;

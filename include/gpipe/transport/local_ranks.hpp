@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace gpipe {
@@ -44,9 +45,15 @@ class LocalWire {
     struct alignas(128) Way {
         std::atomic<std::uint64_t> sent{0};
         std::atomic<std::uint64_t> received{0};
+        std::atomic<std::uint64_t> claimed{0}; // by who copies it, or who takes it back
         std::byte const* from = nullptr;
         std::uint32_t word = 0;
         std::uint32_t sender = 0, receiver = 0;
+
+        bool claim(std::uint64_t message) noexcept {
+            std::uint64_t before = message - 1;
+            return claimed.compare_exchange_strong(before, message, std::memory_order_acq_rel);
+        }
     };
     struct alignas(128) Given {
         std::atomic<std::uint64_t> rounds{0};
@@ -123,12 +130,16 @@ class LocalRanks {
         way.word = word;
         way.sent.store(next, std::memory_order_release);
         wire_.ring(way.receiver);
-        wire_.wait(rank_, [&] { return way.received.load(std::memory_order_acquire) >= next; });
+        auto const arrived = [&] { return way.received.load(std::memory_order_acquire) >= next; };
+        // Where a rank is gone the other may still be copying: until that is done it is not ours.
+        if (!wire_.wait(rank_, arrived) && !way.claim(next))
+            while (!arrived()) std::this_thread::yield();
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         LocalWire::Way& way = wire_.ways_[channel];
         std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
-        if (!wire_.wait(rank_, [&] { return way.sent.load(std::memory_order_acquire) >= next; }))
+        if (!wire_.wait(rank_, [&] { return way.sent.load(std::memory_order_acquire) >= next; }) ||
+            !way.claim(next))
             return 0;
         if (bytes > 0) std::memcpy(to, way.from, bytes);
         std::uint32_t const word = way.word;
