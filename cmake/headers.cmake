@@ -270,6 +270,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/snapshot.hpp
     include/gpipe/runtime/step.hpp
+    include/gpipe/runtime/step_copies.hpp
     include/gpipe/runtime/step_end.hpp
     include/gpipe/runtime/step_faults.hpp
     include/gpipe/runtime/summary.hpp

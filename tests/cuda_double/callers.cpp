@@ -22,6 +22,7 @@
 
 namespace {
 
+using cuda_double::count;
 using gpipe::Adam;
 using gpipe::device::Cuda;
 using toy::Enqueued;
@@ -86,12 +87,6 @@ std::vector<Real> parameters(Train& train) {
             all.insert(all.end(), values.begin(), values.end());
         }
     return all;
-}
-std::size_t count(char const* call, std::size_t from = 0) {
-    auto const log = cuda_double::call_log();
-    return static_cast<std::size_t>(
-        std::count_if(log.begin() + static_cast<std::ptrdiff_t>(from), log.end(),
-                      [&](std::string const& line) { return line.find(call) == 0; }));
 }
 
 // Losses and parameters of steps over these sizes on streams, undisturbed.

@@ -6,7 +6,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,6 +14,7 @@
 
 namespace {
 
+using cuda_double::count;
 using gpipe::Adam;
 using gpipe::device::Cuda;
 using gpipe::device::Host;
@@ -30,11 +30,6 @@ using Loss = toy::EnqueuedLoss<toy::HeatedSquare<Real, 3, OfTheStep>>;
 using T = toy::Training<Net, Loss, Adam, Cuda>;
 constexpr std::size_t micro_batches = 6;
 
-std::size_t count(char const* call) {
-    auto const& log = cuda_double::call_log();
-    return static_cast<std::size_t>(std::count_if(
-        log.begin(), log.end(), [&](auto const& line) { return line.find(call) == 0; }));
-}
 // Steps that are begun before those before are done, evaluations between, each with others.
 template <class Train, class Set> std::vector<double> run(Train& train, Set set) {
     std::vector<double> result;

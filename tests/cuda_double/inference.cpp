@@ -17,6 +17,7 @@
 
 namespace {
 
+using cuda_double::count;
 using gpipe::Adam;
 using gpipe::device::Cuda;
 using gpipe::device::Host;
@@ -77,19 +78,21 @@ struct Pinned {
 } // namespace
 
 TEST_CASE("on streams of one to four GPUs an inference gives what a training predicts on the host, "
-          "several under way, in any order that streams and events allow, and nothing races") {
+          "several under way, in any order that streams and events allow, eager and as graphs, and "
+          "nothing races") {
     toy::Data<Real> const whole(8, 9), few(3, 10), many(27, 11);
     auto const of_whole = expected(whole.inputs), of_few = expected(few.inputs),
                of_many = expected(many.inputs);
-    std::size_t point = 0;
+    std::size_t point = 0, tried = 0;
     for (std::size_t const m : {1, 2, 3, 8})
         for (std::size_t cells = 1; cells <= 4; ++cells)
             for (std::size_t gpus = 1; gpus <= cells; ++gpus)
                 for (std::size_t way = 0; way < 3; ++way)
                     for (std::uint64_t order = 0; order < 4; ++order) {
                         if (point++ % toy::one_of(3) != 0) continue;
+                        bool const graphs = tried++ % 2 == 1;
                         INFO("M = ", m, ", K = ", cells, ", ", gpus, " GPUs, way ", way, ", order ",
-                             order);
+                             order, graphs ? ", graphs" : "");
                         cuda_double::Session session({.devices = static_cast<int>(gpus),
                                                       .seed = order,
                                                       .peers = [=](int, int) { return way != 1; }});
@@ -103,24 +106,28 @@ TEST_CASE("on streams of one to four GPUs an inference gives what a training pre
                             }
                             auto o = options<Inference>(cells, m, gpus);
                             if (way == 2) o.device.link = gpipe::Link::copied;
+                            if (graphs) o.device.graphs = 2;
                             Inference inference(make_net(watch), o);
                             CHECK(inference.planned_bytes() < train.planned_bytes());
                             inference.copy_from(train);
-                            Pinned outputs(27 * 3), one(8 * 3), two(3 * 3), three(8 * 3);
-                            inference.predict(many.inputs, outputs.numbers);
-                            CHECK(outputs.holds(of_many));
-                            std::vector<Inference::Pending> pending;
-                            for (auto const& [from, to] :
-                                 {std::pair{&whole, &one}, {&few, &two}, {&whole, &three}}) {
-                                auto values = from->inputs;
-                                pending.push_back(inference.start(values, to->numbers));
-                                std::fill(values.begin(), values.end(), Real(1e6));
+                            for (int round = 0; round < 1 + 2 * graphs; ++round) {
+                                Pinned outputs(27 * 3), one(8 * 3), two(3 * 3), three(8 * 3);
+                                inference.predict(many.inputs, outputs.numbers);
+                                CHECK(outputs.holds(of_many));
+                                std::vector<Inference::Pending> pending;
+                                for (auto const& [from, to] :
+                                     {std::pair{&whole, &one}, {&few, &two}, {&whole, &three}}) {
+                                    auto values = from->inputs;
+                                    pending.push_back(inference.start(values, to->numbers));
+                                    std::fill(values.begin(), values.end(), Real(1e6));
+                                }
+                                for (auto& each : pending) each.wait();
+                                CHECK(one.holds(of_whole));
+                                CHECK(two.holds(of_few));
+                                CHECK(three.holds(of_whole));
                             }
-                            for (auto& each : pending) each.wait();
-                            CHECK(one.holds(of_whole));
-                            CHECK(two.holds(of_few));
-                            CHECK(three.holds(of_whole));
                             CHECK(inference.used_bytes() == inference.planned_bytes());
+                            CHECK((count("cudaGraphLaunch") > 0) == graphs);
                         }
                         CHECK(cuda_double::races() == std::vector<std::string>{});
                         CHECK(cuda_double::complaints() == "");
@@ -170,14 +177,18 @@ TEST_CASE("what a layer throws when it is called leaves an inference on streams 
           "and the same object goes on") {
     toy::Data<Real> const data(8, 9), many(27, 11);
     auto const of_data = expected(data.inputs, false), of_many = expected(many.inputs, false);
-    for (std::size_t layer = 0; layer < Net::size; ++layer) {
+    for (std::size_t n = 0; n < 2 * Net::size; ++n) {
+        std::size_t const layer = n / 2, graphs = n % 2;
         cuda_double::Session session({.devices = 2});
         {
             toy::Watch watch;
-            Inference inference(make_net(watch), options<Inference>(2, 4, 2));
+            auto o = options<Inference>(2, 4, 2);
+            o.device.graphs = graphs;
+            Inference inference(make_net(watch), o);
             Pinned outputs(27 * 3), one(8 * 3);
+            if (graphs) inference.predict(data.inputs, one.numbers); // then it is captured
             watch.faults = {{layer, 2, gpipe::Phase::evaluate}};
-            INFO("layer ", layer);
+            INFO("layer ", layer, ", graphs ", graphs);
             CHECK_THROWS_AS(inference.predict(many.inputs, outputs.numbers), toy::Thrown);
             REQUIRE(inference.failure());
             CHECK(inference.failure()->layer == layer);
@@ -191,4 +202,61 @@ TEST_CASE("what a layer throws when it is called leaves an inference on streams 
         }
         CHECK(cuda_double::races() == std::vector<std::string>{});
     }
+}
+
+TEST_CASE(
+    "inferences of few sizes are kept as graphs, which write the outputs wherever they are to "
+    "be, with parameters as they are then, and take a mini-batch of outputs more") {
+    cuda_double::Session session({.devices = 2, .seed = 1, .default_streams = true});
+    {
+        toy::Watch watch;
+        auto o = options<Inference>(2, 3, 2);
+        Inference eager(make_net(watch), o);
+        o.device.graphs = 1;
+        Inference inference(make_net(watch), o);
+        std::size_t const room = 3 * 3 * 3 * sizeof(Real); // of rounded micro-batches
+        CHECK(inference.planned_bytes() - eager.planned_bytes() == gpipe::slot_bytes(room));
+        toy::Data<Real> const data(8, 9);
+        std::vector<Real> expected(8 * 3), pageable(8 * 3), many(3 * 8 * 5), of_many(3 * 8 * 3);
+        gpipe::cuda::Buffer const there(1, 8 * 3 * sizeof(Real));
+        std::span<Real> const on_gpu(reinterpret_cast<Real*>(there.data()), 8 * 3);
+        Pinned pinned(8 * 3);
+        std::size_t runs = 0;
+        for (Real const bias : {Real(0), Real(0.5)}) {
+            std::vector<Real> const biases(6, bias);
+            for (Inference* const each : {&eager, &inference})
+                each->write_parameter(0, 1, std::as_bytes(std::span(biases)));
+            eager.predict(data.inputs, expected);
+            for (int round = 0; round < 3; ++round) {
+                std::fill(pageable.begin(), pageable.end(), Real(0));
+                inference.predict(data.inputs, pageable);
+                CHECK((pageable == expected));
+                std::fill(pinned.numbers.begin(), pinned.numbers.end(), Real(0));
+                inference.start(data.inputs, pinned.numbers).wait();
+                CHECK(pinned.holds(expected));
+                std::vector<Real> seen(8 * 3);
+                inference.start(data.inputs, on_gpu).wait();
+                cuda_double::peek(seen.data(), there.data(), there.size());
+                CHECK((seen == expected));
+                runs += 3;
+            }
+        }
+        CHECK(count("cudaStreamBeginCapture") == 2);
+        CHECK(count("cudaGraphLaunch") == runs - 1);
+        // Of several parts the first alone.
+        for (std::size_t i = 0; i < 3; ++i)
+            std::copy(data.inputs.begin(), data.inputs.end(),
+                      many.begin() + static_cast<std::ptrdiff_t>(i * 8 * 5));
+        inference.predict(many, of_many);
+        for (std::size_t i = 0; i < 3; ++i)
+            CHECK(std::equal(expected.begin(), expected.end(),
+                             of_many.begin() + static_cast<std::ptrdiff_t>(i * 8 * 3)));
+        CHECK(count("cudaGraphLaunch") == runs);
+        // Whoever looks at actions has them walked.
+        inference.time_actions();
+        inference.predict(data.inputs, pageable);
+        CHECK((pageable == expected));
+        CHECK(count("cudaGraphLaunch") == runs);
+    }
+    CHECK(cuda_double::complaints() == "");
 }

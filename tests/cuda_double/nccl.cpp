@@ -749,9 +749,9 @@ TEST_CASE("behind a throw others are sent zeros, not what lay there before") {
     CHECK(Sees::seen == 0);
 }
 
-TEST_CASE("ranks with a GPU each infer what the host predicts, several under way, and hear of what "
-          "throws on one") {
-    toy::Data<Real> const whole(8, 9), many(27, 11);
+TEST_CASE("ranks with a GPU each infer what the host predicts, several under way, eager and as "
+          "graphs, and hear of what throws on one") {
+    toy::Data<Real> const whole(8, 9), few(5, 10), many(27, 11);
     std::vector<Real> of_whole(8 * 3), of_many(27 * 3);
     {
         toy::Watch watch;
@@ -766,7 +766,8 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
     }
     for (std::size_t const m : {1, 3, 8})
         for (std::size_t cells = 1; cells <= 3; ++cells) {
-            INFO("K = ", cells, ", M = ", m);
+            bool const graphs = (m + cells) % 2 == 0;
+            INFO("K = ", cells, ", M = ", m, graphs ? ", graphs" : "");
             cuda_double::Session session({.devices = static_cast<int>(cells), .seed = m % 4});
             {
                 toy::Watch watch;
@@ -774,6 +775,7 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
                 o.samples = 8;
                 o.seed = 7;
                 o.micro_batches = m;
+                o.device.device.graphs = graphs;
                 CrewOf<Inference, &make_net> crew(cells, watch, o);
                 // Pinned: else the host would wait for a message in a copy.
                 gpipe::cuda::PinnedBuffer const pinned(cells * 43 * 3 * sizeof(Real));
@@ -794,13 +796,17 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
                         crew[r].predict(many.inputs, outputs(r, 16, 27));
                     });
                 };
-                predict();
-                crew.rethrow();
-                CHECK(is(0, of_whole));
-                CHECK(is(8, of_whole));
-                CHECK(is(16, of_many));
+                for (int round = 0; round < 2; ++round) {
+                    std::fill_n(reinterpret_cast<Real*>(pinned.data()), cells * 43 * 3, Real(0));
+                    predict();
+                    crew.rethrow();
+                    CHECK(is(0, of_whole));
+                    CHECK(is(8, of_whole));
+                    CHECK(is(16, of_many));
+                }
+                CHECK((cuda_double::count("cudaGraphLaunch") > 0) == graphs);
                 watch.faults = {{4, 0, Phase::evaluate}};
-                crew.each([&](std::size_t r) { crew[r].predict(many.inputs, outputs(r, 16, 27)); });
+                crew.each([&](std::size_t r) { crew[r].predict(few.inputs, outputs(r, 16, 5)); });
                 for (std::size_t r = 0; r < cells; ++r) {
                     REQUIRE(crew.errors[r]);
                     REQUIRE(crew[r].failure());

@@ -14,6 +14,7 @@
 
 namespace {
 
+using cuda_double::count;
 using gpipe::Adam;
 using gpipe::device::Cuda;
 using gpipe::device::Host;
@@ -61,11 +62,6 @@ std::vector<double> on_host(gpipe::schedule::Dynamic schedule) {
     o.schedule = schedule;
     HostTrain train(HostNet{}, {}, Adam{1e-2f}, o);
     return run(train);
-}
-std::size_t count(char const* call) {
-    auto const& log = cuda_double::call_log();
-    return static_cast<std::size_t>(std::count_if(
-        log.begin(), log.end(), [&](auto const& line) { return line.find(call) == 0; }));
 }
 
 } // namespace

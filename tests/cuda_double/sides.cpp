@@ -18,6 +18,7 @@
 
 namespace {
 
+using cuda_double::count;
 using gpipe::Adam;
 using gpipe::device::Cuda;
 using gpipe::device::Host;
@@ -67,11 +68,6 @@ HostTrain host(gpipe::schedule::Dynamic schedule) {
     auto o = options<HostTrain>(1);
     o.schedule = schedule;
     return {HostNet{}, {}, Adam{1e-2f}, o};
-}
-std::size_t count(char const* call) {
-    auto const& log = cuda_double::call_log();
-    return static_cast<std::size_t>(std::count_if(
-        log.begin(), log.end(), [&](auto const& line) { return line.find(call) == 0; }));
 }
 
 } // namespace

@@ -52,14 +52,16 @@ template <class T> struct Outputs {
 } // namespace
 
 TEST_CASE_TEMPLATE("on one GPU or several an inference gives what a training predicts, in every "
-                   "bit, for every K, M and link, and takes fewer bytes",
+                   "bit, for every K, M and link, eager and as graphs, and takes fewer bytes",
                    T, float, double) {
     std::size_t inferences = 0;
     for (std::size_t const m : {1, 3, 8})
         for (std::size_t cells = 1; cells <= 4; ++cells)
             for (gpipe::Link const link : links) {
                 toy::Session const session(inferences % 4);
-                INFO("K = ", cells, ", M = ", m, ", link ", static_cast<int>(link));
+                bool const graphs = inferences % 2 == 1;
+                INFO("K = ", cells, ", M = ", m, ", link ", static_cast<int>(link),
+                     graphs ? ", graphs" : "");
                 toy::Watch watch;
                 Train<T> train(watched(Net<T>{}, watch), {}, optimizer,
                                options<Train<T>>(2, 4, gpipe::Link::shared));
@@ -67,8 +69,9 @@ TEST_CASE_TEMPLATE("on one GPU or several an inference gives what a training pre
                     toy::Data<T> const data(8, i);
                     train.step(data.inputs, data.targets);
                 }
-                Inference<T> inference(watched(Net<T>{}, watch),
-                                       options<Inference<T>>(cells, m, link));
+                auto o = options<Inference<T>>(cells, m, link);
+                o.device.graphs = 2 * graphs;
+                Inference<T> inference(watched(Net<T>{}, watch), o);
                 inference.copy_from(train);
                 CHECK(inference.used_bytes() == inference.planned_bytes());
                 CHECK(inference.planned_bytes() < train.planned_bytes());
@@ -77,18 +80,20 @@ TEST_CASE_TEMPLATE("on one GPU or several an inference gives what a training pre
                 train.predict(many.inputs, expected);
                 train.predict(whole.inputs, of_whole);
                 train.predict(few.inputs, of_few);
-                Outputs<T> outputs(27), one(8), two(3), three(8);
-                inference.predict(many.inputs, outputs.numbers);
-                CHECK(outputs == expected);
-                auto first = inference.start(whole.inputs, one.numbers);
-                auto second = inference.start(few.inputs, two.numbers);
-                auto third = inference.start(whole.inputs, three.numbers);
-                third.wait();
-                second.wait();
-                first.wait();
-                CHECK(one == of_whole);
-                CHECK(two == of_few);
-                CHECK(three == of_whole);
+                for (int round = 0; round < 1 + 2 * graphs; ++round) {
+                    Outputs<T> outputs(27), one(8), two(3), three(8);
+                    inference.predict(many.inputs, outputs.numbers);
+                    CHECK(outputs == expected);
+                    auto first = inference.start(whole.inputs, one.numbers);
+                    auto second = inference.start(few.inputs, two.numbers);
+                    auto third = inference.start(whole.inputs, three.numbers);
+                    third.wait();
+                    second.wait();
+                    first.wait();
+                    CHECK(one == of_whole);
+                    CHECK(two == of_few);
+                    CHECK(three == of_whole);
+                }
                 ++inferences;
             }
     MESSAGE(inferences, " inferences");

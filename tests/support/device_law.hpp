@@ -137,6 +137,7 @@ struct SomeWalk {
         if (log->walk) log->walk(lane);
         return log->good;
     }
+    template <class Copy> void deliver(Copy) const {}
     std::exception_ptr error() const { return std::make_exception_ptr(0); }
     bool go_on(std::size_t lane, gpipe::Progress& progress) const noexcept {
         if (log->go_on) return log->go_on(lane, progress.at);

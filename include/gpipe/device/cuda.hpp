@@ -45,7 +45,9 @@ class Cuda : public OwnMemory {
         /// graph takes memory of the GPU that no plan counts, as CUDA's context and cuBLAS do, and
         /// how much CUDA does not say: leave a reserve beside what is planned. Where there is none
         /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
-        /// on streams, with the same results.
+        /// on streams, with the same results. An Inference keeps what start() and the first part
+        /// of predict() do: then its last device has room for a mini-batch's outputs, too, from
+        /// where they are copied.
         std::size_t graphs = 0;
         /// Whether its streams and the default stream wait for each other, as Options::debug has
         /// it: a kernel there is in order, and an error in a capture, as is another GPU left
@@ -115,11 +117,8 @@ class Cuda : public OwnMemory {
     void record(std::size_t stream, std::uint64_t position) {
         mark(stream, position).record(names_[stream]);
     }
-    /// From GPU to GPU, too: addresses tell whose they are. (cudaMemcpyPeerAsync, which would be
-    /// told, is said to be refused in captures.)
     void copy(std::size_t stream, std::byte* to, std::byte const* from, std::size_t bytes) {
-        cuda::check("cudaMemcpyAsync",
-                    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, names_[stream]));
+        names_[stream].copy(to, from, bytes);
     }
     void fill(std::size_t stream, std::byte* to, std::size_t bytes) {
         make_current(streams_[stream].device());
@@ -163,6 +162,7 @@ class Cuda : public OwnMemory {
                 return static_cast<void>(drain()), true;
             if (keeps && !graphs_.has_met(key.part)) meet(key.part);
         }
+        walk.deliver([this](auto... copy) { hub_.copy(copy...); });
         done_[key.slot].record(hub_);
         return false;
     }

@@ -53,7 +53,7 @@ class Feeds {
             std::memcpy(pinned, from, bytes);
             from = pinned;
         }
-        check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
+        stream.copy(to, from, bytes);
     }
     /// Returns when what is on the default stream of its GPU is done, if an array is on one;
     /// `otherwise`: the GPU of managed memory.

@@ -48,6 +48,11 @@ class StreamRef {
     /// What comes next on this stream waits for all that was on the event's when it was last
     /// recorded; for nothing if it never was.
     void wait(Event const& event) const;
+    /// From any GPU's memory or the host's to any: addresses tell whose they are.
+    /// (cudaMemcpyPeerAsync, which would be told, is said to be refused in captures.)
+    void copy(std::byte* to, std::byte const* from, std::size_t bytes) const {
+        check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+    }
     /// Whether everything on the stream has run.
     bool query() const {
         cudaError_t const status = cudaStreamQuery(stream_);

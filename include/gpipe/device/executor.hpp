@@ -45,12 +45,16 @@ struct Progress {
 /// - (lane): walks a lane, where no wait is refused. Never throws. False: what the lane has put on
 ///   queues is of no use;
 /// - error(): what was wrong with that;
+/// - deliver(copy): has what it leaves for the caller copied, by copy(to, from, bytes); behind the
+///   rest, by an executor that keeps runs;
 /// - go_on(lane, progress): walks a lane from there on. Never throws. False: before its end, for a
 ///   wait was refused, see DeviceQueue; to be called again.
 template <class W>
-concept DeviceWalk = requires(W const walk, std::size_t lane, Progress& progress) {
+concept DeviceWalk = requires(W const walk, std::size_t lane, Progress& progress,
+                              void (*copy)(std::byte*, std::byte const*, std::size_t)) {
     walk.feed();
     walk.begin(false);
+    walk.deliver(copy);
     { walk(lane) }
     noexcept->std::same_as<bool>;
     { walk.error() } -> std::same_as<std::exception_ptr>;
@@ -86,6 +90,7 @@ struct SomeWalk {
     void begin(bool) const;
     bool operator()(std::size_t) const noexcept;
     std::exception_ptr error() const;
+    template <class Copy> void deliver(Copy) const;
     bool go_on(std::size_t, Progress&) const noexcept;
 };
 

@@ -216,7 +216,8 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         }
         stage(begin.sides, staging.steps * begin.staged_sides);
         if (last) {
-            stage(plan.targets_at, staging.steps * plan.staged_targets);
+            // Outputs are brought to the caller before the next run begins.
+            stage(plan.targets_at, (trains ? staging.steps : 1) * plan.staged_targets);
             stage(plan.sums_at, slot_bytes(staging.sums));
         }
         bytes.staging = at - staged;

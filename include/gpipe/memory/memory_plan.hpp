@@ -37,7 +37,7 @@ struct DeviceBytes {
 /// memory; nothing on one that can.
 struct Staging {
     GroupSizes inputs;         ///< of the chain: on the device of the first cell
-    GroupSizes targets;        ///< of the loss: on the device of the last
+    GroupSizes targets;        ///< of the loss, or outputs: on the device of the last
     std::size_t samples = 0;   ///< largest mini-batch
     std::size_t sums = 0;      ///< bytes of the loss's numbers: on the device of the last cell
     std::size_t state = 0;     ///< bytes of what changes from step to step: on every device
@@ -140,8 +140,8 @@ struct MemoryPlan {
     /// By skip of the chain: its edge; Operands::none where both ends are in one cell.
     Array<std::uint32_t> skip_edges;
     bool stages = false;            ///< whether devices cannot read the host's memory, see Staging
-    std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets, where these
-    std::size_t staged_targets = 0; ///< are staged: several lie one behind the other
+    std::size_t staged_inputs = 0;  ///< bytes of one mini-batch's inputs, and targets or outputs,
+    std::size_t staged_targets = 0; ///< where these are staged: several lie one behind the other
     std::size_t host = 0;           ///< bytes of the host's memory that copies go to or through
     /// Bytes of the host's memory for a copy of all parameters and optimizer state, if asked for.
     std::size_t snapshot = 0;

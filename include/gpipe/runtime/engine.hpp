@@ -191,7 +191,7 @@ template <DeviceRuntime Device> class Engine {
             table.lanes(),
             &table,
             {arguments.samples, arguments.before, arguments.last, run.batch->optionals().absent},
-            arguments.training() && arguments.updates && !run.observed(),
+            keeps(arguments) && !run.observed(),
             table.repeats && arguments.training() == arguments.trains(),
             table.stream_of_device[run.batch->reader()]};
         try {
@@ -202,6 +202,13 @@ template <DeviceRuntime Device> class Engine {
             if (device_.launched()) runs_.interrupt(run);
             throw;
         }
+    }
+    // Whether the same numbers mean the very same work. (What is behind other samples of an
+    // inference draws other random numbers, and seldom comes twice.)
+    bool keeps(RunArguments const& arguments) const {
+        return arguments.training()
+                   ? arguments.updates
+                   : batches_[arguments.slot].stages_outputs() && arguments.before == 0;
     }
     // From beginning to end.
     void run(StepTable const& table, RunArguments const& arguments) {

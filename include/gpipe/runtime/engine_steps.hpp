@@ -32,7 +32,7 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !planned.overlaps,
                    planned.programs.size()),
       seed_(seed) {
-    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].copy_devices());
+    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].feed_devices());
     give_states();
     for (std::size_t slot = 0; slot < slots; ++slot) runs_[slot].caller = &caller_;
 }

@@ -31,7 +31,8 @@ template <class Net, class... Policies> class InferencePlan {
         return Chosen::cut(device_count, Net::costs());
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples; where
-    /// tensors may have to be copied between devices, any two have such a `link`.
+    /// tensors may have to be copied between devices, any two have such a `link`. Without outputs
+    /// that are kept there for graphs.
     static constexpr std::size_t peak_bytes(std::size_t device, std::size_t samples,
                                             Link link = Device::most_link) requires is_constant {
         return plan_with(samples, plan_bytes, link).devices[device].total();
@@ -81,6 +82,16 @@ template <class Net, class... Policies> class InferencePlan {
 
 namespace detail {
 
+// Whether the options of a device, or of what joins several, say so.
+template <class DeviceOptions> bool keeps_graphs(DeviceOptions const& options) {
+    if constexpr (requires { options.graphs; })
+        return options.graphs > 0;
+    else if constexpr (requires { options.device.graphs; })
+        return options.device.graphs > 0;
+    else
+        return false;
+}
+
 // Of the Machine of an Inference of `net`, which must outlive it: what Chosen, its
 // InferencePolicies, leaves open is in its options. Throws std::invalid_argument where one does not
 // fit.
@@ -100,6 +111,7 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
                       checked_product(4, devices));
     Model model = inference_model<Device>(net);
     model.constants = constants;
+    if (keeps_graphs(options.device)) model.targets = model.infos[Net::size - 1].output;
     check_cells(Net::size, devices);
     check_costs(model.costs.data(), model.costs.size());
     Array<std::size_t> first(devices + 1);

@@ -29,13 +29,12 @@ class MiniBatch {
   public:
     using Pointers = std::span<TensorPointer const>; ///< arrays of the caller, one per tensor
 
-    /// What has to be copied before the run.
+    /// What has to be copied before the run, or behind it.
     struct Copy {
-        std::size_t device = 0;          ///< whose memory it goes to
-        std::byte* to = nullptr;         ///< there
-        std::byte const* from = nullptr; ///< in the caller's array
-        std::size_t bytes = 0;           ///< how many
-        std::size_t pinned = 0;          ///< where it may wait: offset in room for a mini-batch
+        std::byte* staged = nullptr; ///< in the memory of a device
+        std::byte* given = nullptr;  ///< in the caller's array
+        std::size_t bytes = 0;       ///< how many
+        std::size_t pinned = 0;      ///< where it may wait: offset in room for a mini-batch
     };
 
     MiniBatch() = default;
@@ -75,8 +74,11 @@ class MiniBatch {
             set(groups_[d + 1], model.sides.size(), d, plan.begin[d].staged_sides,
                 plan.begin[d].sides);
         }
+        std::size_t const pinned = staged_bytes_;
         set(groups_[devices + 1], model.target_tensors, programs.device_of(programs.cells() - 1),
             plan.staged_targets, plan.targets_at);
+        stages_outputs_ = plan.staged_targets > 0 && plan.lowered.computing().evaluates();
+        if (stages_outputs_) staged_bytes_ = pinned;
         copies_ = Array<Copy>(copies);
         for (SideInfo const& side : model.sides)
             kept_bytes_ += keeps && !plan.stages ? slot_bytes(samples_ * side.bytes) : 0;
@@ -96,10 +98,13 @@ class MiniBatch {
             if (bool const given = i < inputs.size(); given || measures)
                 absent_ |= std::uint64_t{(given ? inputs[i] : others[i - inputs.size()]).absent}
                            << i;
-        Group& targets = groups_[groups_.size() - 1];
+        Group& others_group = groups_[groups_.size() - 1];
         point(groups_[0], inputs.first(groups_[0].tensors), first, count, groups_[0].staged, slot);
         if (groups_.size() > 2) take_sides(inputs.subspan(groups_[0].tensors), first, count, slot);
-        point(targets, others, first, count, targets.staged && measures, slot);
+        fed_ = copy_count_;
+        point(others_group, others, first, count,
+              others_group.staged && (measures || stages_outputs_), stages_outputs_ ? 0 : slot);
+        if (!stages_outputs_) fed_ = copy_count_;
     }
 
     /// The arrays of one micro-batch's tensors.
@@ -116,20 +121,24 @@ class MiniBatch {
     }
     /// Which tensors are absent.
     StepOptionals optionals() const { return {tags_.data(), absent_}; }
-    /// Of the inputs, then of side inputs, then of targets or outputs.
-    std::span<Copy const> copies() const { return {copies_.data(), copy_count_}; }
+    /// Before the run: of the inputs, then of side inputs, then of targets.
+    std::span<Copy const> feeds() const { return {copies_.data(), fed_}; }
+    /// Behind it: of outputs, where they are staged.
+    std::span<Copy const> outputs() const { return {copies_.data() + fed_, copy_count_ - fed_}; }
+    /// Whether what a run of any rank does is the same wherever outputs are to be.
+    bool stages_outputs() const { return stages_outputs_; }
     /// Bytes of room for a mini-batch outside the device.
     std::size_t staged_bytes() const { return staged_bytes_; }
     /// The device that reads the inputs.
     std::size_t reader() const { return groups_[0].device; }
-    /// The device of each copy that there can be.
-    Array<std::size_t> copy_devices() const {
+    /// The device of each copy that there can be before a run.
+    Array<std::size_t> feed_devices() const {
         Array<std::size_t> devices(copies_.size());
         std::size_t n = 0;
-        for (Group const& group : groups_)
-            for (std::size_t t = 0; t < group.tensors && group.staged; ++t)
-                if (group.has(t)) devices[n++] = group.device;
-        return devices;
+        for (std::size_t g = 0; g + stages_outputs_ < groups_.size(); ++g)
+            for (std::size_t t = 0; t < groups_[g].tensors && groups_[g].staged; ++t)
+                if (groups_[g].has(t)) devices[n++] = groups_[g].device;
+        return first_of(devices, n);
     }
 
   private:
@@ -208,8 +217,7 @@ class MiniBatch {
             // Of one that is absent nothing is read; its copy keeps its place among the others.
             std::byte* data = from[t].absent ? nullptr : from[t].data + first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {group.device, staged, data,
-                                          from[t].absent ? 0 : count * bytes, pinned};
+                copies_[copy_count_++] = {staged, data, from[t].absent ? 0 : count * bytes, pinned};
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);
@@ -224,6 +232,8 @@ class MiniBatch {
     Array<Group> groups_; // the inputs, by device side inputs, if there are any, targets or outputs
     Array<Copy> copies_;
     std::size_t copy_count_ = 0;
+    std::size_t fed_ = 0; // of these
+    bool stages_outputs_ = false;
     Array<void const*> tags_;  // by tensor: inputs, side inputs, targets; none if all are there
     std::uint64_t absent_ = 0; // a bit for each
     std::size_t staged_bytes_ = 0;

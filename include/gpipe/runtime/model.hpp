@@ -120,7 +120,7 @@ struct Model {
     HandleNeeds loss_handles;               ///< that the loss declares
     std::size_t sums = 2;                   ///< numbers that the loss leaves per micro-batch
     std::size_t states = 0;                 ///< arrays per parameter tensor of the optimizer
-    GroupSizes targets;                     ///< of the loss
+    GroupSizes targets;                     ///< of the loss, or outputs that are staged
     std::size_t optimizer_bytes = 0;        ///< of the functor itself
     ToldRatesFunction told_rates = nullptr; ///< likewise
     void (*check_rates)(void const* optimizer) = nullptr; ///< throws where one is not finite

@@ -5,6 +5,7 @@
 #include <gpipe/runtime/exchange_zeros.hpp>
 #include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/run.hpp>
+#include <gpipe/runtime/step_copies.hpp>
 #include <gpipe/runtime/step_end.hpp>
 #include <gpipe/runtime/table.hpp>
 #include <gpipe/trace/nvtx.hpp>
@@ -33,6 +34,12 @@ template <DeviceRuntime Device> class Walker {
 
         /// Brings the mini-batch to the devices, where they do not find it.
         void feed() const { walker->feed(*run); }
+        /// Has what it leaves for the caller copied, by copy(to, from, bytes).
+        template <class Copy> void deliver(Copy copy) const {
+            for (MiniBatch::Copy const& output : run->batch->outputs())
+                if (output.bytes && output.given && !run->failed())
+                    copy(output.given, output.staged, output.bytes);
+        }
         /// Nothing has happened yet.
         void begin(bool follows) const { run->begin(follows); }
         /// Walks a lane on; false before its end.
@@ -53,8 +60,9 @@ template <DeviceRuntime Device> class Walker {
   private:
     void feed(Run const& run) {
         std::byte* const pinned = mail_.batch(run.arguments.slot);
-        for (std::size_t i = 0; MiniBatch::Copy const& copy : run.batch->copies()) {
-            if (copy.bytes) device_.feed(i, copy.to, copy.from, copy.bytes, pinned + copy.pinned);
+        for (std::size_t i = 0; MiniBatch::Copy const& copy : run.batch->feeds()) {
+            if (copy.bytes)
+                device_.feed(i, copy.staged, copy.given, copy.bytes, pinned + copy.pinned);
             ++i;
         }
     }
@@ -125,28 +133,22 @@ template <DeviceRuntime Device> class Walker {
         if (step.publishes) device_.record(step.stream, run.base + step.position);
     }
 
+    detail::StepCopies<Device> copies() { return {device_, tables_, end_}; }
     // What is no call of layers: a copy, or what ends a step.
     template <bool observed>
     [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
                                      std::size_t walker) {
         if (!ends_step(step.kind)) {
-            if (run.ranges[step.micro_batch].count > 0 || is_message(step))
+            if (run.ranges[step.micro_batch].count > 0 || copies().is_message(step))
                 copy<observed>(run, table, step, walker);
         } else if (!StepWork<Device>::stops(run.failed())) {
             end_.end(run, step);
         }
     }
-    // One that has no samples is sent all the same, without bytes: what is behind it on its own
-    // rank may rely on what comes back from others.
-    bool is_message(Step const& step) const {
-        if constexpr (joins_ranks<Device>)
-            return is_transfer(step.kind) && tables_.edges[step.calls].channel != no_channel;
-        return false;
-    }
     template <bool observed>
     void copy(Run& run, StepTable const& table, Step const& step, std::size_t walker) {
         if constexpr (observed) observe_copy(run, step, walker, true);
-        put_copies(run, table, step);
+        copies().put(run, table, step);
         if constexpr (observed) observe_copy(run, step, walker, false);
     }
     // A copy is observed where the stream does it.
@@ -169,44 +171,6 @@ template <DeviceRuntime Device> class Walker {
     static Action action_of(Step const& step) {
         return {step.kind, step.cell, step.micro_batch, is_transfer(step.kind) ? step.calls : 0};
     }
-    void put_copies(Run& run, StepTable const& table, Step const& step) {
-        std::size_t const samples = run.ranges[step.micro_batch].count;
-        auto const from_to = [&](std::byte const* from, std::byte* to, std::size_t bytes) {
-            if (bytes > 0) device_.copy(step.stream, to, from, bytes);
-        };
-        if (!is_transfer(step.kind)) {
-            CellRow const& cell = tables_.cells[step.cell];
-            std::size_t const input = cell.input(samples);
-            std::byte* const block = table.of(step, Region::retained);
-            std::byte* const from = table.of(step, Region::input);
-            std::byte* const to = table.of(step, Region::output);
-            bool const out = step.kind == Kind::offload;
-            from_to(out ? block : from, out ? to : block, cell.retained);
-            from_to(out ? from : from + cell.retained, out ? to + cell.retained : to, input);
-            return;
-        }
-        bool const gradient =
-            step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
-        EdgeRow const& edge = tables_.edges[step.calls];
-        std::size_t const bytes =
-            samples > 0 ? (gradient ? edge.gradients : edge.tensors)(samples) : 0;
-        if constexpr (joins_ranks<Device>)
-            if (edge.channel != no_channel) {
-                std::size_t const channel = edge.channel + gradient;
-                bool const sends =
-                    step.kind == Kind::send_output || step.kind == Kind::send_gradient;
-                // No word goes with it: who gets zeros, as indices, say, does no harm.
-                if (calls_enqueue<Device> && sends && run.failed())
-                    device_.fill(step.stream, table.of(step, Region::input), bytes);
-                if (sends)
-                    return end_.send(run, step.stream, channel, table.of(step, Region::input),
-                                     bytes);
-                return end_.receive(run, step.stream, channel, table.of(step, Region::output),
-                                    bytes);
-            }
-        from_to(table.of(step, Region::input), table.of(step, Region::output), bytes);
-    }
-
     Frame frame_of(Run const& run, StepTable const& table, Tables const& tables,
                    Step const& step) const {
         SampleRange const range = run.ranges[step.micro_batch];
@@ -221,7 +185,7 @@ template <DeviceRuntime Device> class Walker {
         return frame;
     }
 
-    // Copies the chain's output to the caller's arrays.
+    // Copies the chain's output to the caller's arrays, or where that is staged.
     void deliver(Run const& run, StepTable const& table, Step const& step) {
         std::byte const* from = table.of(step, Region::output);
         for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {

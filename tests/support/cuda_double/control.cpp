@@ -1,9 +1,12 @@
 // What tests ask of the double: faults, counts, reports.
 #include "world.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 
 namespace cuda_double {
 
@@ -81,6 +84,13 @@ std::string dropped() {
 }
 std::vector<std::string> call_log() {
     return locked([](World& w) { return w.log; });
+}
+std::size_t count(char const* call, std::size_t from) {
+    return locked([=](World& w) {
+        return static_cast<std::size_t>(
+            std::count_if(w.log.begin() + static_cast<std::ptrdiff_t>(from), w.log.end(),
+                          [=](std::string const& line) { return line.find(call) == 0; }));
+    });
 }
 std::vector<std::string> races() {
     return locked([](World& w) { return w.races; });

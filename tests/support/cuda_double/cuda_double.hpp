@@ -108,6 +108,8 @@ std::size_t synchronizations();
 
 /// Every call, in order, with what is worth knowing of it.
 std::vector<std::string> call_log();
+/// How many of these calls there were, from one of all on.
+std::size_t count(char const* call, std::size_t from = 0);
 /// What drop_call() or drop_synchronization() dropped; empty if nothing yet.
 std::string dropped();
 
