@@ -52,6 +52,7 @@ template <class Net, class Loss, class Device> std::vector<double> losses(std::s
     options.seed = 3;
     options.cells = cells;
     options.micro_batches = 3;
+    options.clip_norm = 0.1;
     Train train(Net{}, {}, gpipe::AdamW{.learning_rate = 1e-2f}, options);
     Data<float> const data(6, 1);
     std::vector<double> result;
@@ -62,7 +63,8 @@ template <class Net, class Loss, class Device> std::vector<double> losses(std::s
 
 } // namespace
 
-TEST_CASE("P1 parameters of two element types on one device are updated as on the host") {
+TEST_CASE(
+    "P1 parameters of two element types on one device are clipped and updated as on the host") {
     using Loss = MeanSquare<float, 3>;
     auto const expected = losses<NetOf<Alone>, Loss, gpipe::device::Host>(1);
     CHECK(expected[3] < expected[0]);

@@ -247,6 +247,47 @@ TEST_CASE_TEMPLATE("updates on a GPU are the host's in every bit, but for Adam's
     }
 }
 
+TEST_CASE_TEMPLATE("squares of many gradients, summed up at once, are those of each on the host", T,
+                   float, double) {
+    Stream const stream(0);
+    CudaStream const name(stream.get());
+    std::mt19937 random(3);
+    std::normal_distribution<double> numbers(0, 1);
+    std::vector<T> values(150'000);
+    for (T& value : values) value = static_cast<T>(numbers(random));
+    Buffer const data(0, values.size() * sizeof(T)), workspace(0, gpipe::squares_workspace),
+        exact(0, gpipe::exact_words * sizeof(std::uint64_t));
+    write(data, values);
+    for (std::size_t const count : {std::size_t{1}, std::size_t{5}, gpipe::most_rows_at_once}) {
+        std::vector<gpipe::UpdateRow> rows(count);
+        std::vector<double> expected;
+        std::vector<std::uint64_t> words(gpipe::exact_words), untouched = words;
+        for (std::size_t r = 0; r < count; ++r) {
+            std::size_t const first = r * 64;
+            std::size_t const sizes[] = {70'000, 1, 0, 2'049, 255};
+            rows[r].gradient = data.data() + first * sizeof(T);
+            rows[r].elements = sizes[(r + count) % 5];
+            expected.push_back(
+                gpipe::ordered_sum_of_squares(values.data() + first, rows[r].elements));
+            gpipe::add_squares_exactly(words.data(), values.data() + first, rows[r].elements);
+        }
+        for (bool const exactly : {false, true}) {
+            CAPTURE(count);
+            CAPTURE(exactly);
+            Buffer const results(0, (count + 1) * sizeof(double));
+            write(exact, untouched);
+            gpipe::SquaresCall call{reinterpret_cast<double*>(results.data()), workspace.data(),
+                                    &name};
+            if (exactly) call.exact = reinterpret_cast<std::uint64_t*>(exact.data());
+            gpipe::StepWork<gpipe::device::Cuda>::squares<T>(call, rows.data(), count);
+            stream.synchronize();
+            CHECK(same_bits(read<double>(results, count), expected));
+            CHECK(read<double>(results, 1, count * sizeof(double))[0] == 0);
+            CHECK((read<std::uint64_t>(exact, words.size()) == (exactly ? words : untouched)));
+        }
+    }
+}
+
 namespace {
 
 // An element of twelve bytes, of which no thread reads several at once.

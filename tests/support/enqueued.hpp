@@ -367,16 +367,25 @@ struct gpipe::StepWork<gpipe::device::Cuda>
         return true;
     }
     template <class T>
-    static void squares(gpipe::SquaresCall const& call, gpipe::UpdateRow const& row) {
+    static void squares(gpipe::SquaresCall const& call, gpipe::UpdateRow const* rows,
+                        std::size_t count) {
         toy::Ranges ranges;
-        ranges.add(reinterpret_cast<T const*>(row.gradient), row.elements);
-        ranges.add(call.result, 1);
+        std::vector<gpipe::UpdateRow> const those(rows, rows + count);
+        for (gpipe::UpdateRow const& row : those)
+            ranges.add(reinterpret_cast<T const*>(row.gradient), row.elements);
+        ranges.add(call.result, count);
         ranges.add(call.workspace, gpipe::squares_workspace);
         ranges.add(call.exact, call.exact ? gpipe::exact_words : 0);
         toy::enqueue(
             *static_cast<Stream const*>(call.stream),
-            [call, row] { gpipe::detail::sum_squares<T>(call, row); }, std::move(ranges),
-            "the squares");
+            [call, those] {
+                gpipe::SquaresCall own = call;
+                for (gpipe::UpdateRow const& row : those) {
+                    gpipe::detail::sum_squares<T>(own, row);
+                    ++own.result;
+                }
+            },
+            std::move(ranges), "the squares");
     }
     template <class T> static void add(gpipe::AddCall const& call, gpipe::UpdateRow const& row) {
         toy::Ranges ranges;

@@ -14,29 +14,58 @@ namespace gpipe::cuda {
 
 namespace detail {
 
-// Not cub::DeviceReduce: its order is its own, and another on another GPU.
+// What a block of so many adds, for all its threads to call. (Not cub::DeviceReduce: its order is
+// its own, and another on another GPU.)
 template <class Add, class T>
-__global__ void ordered_sum_kernel(T const* data, std::size_t count, double* results) {
+__device__ void ordered_block_sum(T const* data, std::size_t count, std::size_t block,
+                                  std::size_t blocks, double* result) {
     __shared__ double sums[sum_threads];
     std::size_t const t = threadIdx.x;
-    sums[t] = gpipe::detail::thread_sum<Add>(data, count, blockIdx.x * sum_threads + t,
-                                             gridDim.x * sum_threads);
+    sums[t] =
+        gpipe::detail::thread_sum<Add>(data, count, block * sum_threads + t, blocks * sum_threads);
     for (std::size_t half = sum_threads / 2; half > 0; half /= 2) {
         __syncthreads();
         if (t < half) sums[t] += sums[t + half];
     }
-    if (t == 0) results[blockIdx.x] = sums[0];
+    if (t == 0) *result = sums[0];
 }
 
-template <class Add, class T>
-void ordered_sum(cudaStream_t stream, T const* data, std::size_t count, double* result,
-                 void* workspace) {
+// So many tensors, summed up at once. Their blocks leave sums one behind the other.
+template <class T, std::size_t most> struct SumRows {
+    struct Row {
+        T const* data;
+        std::size_t count;
+        unsigned end; // of its blocks
+    };
+    Row rows[most];
+
+    __device__ unsigned begin(unsigned row) const { return row > 0 ? rows[row - 1].end : 0; }
+};
+template <class Add, class T, std::size_t most>
+__global__ void block_sums_kernel(SumRows<T, most> const all, double* sums) {
+    unsigned r = 0;
+    while (blockIdx.x >= all.rows[r].end) ++r;
+    unsigned const begin = all.begin(r);
+    ordered_block_sum<Add>(all.rows[r].data, all.rows[r].count, blockIdx.x - begin,
+                           all.rows[r].end - begin, sums + blockIdx.x);
+}
+template <class T, std::size_t most>
+__global__ void total_sums_kernel(SumRows<T, most> const all, double const* sums, double* results) {
+    unsigned const r = blockIdx.x, begin = all.begin(r);
+    ordered_block_sum<gpipe::detail::AddValue>(sums + begin, all.rows[r].end - begin, 0, 1,
+                                               results + r);
+}
+
+template <class Add, class T, std::size_t most>
+void ordered_sums(cudaStream_t stream, SumRows<T, most> rows, unsigned count, double* results,
+                  void* workspace) {
     auto* const sums = static_cast<double*>(workspace);
-    auto const blocks = static_cast<unsigned>(sum_blocks(count));
+    unsigned blocks = 0;
+    for (unsigned r = 0; r < count; ++r)
+        rows.rows[r].end = blocks += static_cast<unsigned>(sum_blocks(rows.rows[r].count));
     if (blocks > 0)
-        launch(stream, blocks, sum_threads, 0, ordered_sum_kernel<Add, T>, data, count, sums);
-    launch(stream, 1, sum_threads, 0, ordered_sum_kernel<gpipe::detail::AddValue, double>, sums,
-           blocks, result);
+        launch(stream, blocks, sum_threads, 0, block_sums_kernel<Add, T, most>, rows, sums);
+    launch(stream, count, sum_threads, 0, total_sums_kernel<T, most>, rows, sums, results);
 }
 
 // Slots by warps. Integers, so that it does not matter who adds when.
@@ -78,13 +107,15 @@ constexpr std::size_t reduction_workspace(std::size_t elements) {
 /// GPU; see sum_threads for the order. Throws Error.
 template <class T>
 void sum(cudaStream_t stream, T const* data, std::size_t count, double* result, void* workspace) {
-    detail::ordered_sum<gpipe::detail::AddValue>(stream, data, count, result, workspace);
+    detail::ordered_sums<gpipe::detail::AddValue>(stream, detail::SumRows<T, 1>{{{data, count, 0}}},
+                                                  1, result, workspace);
 }
 /// The same for the sum of their squares and ordered_sum_of_squares().
 template <class T>
 void sum_of_squares(cudaStream_t stream, T const* data, std::size_t count, double* result,
                     void* workspace) {
-    detail::ordered_sum<gpipe::detail::AddSquare>(stream, data, count, result, workspace);
+    detail::ordered_sums<gpipe::detail::AddSquare>(
+        stream, detail::SumRows<T, 1>{{{data, count, 0}}}, 1, result, workspace);
 }
 /// Enqueues what add_squares_exactly() does: `words` lie in the device's memory. Throws Error.
 template <class T>

@@ -13,7 +13,7 @@ namespace gpipe {
 /// What the library itself does in a step, called in the order of a stream: host functions. For a
 /// device on which calls put work on a stream it is to be specialised, with EnqueuingWork as its
 /// base and commit(CommitCall), revoke(RevokeCall), keep(KeepCall), scale<T>(ScaleCall),
-/// squares<T>(SquaresCall, UpdateRow), add<T>(AddCall, UpdateRow) and update<T,
+/// add<T>(AddCall, UpdateRow), squares<T>(SquaresCall, UpdateRow const* rows, count) and update<T,
 /// Optimizer>(UpdateCall, UpdateRow const* rows, count), which put that on the call's stream; and
 /// what PoisonWork has.
 template <class Device> struct StepWork {
@@ -21,7 +21,8 @@ template <class Device> struct StepWork {
     static constexpr bool enqueues = false;
     /// Whether a walk stops where layers have failed: not before all their calls have been made.
     static constexpr bool stops(bool) { return false; }
-    /// How many tensors are updated at once, at most: one, so that what throws names it.
+    /// How many tensors are updated, or summed up, at once, at most: one, so that what throws
+    /// names it.
     static constexpr std::size_t rows_at_once = 1;
     /// Whether attempt() throws nothing.
     static constexpr bool catches = true;
@@ -46,8 +47,9 @@ template <class Device> struct StepWork {
     static void revoke(RevokeCall const& call) noexcept { detail::revoke(call); }
     static bool keep(KeepCall const& call) noexcept { return detail::keep(call); }
     template <class T> static void scale(ScaleCall const& call) { detail::scale_gradient<T>(call); }
-    template <class T> static void squares(SquaresCall const& call, UpdateRow const& row) {
-        detail::sum_squares<T>(call, row);
+    template <class T>
+    static void squares(SquaresCall const& call, UpdateRow const* row, std::size_t) {
+        detail::sum_squares<T>(call, *row);
     }
     template <class T> static void add(AddCall const& call, UpdateRow const& row) {
         detail::add_gradient<T>(call, row);
@@ -74,7 +76,7 @@ template <class Work> struct EnqueuingWork {
     static constexpr bool enqueues = true;
     /// A walk stops where layers have failed.
     static constexpr bool stops(bool failed) { return failed; }
-    /// A tensor is updated by itself, unless the specialisation says otherwise.
+    /// A tensor is looked at by itself, unless the specialisation says otherwise.
     static constexpr std::size_t rows_at_once = 1;
     /// What throws is the walk's to catch: there is no other lane.
     static constexpr bool catches = false;

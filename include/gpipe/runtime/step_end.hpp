@@ -221,6 +221,17 @@ template <DeviceRuntime Device> class StepEnd {
         return checks.squares() && !immediate && run.arguments.last;
     }
 
+    // How many rows from this one on, of so many, one call of its function does.
+    template <class Function>
+    static std::size_t alike(UpdateRow const& row, Function UpdateRow::*function,
+                             std::size_t left) {
+        std::size_t count = 1;
+        while (count < Work::rows_at_once && count < left &&
+               (&row)[count].*function == row.*function)
+            ++count;
+        return count;
+    }
+
     // For the norm of all gradients: the squares of a device's.
     void sum_squares(Run& run, std::size_t d, std::size_t stream) {
         std::size_t const first = tables_.updates_at[d];
@@ -233,13 +244,16 @@ template <DeviceRuntime Device> class StepEnd {
             device_.fill(stream, reinterpret_cast<std::byte*>(call.exact),
                          exact_words * sizeof(std::uint64_t));
         }
-        launch_rows(run, stream, FailureOf::gradient, rows(true), first, first + squares.count,
-                    [call, first](UpdateRow const& row, std::size_t i) {
-                        SquaresCall own = call;
-                        own.result += i - first;
-                        if (row.squares) row.squares(own, row);
-                        return std::size_t{1};
-                    });
+        launch_rows(
+            run, stream, FailureOf::gradient, rows(true), first, first + squares.count,
+            [call, first, last = first + squares.count](UpdateRow const& row, std::size_t i) {
+                if (!row.squares) return std::size_t{1};
+                SquaresCall own = call;
+                own.result += i - first;
+                std::size_t const count = alike(row, &UpdateRow::squares, last - i);
+                row.squares(own, &row, count);
+                return count;
+            });
         squares.get(device_, stream);
     }
     void update(Run& run, std::size_t d, std::size_t stream) {
@@ -252,10 +266,7 @@ template <DeviceRuntime Device> class StepEnd {
                     tables_.updates_at[d], tables_.updates_at[d + 1],
                     [this, &run, call, last = tables_.updates_at[d + 1]](UpdateRow const& row,
                                                                          std::size_t i) {
-                        std::size_t count = 1;
-                        while (count < Work::rows_at_once && i + count < last &&
-                               (&row)[count].update == row.update)
-                            ++count;
+                        std::size_t const count = alike(row, &UpdateRow::update, last - i);
                         if (immediate && run.failed()) return count; // gradients may be missing
                         if (row.update(call, &row, count) &&
                             !run.updated.load(std::memory_order_relaxed))

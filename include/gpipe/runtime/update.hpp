@@ -12,11 +12,12 @@
 namespace gpipe {
 
 struct UpdateRow;
-/// What updates tensors, `count` rows that have this function (and says whether it does, or perhaps
-/// will), sums the squares of a gradient, or adds another to that: knows the element type.
+/// What updates tensors (and says whether it does, or perhaps will) or sums the squares of their
+/// gradients, of `count` rows that have this function, or adds another to a gradient: knows the
+/// element type.
 ///@{
 using UpdateFunction = bool (*)(UpdateCall const&, UpdateRow const* rows, std::size_t count);
-using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const&);
+using SquaresFunction = void (*)(SquaresCall const&, UpdateRow const* rows, std::size_t count);
 using AddFunction = void (*)(AddCall const&, UpdateRow const&);
 ///@}
 

@@ -25,8 +25,11 @@ GPIPE_INLINE constexpr std::size_t sign_of(std::size_t rank) {
     return slot_bytes(sizeof(StepState)) + rank * sizeof(std::uint64_t);
 }
 
-/// Bytes that the sum over a tensor of any size needs on a device with memory of its own.
-inline constexpr std::size_t squares_workspace = slot_bytes(most_sum_blocks * sizeof(double));
+/// How many tensors a device updates, or sums up, at once, at most.
+inline constexpr std::size_t most_rows_at_once = 32;
+/// Bytes that the sums over so many, of any size, need on a device with memory of its own.
+inline constexpr std::size_t squares_workspace =
+    slot_bytes(most_rows_at_once * most_sum_blocks * sizeof(double));
 
 /// What becomes of a step whose loss or gradients are not finite.
 enum class NotFinite : std::uint8_t {
@@ -116,12 +119,12 @@ struct ScaleCall {
     void const* stream = nullptr;     ///< the device's
 };
 
-/// The sum of the squares of a gradient's elements.
+/// The sums of the squares of gradients' elements.
 struct SquaresCall {
-    double* result = nullptr;       ///< one number, of the device
+    double* result = nullptr;       ///< a number for each, of the device
     std::byte* workspace = nullptr; ///< squares_workspace bytes, of the device
     void const* stream = nullptr;   ///< the device's
-    /// Of a part of a gradient: words to which they are added, too, see exact_value().
+    /// Of parts of gradients: words to which they are added, too, see exact_value().
     std::uint64_t* exact = nullptr;
 };
 
